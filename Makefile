@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: install demo test test-faults lint format bench clean
 
 install: $(STAMP)

@@ -33,13 +33,13 @@ from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import TextBuild
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
+from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import FINGERPRINT_TEXTS
 from tokenlake.tokenizers.gate import choose_encoder, choose_engine
-from tokenlake.tokenizers.unicode_guard import COMPOSING, SPLITTING
 
 REAL = {
     "gpt2 (real)": "models--openai-community--gpt2",

@@ -93,10 +93,14 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
             if len(group) > 1:
                 found.append(sorted(group))
 
+    before = sys.getrecursionlimit()
     sys.setrecursionlimit(10_000)
-    for node in sorted(edges):
-        if node not in order:
-            visit(node)
+    try:
+        for node in sorted(edges):
+            if node not in order:
+                visit(node)
+    finally:  # what other tests of this process call too deep depends on it
+        sys.setrecursionlimit(before)
     return found
 
 

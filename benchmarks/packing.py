@@ -25,12 +25,14 @@ from tokenizers import Tokenizer
 from benchmarks.goals import Goal
 from benchmarks.packing_peers import PEERS, Placed
 from benchmarks.vocabularies import Vocabulary
-from tokenlake.packing.packer import STRATEGIES, WINDOW_TOKENS, Strategy, plan_segments
+from tokenlake.config.resolved import ResolvedPack
+from tokenlake.packing.packer import STRATEGIES, plan_segments
 from tokenlake.packing.segments import Segments
 
 Int64 = npt.NDArray[np.int64]
 
 SEQ_LENGTH: Final = 2048
+_WINDOW_TOKENS: Final = ResolvedPack(seq_length=SEQ_LENGTH).window_tokens
 SHORT_RATE, LONG_RATE = 500.0, 5000.0  # Mtok placed per CPU second, at least
 FILL: Final = 0.999  # at least, or no more than one row over the least in each window
 
@@ -110,7 +112,7 @@ def measure_packing(
         ours = [_ours(lengths, name, repeats) for name in STRATEGIES]
         peers = [_peer(lengths, name) for name in PEERS if name not in absent]
         runs += [*ours, *peers]
-        goals += _goals(lengths, ours[STRATEGIES.index("best_fit")], peers)
+        goals += _goals(lengths, ours[list(STRATEGIES).index("best_fit")], peers)
     notes = [f"{name} left out of packing, {problem}" for name, problem in absent.items()]
     return runs, goals, notes
 
@@ -129,13 +131,14 @@ def _goals(lengths: Lengths, best: PackingRun, peers: list[PackingRun]) -> Itera
             yield Goal(what, peer.rows - best.rows, "at least", 0)
 
 
-def _ours(lengths: Lengths, strategy: Strategy, repeats: int) -> PackingRun:
-    placed = [_placed(window, plan_segments(strategy, window, SEQ_LENGTH)) for window in lengths.windows]
+def _ours(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
+    pack = ResolvedPack(seq_length=SEQ_LENGTH, strategy=strategy)
+    placed = [_placed(window, plan_segments(window, pack)) for window in lengths.windows]
     times: list[float] = []
     for _ in range(max(repeats, 3)):
         began = time.process_time()
         for window in lengths.windows:
-            plan_segments(strategy, window, SEQ_LENGTH)
+            plan_segments(window, pack)
         times.append(time.process_time() - began)
     return _made(lengths, strategy, placed, statistics.median(times))
 
@@ -187,9 +190,9 @@ def _all_lengths(work: Path, vocabulary: Vocabulary, *, quick: bool) -> Iterator
 
 def _windows(lengths: Int64, count: int) -> tuple[Int64, ...]:
     """Repeat lengths to fill so many windows, as a build cuts them."""
-    times = -(-count * WINDOW_TOKENS // int(lengths.sum()))
+    times = -(-count * _WINDOW_TOKENS // int(lengths.sum()))
     repeated = np.tile(lengths, times)
-    ends = np.searchsorted(np.cumsum(repeated), np.arange(1, count + 1) * WINDOW_TOKENS)
+    ends = np.searchsorted(np.cumsum(repeated), np.arange(1, count + 1) * _WINDOW_TOKENS)
     return tuple(np.split(repeated, ends)[:count])
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import tokenlake
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.layout import Layout
 from tokenlake.tokenizers.reference import train_bpe
 

@@ -11,7 +11,7 @@ from huggingface_hub.utils import _http as hub_http
 
 from tests.servers.hub import TOKEN, HubServer, hub
 from tokenlake.publish import repository as repositories
-from tokenlake.sources.hub import repo as hubhttp
+from tokenlake.sources import hub_repo as hubhttp
 
 
 def writable_hub(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[HubServer]:

@@ -10,8 +10,10 @@ import pytest
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.refusals import REFUSALS, ROADS
 from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps, foreseen
+from tokenlake.report.table import Table, label, to_markdown
 
 ROOT = Path(__file__).parent.parent
 DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"
@@ -52,14 +54,39 @@ def _resolves(config: PipelineConfig) -> bool:
     return len(last.parents) >= len(texts)
 
 
+CONFIGURATION = ROOT / "docs/configuration.md"
+MARK = "in lib/tokenlake/config/refusals.py. -->\n"
+
+
+def refusals_table() -> str:
+    """Return the table of what is refused, as Markdown."""
+    rows: list[tuple[str, str, str, str]] = []
+    for refusal in REFUSALS:
+        roads: dict[str, list[str]] = {}
+        for road, name in ROADS.items():
+            # A source on its own looks at the options of its dataset alone.
+            applies = road != "source" or refusal.key.startswith("datasets.")
+            if applies and (instead := refusal.instead(road)):
+                roads.setdefault(instead, []).append(name)
+        fine = ", ".join(f"`{value!r}`" for value in refusal.also)
+        rows += [(f"`{refusal.key}`", ", ".join(names), instead, fine) for instead, names in roads.items()]
+    columns = (label("option"), label("refused by"), label("instead"), label("also allowed"))
+    return "\n" + to_markdown(Table(columns, tuple(rows)))
+
+
+def test_the_table_of_what_is_refused_is_current() -> None:
+    text = CONFIGURATION.read_text()
+    assert text.partition(MARK)[2] == refusals_table(), "run `python -m tests.test_docs` to write it again"
+
+
 def test_the_glossary_is_alphabetical_and_names_what_is_there() -> None:
     lines = (ROOT / "docs/glossary.md").read_text().splitlines()
     words = [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:]
     assert len(lines) <= 60
     assert words == sorted(words, key=str.lower)
-    for page in ("docs/glossary.md", "docs/architecture.md"):
+    for page in ("docs/glossary.md", "docs/architecture.md", "CONTRIBUTING.md"):
         for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", (ROOT / page).read_text()):
-            assert (ROOT / "lib/tokenlake" / path).exists(), (page, path)
+            assert any((folder / path).exists() for folder in (ROOT / "lib/tokenlake", ROOT)), (page, path)
 
 
 def test_tests_and_modules_that_pages_name_are_there() -> None:
@@ -70,3 +97,8 @@ def test_tests_and_modules_that_pages_name_are_there() -> None:
         for module, names in re.findall(r"^from (tokenlake[\w.]*) import (.+)$", text, re.MULTILINE):
             for name in names.split(", "):
                 assert hasattr(import_module(module), name), (page.name, module, name)
+
+
+if __name__ == "__main__":
+    head, mark, _ = CONFIGURATION.read_text().partition(MARK)
+    CONFIGURATION.write_text(head + mark + refusals_table())

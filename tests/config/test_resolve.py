@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from tokenlake.config import resolve as resolve_module
 from tokenlake.config.dataset import DatasetConfig
@@ -29,6 +30,7 @@ from tokenlake.config.resolved import (
     ResolvedMixture,
     ResolvedPack,
     ResolvedSource,
+    ResolvedTokenizer,
 )
 from tokenlake.config.section import Section
 from tokenlake.config.stages import TokenizerConfig
@@ -232,7 +234,7 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
     code = "".join(path.read_text() for path in Path(resolve_module.__file__).parent.glob("*.py"))
     copied = {
         each.name
-        for kind in (ResolvedSource, ResolvedPack, ResolvedMixture, ResolvedChat)
+        for kind in (ResolvedSource, ResolvedPack, ResolvedMixture, ResolvedChat, ResolvedTokenizer)
         for each in dataclasses.fields(kind)
     }
     for name, field in model.model_fields.items():
@@ -242,83 +244,60 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
         assert looked_at or told or any(refusal.key in key for refusal in REFUSALS), f"{section}.{name}"
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
-def test_a_default_is_never_refused(refusal: Refusal) -> None:
+def fields_of(refusal: Refusal) -> list[tuple[Refusal, str, str]]:
     section, _, name = refusal.key.partition(".")
-    names = MODELS[section].model_fields if name == "*" else [name]
-    for field in names:
-        default = MODELS[section].model_fields[field].get_default()
-        assert not refusal.refuses(default, default)
-    assert any(refusal.instead(road) for road in ROADS)
+    return [(refusal, section, each) for each in (MODELS[section].model_fields if name == "*" else [name])]
 
 
-DATASET_LATER: list[dict[str, Any]] = [
-    {"tokenizer_kwargs": {"use_fast": False}},
-    {"cache_path": "x"},
-    {"cache_enabled": False},
-    {"save_path": "x"},
-    {"save_format": "jsonl"},
-    {"shard_column": "x"},
-    {"exclude": "https://host/x.parquet"},
-]
-SECTION_LATER: list[dict[str, Any]] = [
-    {"tokenize": {"cache_tokenized": True}},
-    {"save": {"format": "arrow"}},
-    {"save": {"compression": "gzip"}},
-    {"save": {"compression": "none"}},
-    {"save": {"overwrite": True}},
-    {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}},
-    {"save": {"output_dir": "https://bucket.example.org/store"}},
-    {"ray": {"enabled": True}},
-    {"tokenize": {"batch_size": 7}},
-    {"tokenize": {"num_workers": 8}},
-    {"cache": {"enabled": False}},
-    {"cache": {"cache_type": "disk"}},
-    {"cache": {"cache_dir": "somewhere"}},
-    {"cache": {"memory_cache_size": 1}},
-    {"cache": {"disk_cache_expiry": 1}},
-    {"cache": {"compression": "zstd"}},
-    {"cache": {"hash_fn": "path"}},
-    {"observability": {"progress_enabled": False}},
-    {"observability": {"progress_type": "none"}},
-    {"observability": {"metrics_enabled": False}},
-    {"observability": {"log_level": "DEBUG"}},
-    {"observability": {"log_interval": 1}},
-]
+ALL = [each for refusal in REFUSALS for each in fields_of(refusal)]
+NEEDED = {"datasets": {"data_files": "x"}, "save": {"hub_repo_id": "a/b"}}
 
 
-@pytest.mark.parametrize("options", DATASET_LATER, ids=str)
-def test_a_datasets_option_that_a_build_does_not_act_on_is_refused(options: dict[str, Any]) -> None:
-    message = refusal(NotAvailableError, options)
-    assert message.startswith(f"datasets.code.{next(iter(options))}")
-    assert "is not available in a build; instead: " in message
+def another(refusal: Refusal, section: str, name: str) -> Any:
+    """Return a value that the field takes and that is neither its default nor fine."""
+    model = MODELS[section]
+    choices = re.findall(r"'(\w+)'", str(model.model_fields[name].annotation))
+    for value in (*choices, True, False, 7, "x", {"x": 1}):
+        with suppress(ValidationError):
+            made = getattr(model.model_validate({**NEEDED.get(section, {}), name: value}), name)
+            if refusal.refuses(made, model.model_fields[name].get_default()):
+                return value
+    raise AssertionError(f"no other value of {section}.{name}")
 
 
-@pytest.mark.parametrize("options", SECTION_LATER, ids=str)
-def test_a_sections_option_that_a_build_does_not_act_on_is_refused(options: dict[str, Any]) -> None:
-    ((section, values),) = options.items()
-    message = refusal(NotAvailableError, **options)
-    assert any(f"{section}.{field}: " in message for field in values)
-    assert "not available" in message
+@pytest.mark.parametrize(("refused", "section", "name"), ALL, ids=lambda each: getattr(each, "key", each))
+def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_instead(
+    refused: Refusal, section: str, name: str
+) -> None:
+    default = MODELS[section].model_fields[name].get_default()
+    assert not refused.refuses(default, default)
+    assert any(refused.instead(road) for road in ROADS)
+    if refused.build:
+        options = {**NEEDED.get(section, {}), name: another(refused, section, name)}
+        inside = section == "datasets"
+        message = refusal(
+            NotAvailableError, options if inside else None, **({} if inside else {section: options})
+        )
+        assert f"{'datasets.code' if inside else section}.{name}: " in message
+        assert "is not available in a build; instead: " in message
+
+
+@pytest.mark.parametrize(
+    ("dataset", "save", "what"),
+    [
+        ({"exclude": "https://host/x.parquet"}, {}, "datasets.code.exclude: https://"),
+        ({}, {"output_dir": "https://bucket.example.org/store"}, "save.output_dir: https://"),
+    ],
+)
+def test_what_a_build_reads_and_writes_is_not_just_any_url(
+    dataset: dict[str, Any], save: dict[str, Any], what: str
+) -> None:
+    assert f"{what} is not available" in refusal(NotAvailableError, dataset, save=save)
 
 
 def test_all_that_is_not_available_is_listed_at_once() -> None:
     message = refusal(NotAvailableError, {"cache_path": "x", "shard_column": "x"}, ray={"enabled": True})
     assert "3 problems" in message
-
-
-def test_every_later_field_is_refused_somewhere_above() -> None:
-    tried = {("datasets", name) for options in DATASET_LATER for name in options}
-    tried |= {
-        (section, name) for options in SECTION_LATER for section, values in options.items() for name in values
-    }
-    later: set[tuple[str, str]] = set()
-    for refusal in REFUSALS:
-        section, _, name = refusal.key.partition(".")
-        if refusal.build:
-            names = MODELS[section].model_fields if name == "*" else [name]
-            later |= {(section, each) for each in names}
-    assert later <= tried
 
 
 def test_what_is_harmless_passes_and_changes_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,6 @@ def test_without_the_extra_the_message_is_the_install_line(monkeypatch: pytest.M
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'pydantic'", name="pydantic")
 
-    monkeypatch.delitem(tokenlake.config.__dict__, "PipelineConfig", raising=False)
-    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setattr(tokenlake.config, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[etl\]'"):
         tokenlake.config.PipelineConfig  # noqa: B018

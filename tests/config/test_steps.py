@@ -102,5 +102,5 @@ def test_what_cannot_be_mixed_is_refused(
 
 def test_text_and_stored_tokens_are_one_build_only_where_they_are_mixed() -> None:
     datasets = [{"name": "code", "dataset": "code@v2"}, {"name": "web", "data_files": "web.jsonl"}]
-    with pytest.raises(ConfigError, match="Write a section mix"):
+    with pytest.raises(ConfigError, match="Add a section mix"):
         first_steps(config(datasets=datasets, pack={"enabled": True}))

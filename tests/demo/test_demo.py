@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.demo import __main__ as tour
 from tokenlake.demo import corpus as corpora
-from tokenlake.demo import settings
-from tokenlake.demo.settings import demo_config, demo_settings, ensure_corpus, ensure_tokenizer
+from tokenlake.demo.corpus import demo_settings, ensure_corpus, ensure_tokenizer
 from tokenlake.etl.planner import make_plan
 
 
@@ -23,9 +23,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpora, "PROSE_BYTES", 4_000_000)
-        patch.setattr(settings, "VOCABULARY", 1024)
-        patch.setattr(settings, "_SAMPLE_BYTES", 600_000)
-        demo_config(folder)
+        patch.setattr(corpora, "VOCABULARY", 1024)
+        patch.setattr(corpora, "_SAMPLE_BYTES", 600_000)
+        demo_settings(folder)
     return folder
 
 
@@ -45,14 +45,14 @@ def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
 def test_what_is_there_is_not_made_again(root: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
     said: list[str] = []
-    demo_config(root, said.append)
+    demo_settings(root, said.append)
     assert said == []
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(corpora, "PROSE_BYTES", 0)
-    monkeypatch.setattr(corpora, "_write_code", lambda folder: 0)
+    monkeypatch.setattr(corpora, "_write_code", lambda folder: None)
     (tmp_path / "corpus" / "prose").mkdir(parents=True)
     (tmp_path / "corpus" / "prose" / "half.jsonl").write_text('{"te')
     (tmp_path / "corpus" / "mine.txt").write_text("keep")
@@ -82,7 +82,7 @@ def test_no_tokenizer_is_trained_where_none_is_wanted(root: Path, tmp_path: Path
 
 
 def test_the_configuration_plans(root: Path) -> None:
-    plan = make_plan(resolve(demo_config(root)))
+    plan = make_plan(resolve(load_config(demo_settings(root))))
     assert plan.build.name == "demo"
     assert Path(plan.build.store) == root / "artifacts"
     assert [source.name for source in plan.build.sources] == ["code", "prose"]

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 
 from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.etl.job import MixJob, ParentVersion, RowsOut
-from tokenlake.etl.mixture import MixtureSpec, open_stream
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.job import MixJob, MixtureSpec, ParentVersion, RowsOut, open_stream
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import StoreAddress
@@ -54,7 +53,7 @@ def rows_out(store: Store, first: ParentVersion, **changes: Any) -> RowsOut:
     pack = changes.get("pack")
     fields: dict[str, Any] = {
         "pack": None,
-        "seq_length": pack.seq_length if pack else manifest.seq_length,
+        "width": pack.seq_length if pack else manifest.seq_length,
         "prefix": tuple(facts["prefix"]),
         "suffix": tuple(facts["suffix"]),
         "eos_id": facts["eos_id"],

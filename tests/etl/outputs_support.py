@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import tokenlake
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
@@ -76,10 +82,29 @@ def settings(root: Path, tokenizer: Path, data: object, **dataset: Any) -> Confi
     }
 
 
-def tree(folder: Path) -> dict[str, str]:
+def tree(folder: Path, *, skip: tuple[str, ...] = ("runs",)) -> dict[str, str]:
     """Hashes of all files that are identity."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] != "runs"
+        if path.is_file() and path.relative_to(folder).parts[0] not in skip
     }
+
+
+def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
+    """Build in a process of its own, end it with all its workers by kill -9 once a unit is finished.
+
+    Returns:
+        the ledger records that it left, and their inodes.
+    """
+    script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
+    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    command = [sys.executable, "-c", script, json.dumps(config)]
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    while not list(version.glob("ledger/*.json")) and process.poll() is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {path: path.stat().st_ino for path in version.glob("ledger/*.json")}
+    assert finished
+    return finished

@@ -15,7 +15,7 @@ from tokenlake.etl.job import Job
 from tokenlake.etl.runner import run_with_retries
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import Progress
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.remote.filesystems import close_filesystems
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-import tokenlake
+from tests.etl.outputs_support import kill_after_a_unit, tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import (
@@ -40,13 +36,13 @@ from tokenlake.errors import (
 from tokenlake.etl import reuse
 from tokenlake.etl import session as session_module
 from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
-from tokenlake.etl.output.packed_rows import check_boundaries
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.unit.rows import check_boundaries
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.packing.segments import Packed
@@ -128,14 +124,6 @@ def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ..
             found[file_id("s", path.name), at] = [*reference.encode(text, add_special_tokens=False).ids, eos]
             at += len(line)
     return found
-
-
-def tree(folder: Path, *, skip: tuple[str, ...] = ("runs",)) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] not in skip
-    }
 
 
 def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
@@ -687,25 +675,14 @@ def test_two_different_builds_at_once_get_versions_of_their_own(config):
 
 def test_after_kill_9_of_everything_a_rerun_ends_with_the_undisturbed_tree(config, tmp_path):
     calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
-    script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
-    command = [sys.executable, "-c", script, json.dumps(config)]
-    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    process = subprocess.Popen(command, env=env, start_new_session=True)
-    ledger = tmp_path / "store/set/v1/ledger"
-    while not list(ledger.glob("*.json")) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    finished = {path: path.stat() for path in ledger.glob("*.json")}
+    finished = kill_after_a_unit(config, tmp_path / "store/set/v1")
     begun: list[int] = []
     resumed = build_dataset(
         config, workers=1, on_event=lambda e: begun.append(e.unit) if isinstance(e, UnitStarted) else None
     )
     assert resumed.units_resumed == len(finished) >= 1
     assert not {int(path.stem) for path in finished} & set(begun)
-    assert {path: path.stat().st_ino for path in finished} == {
-        path: was.st_ino for path, was in finished.items()
-    }
+    assert {path: path.stat().st_ino for path in finished} == finished
     assert tree(Path(resumed.path)) == tree(Path(calm.path))
     assert not list(Path(resumed.path).rglob(".tmp*"))
 

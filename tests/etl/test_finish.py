@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.unit.bos_eos import Finish
+from tokenlake.etl.unit.encoding import Finish
 from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.tokenizers.arrays import Spans, byte_spans
 
@@ -91,7 +91,3 @@ def test_stretches_of_characters_become_stretches_of_bytes(text: str, data: st.D
         return
     got = byte_spans(text, [*pairs, (len(text), len(text))])
     assert [whole[a:b].decode() for a, b in got] == [text[a:b] for a, b in pairs]
-
-
-def test_whole_texts_are_stretches_but_empty_ones() -> None:
-    assert _lists(Spans.whole(np.array([3, 0, 2]))) == [[(0, 3)], [], [(0, 2)]]

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tokenlake
+from tests.etl.outputs_support import kill_after_a_unit
+from tests.etl.outputs_support import tree as tree_of
 from tests.store.support import copy_store
 from tokenlake.config.load import load_config
 from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl import commit
-from tokenlake.etl.mixture import open_stream
+from tokenlake.etl.job import open_stream
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import plan_build
 from tokenlake.etl.pool import WorkerPool
@@ -134,9 +129,7 @@ def table(root: Path, manifest: Manifest, split: str = "train") -> pa.Table:
 
 def tree(root: Path, manifest: Manifest) -> dict[str, str]:
     """Path -> hash of every file of a version but those of its runs."""
-    folder = root / "store" / manifest.dataset / f"v{manifest.version}"
-    paths = [path for path in folder.rglob("*") if path.is_file() and "runs" not in path.parts]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return tree_of(root / "store" / manifest.dataset / f"v{manifest.version}")
 
 
 def problems(root: Path, manifest: Manifest) -> tuple[Any, ...]:
@@ -311,17 +304,7 @@ def test_after_kill_9_a_rerun_ends_with_the_undisturbed_tree(
     mix: Config = {"total_rows": 2000, "unit_rows": 100}
     calm = build(documents(tmp_path / "calm", **mix), pool)
     config = documents(tmp_path / "killed", **mix)
-    script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
-    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, json.dumps(config)], env=env, start_new_session=True
-    )
-    ledger = tmp_path / "killed/store/mixed/v1/ledger"
-    while not list(ledger.glob("*.json")) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    finished = {path: path.stat().st_ino for path in ledger.glob("*.json")}
+    finished = kill_after_a_unit(config, tmp_path / "killed/store/mixed/v1")
     assert 0 < len(finished) < 20
     resumed = build(config, pool)
     assert {path: path.stat().st_ino for path in finished} == finished
@@ -468,7 +451,7 @@ def test_text_beside_stored_datasets_is_tokenized_first(root: Path, built: Path,
         "data_files": str(built / "rare"),
         "tokenizer": str(tokenizer_dir),
     }
-    with pytest.raises(ConfigError, match="its tokens are made first"):
+    with pytest.raises(ConfigError, match="is text, which is tokenized first"):
         BuildSession.open(config)
     result = build_dataset(config, workers=1)
     # Version 1 of these tokens has another split, so that this is the second.

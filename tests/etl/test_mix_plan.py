@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from tests.etl.mix_plan_support import Lake, described, figures, taken
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.job import RowsOut
-from tokenlake.etl.mixture import MixtureSpec, open_mixture, open_stream
+from tokenlake.etl.job import MixtureSpec, RowsOut, open_mixture, open_stream
 from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
-from tokenlake.etl.plan.stored_units import UnitIdentity
+from tokenlake.etl.plan.stored import UnitIdentity
 from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.store.address import open_store
@@ -161,7 +160,7 @@ def test_a_tokenizer_that_changed_in_the_store_is_damage(lake: Lake) -> None:
     path = Path(lake.store.url) / "a/v1/tokenizer/tokenizer.json"
     path.chmod(0o644)
     path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(IntegrityError, match=r"a@v1: tokenizer/tokenizer.json has sha256"):
+    with pytest.raises(IntegrityError, match=r"a@v1: a/v1/tokenizer/tokenizer.json: its sha256 is"):
         lake.plan(["a", "b"], mix={"epochs": 1})
 
 
@@ -424,7 +423,7 @@ def test_names_and_their_order_are_part_of_the_order(lake: Lake) -> None:
 
 OUT = RowsOut(
     pack=None,
-    seq_length=None,
+    width=None,
     prefix=(),
     suffix=(),
     eos_id=0,

@@ -34,7 +34,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.unit import mix
 from tokenlake.etl.unit.mix import Agenda
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
@@ -127,7 +127,7 @@ def _check_record(store: Store, job: MixJob, record: UnitRecord) -> None:
         name: drawn.count(name) for name in job.mixture.lengths
     }
     account = record.account
-    account.check(job.out.seq_length)
+    account.check(job.out.width)
     assert account.content_packed + account.bos + account.eos == sum(part.tokens for part in record.parts)
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from tests.etl.outputs_support import Built, Config, build_here, notes, settings, tree, write_jsonl
 from tests.text.chat_samples import CHATML, conversation, speaking, write
-from tokenlake.etl.output.parts import segment_ids
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.packing.packer import STRATEGIES, Strategy
+from tokenlake.packing.packer import STRATEGIES
 from tokenlake.packing.segments import Packed
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
@@ -88,7 +87,7 @@ def test_rows_are_fuller_where_documents_are_chosen_for_them(config: Config) -> 
 
 
 @pytest.mark.parametrize("strategy", ["pool", "best_fit"])
-def test_workers_change_no_byte(config: Config, tmp_path: Path, strategy: Strategy) -> None:
+def test_workers_change_no_byte(config: Config, tmp_path: Path, strategy: str) -> None:
     given = packing(config, strategy=strategy, shuffle_packed=True)
     here = build_here(given)
     many = build_dataset({**given, "save": {"output_dir": str(tmp_path / "other")}}, workers=2)
@@ -121,7 +120,7 @@ def test_a_unit_keeps_its_rows_when_another_comes_before_it(config: Config, tmp_
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_document_encoded_piece_by_piece_gives_the_same_bytes(
-    config: Config, tmp_path: Path, strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+    config: Config, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_jsonl(
         tmp_path / "in" / "1.jsonl", [*notes(9), {"text": LONG * 6}, *notes(9, 9), {"text": LONG * 7}]
@@ -138,7 +137,7 @@ def test_a_document_encoded_piece_by_piece_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_further_pieces_of_split_documents_count_on(config: Config, strategy: Strategy) -> None:
+def test_further_pieces_of_split_documents_count_on(config: Config, strategy: str) -> None:
     config["tokenize"] = {"max_length": 40, "long_documents": "split"}
     built = build_here(packing(config, strategy=strategy))
     account = built.manifest.account
@@ -179,11 +178,11 @@ def test_segment_ids_of_rows_with_padding() -> None:
         ends=np.ones(3, np.bool_),
         pad=3,
     )
-    assert segment_ids(packed, 4).tolist() == [1, 2, 2, 0, 1, 1, 0, 0]
+    assert packed.segment_ids.tolist() == [1, 2, 2, 0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("strategy", ["pool", "best_fit"])
-def test_what_assistants_say_bears_loss_wherever_it_lies(tmp_path: Path, strategy: Strategy) -> None:
+def test_what_assistants_say_bears_loss_wherever_it_lies(tmp_path: Path, strategy: str) -> None:
     tokenizer = write(speaking(CHATML), tmp_path / "tokenizer")
     talks = [conversation(seed, turns=1 + seed % 3) for seed in range(40)]
     data = write_jsonl(tmp_path / "in" / "chat.jsonl", [{"messages": talk} for talk in talks])

@@ -16,12 +16,11 @@ from benchmarks.planning import make_tree, measure_planning
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
-from tokenlake.etl.bad_record_budget import BadRecordBudget
 from tokenlake.etl.events import Event, Listed, Planning
 from tokenlake.etl.job import UnitJob, job_of, to_line
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl.session import BadRecordBudget, BuildSession
 from tokenlake.store.layout import Layout
 
 MANY = 5000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.plan.text import notes_on
 from tokenlake.etl.plan.units import group_ranges
+from tokenlake.etl.planner import notes_on
 from tokenlake.etl.unit.text import kept, split_indices
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.splits import split_file

@@ -272,7 +272,7 @@ def _through(store: ReadStore) -> Pieces:
 def rebuild(root: Path, name: str, *, mixed: bool) -> list[tuple[str, str]]:
     """Mix or repack stored rows to a new version; return its shards and their hashes."""
     from tokenlake.etl.session import BuildSession
-    from tokenlake.etl.workbench import InProcessPool
+    from tokenlake.etl.worker import InProcessPool
 
     config: dict[str, Any] = {"name": name, "save": {"output_dir": str(root)}}
     names = ("plain", "learned") if mixed else ("texts",)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.golden.make import CONFIGS, DATA, configure
+from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store

@@ -15,7 +15,7 @@ import yaml
 from tests.servers.hub import HubServer, hub
 from tokenlake import DatasetIntrospector, build_dataset, load_config
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.hub import repo as hubhttp
+from tokenlake.sources import hub_repo as hubhttp
 
 pytest.importorskip("huggingface_hub")
 

@@ -101,7 +101,6 @@ def test_damage_that_two_versions_share_is_repaired_in_both(built: Path, lake: P
     report = repair(lake, "small@v1")
     assert how(report) == {f"small@v1 {SHARD}": "rebuilt", f"small@v2 {SHARD}": "copied"}
     assert tree(lake) == tree(built / "store")
-    assert (lake / "small/v1" / SHARD).samefile(lake / "small/v2" / SHARD)
 
 
 def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Path) -> None:
@@ -113,7 +112,6 @@ def test_what_another_version_holds_well_is_copied_from_it(built: Path, lake: Pa
     report = repair(lake, "small@v1", config=nowhere)  # nothing is planned
     assert how(report) == {f"small@v1 {SHARD}": "copied"}
     assert report.intact == (f"small@v2: {SHARD}",)
-    assert path.samefile(lake / "small" / "v2" / SHARD)
     assert tree(lake) == tree(built / "store")
 
 

@@ -140,7 +140,7 @@ def commit(store: Store, records: list[UnitRecord], *, list_ledger: bool = True)
     for record in records:
         store.put_new(layout.ledger(record.unit), record.to_bytes())
     for key, data in (
-        (layout.config, b"{}\n"),
+        (layout.key("config.yaml"), b"{}\n"),
         (layout.card, b"# small\n"),
         (layout.tokenizer("tokenizer.json"), b"{}"),
     ):

@@ -20,10 +20,9 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import IntegrityError
-from tokenlake.loader.host_batches import HostBatch
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.steps import BatchSizes, BatchStep
+from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.read_ahead import Prefetched
 
 ROWS, LENGTH = 8, 32
 
@@ -107,8 +106,8 @@ def _check_damage(data: Any, sharding: NamedSharding) -> None:
 def _check_bad_batch(placement: Placement, prefetch: int) -> None:
     """The devices' own errors come in their place too, and what is read from is closed."""
     given = _Given([_batch(0), _batch(1, LENGTH + 1), _batch(2)])
-    batches = Prefetched(given, placement.place, ahead=prefetch)
-    assert next(batches).step.step == 0
+    batches = Prefetched(given, placed(placement), ahead=prefetch)
+    assert next(batches)[0, 0] == 0
     with pytest.raises(ValueError, match="shape"):
         next(batches)
     batches.close()
@@ -119,9 +118,9 @@ def _check_bad_batch(placement: Placement, prefetch: int) -> None:
 def _check_ahead(placement: Placement) -> None:
     """Two batches are put ahead of the one that was asked for, and no more."""
     given = _Given(_batch(step) for step in range(100))
-    batches = Prefetched(given, placement.place, ahead=2)
+    batches = Prefetched(given, placed(placement), ahead=2)
     for step in range(5):
-        assert next(batches).step.step == step
+        assert next(batches)[0, 0] == step
         _wait_until(lambda step=step: given.drawn == step + 3)
     time.sleep(0.05)
     assert given.drawn == 7
@@ -140,27 +139,27 @@ def _check_interrupt(placement: Placement) -> None:
         time.sleep(0.2)
         go.set()
 
-    def slow() -> Iterator[HostBatch]:
+    def slow() -> Iterator[np.ndarray]:
         yield _batch(0)
         threading.Timer(0.2, interrupt).start()
         go.wait()
         yield _batch(1)
 
     given = _Given(slow())
-    batches = Prefetched(given, placement.place, ahead=2)
+    batches = Prefetched(given, placed(placement), ahead=2)
     next(batches)
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert [given.closed, _threads()] == [True, []]
 
 
-class _Given(Iterator[HostBatch]):
+class _Given(Iterator[np.ndarray]):
     """Batches of a host that are there already; knows what became of it."""
 
     def __init__(self, batches: Any) -> None:
         self._batches, self.drawn, self.closed = iter(batches), 0, False
 
-    def __next__(self) -> HostBatch:
+    def __next__(self) -> np.ndarray:
         batch = next(self._batches)
         self.drawn += 1
         return batch
@@ -169,9 +168,12 @@ class _Given(Iterator[HostBatch]):
         self.closed = True
 
 
-def _batch(step: int, length: int = LENGTH) -> HostBatch:
-    values = np.full((ROWS, length), step, np.int32)
-    return HostBatch(BatchStep(step, 0, step * ROWS, ROWS, ROWS), np.arange(ROWS), {"input_ids": values})
+def _batch(step: int, length: int = LENGTH) -> np.ndarray:
+    return np.full((ROWS, length), step, np.int32)
+
+
+def placed(placement: Placement) -> Callable[[np.ndarray], Any]:
+    return lambda ids: placement.place({"input_ids": ids}, ROWS)["input_ids"]
 
 
 def _threads() -> list[str]:

@@ -17,9 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
 from tests.loader.jax_checks import reference
-from tokenlake.loader.host_batches import HostBatch
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.steps import BatchSizes, BatchStep
+from tokenlake.loader.options import BatchSizes
 from tokenlake.reading.arrays import Blocks
 
 LENGTH = 256
@@ -47,8 +46,7 @@ def _check_one(sharding: NamedSharding, kind: Any, *, shared: bool) -> None:
         ours = blocks.take(rows * LENGTH * np.dtype(kind).itemsize).view(kind).reshape(rows, LENGTH)
         ours[...] = dice.integers(0, 2 if kind is np.bool_ else 1 << 31, ours.shape)
         copy, begin = ours.copy(), ours.ctypes.data
-        made = placement.place(HostBatch(BatchStep(0, 0, 0, rows, rows), np.arange(rows), {"ids": ours}))
-        array = made.columns["ids"].block_until_ready()
+        array = placement.place({"ids": ours}, rows)["ids"].block_until_ready()
         places = {piece.data.unsafe_buffer_pointer() for piece in array.addressable_shards}
         inside = {place for place in places if begin <= place < begin + ours.nbytes}
         return array, copy, inside
@@ -84,8 +82,7 @@ def _check_under_way(sharding: NamedSharding) -> None:
     def put(value: int) -> jax.Array:
         ours = blocks.take(rows * LENGTH * 4).view(np.int32).reshape(rows, LENGTH)
         ours[...] = value
-        batch = HostBatch(BatchStep(0, 0, 0, rows, rows), np.arange(rows), {"ids": ours})
-        return placement.place(batch).columns["ids"]
+        return placement.place({"ids": ours}, rows)["ids"]
 
     slow(put(0)).block_until_ready()
     under_way = 0

@@ -21,7 +21,7 @@ import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.etl.output import sink
+from tokenlake.etl.unit import sink
 
 LENGTH = 32
 _SECONDS = 120  # a worker takes a few; this ends what hangs, on any machine

@@ -21,9 +21,8 @@ from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.plan import BatchPlan, BatchStep
 from tokenlake.loader.state import restored
-from tokenlake.loader.steps import BatchStep
 from tokenlake.mixing.lanes import LaneLayout
 
 WARM_UP = {0: 4, 3: 8, 5: 12}
@@ -393,6 +392,7 @@ def test_damage_names_file_and_row_group(copied: Path):
         explain_step(plan, 0)
     assert explain_step(plan, 3)
     (copied / "plain/v1/data/train-00000-00.parquet").unlink()
+    plan.sources[0].close()  # what is open can still be read
     with pytest.raises(IntegrityError, match=r"train-00000-00.parquet is missing"):
         explain_step(plan, 3)
 
@@ -407,6 +407,7 @@ def test_only_the_shards_of_the_unit_that_read_a_document_are_opened(copied: Pat
         shard = ds.rows.shard_of(int(ds.rows.group_of(np.array([row]))[0][0]))[0].path
         path = copied / "plain/v1" / shard
         path.rename(path.with_suffix(".away"))
+        ds.rows.close()
         assert steps_of_document(plan, Document(file.file_id, there["position"]))
         with pytest.raises(IntegrityError, match="is missing"):
             steps_of_document(plan, Document(file.file_id, gone["position"]))

@@ -8,18 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.plan import ShuffledOrder
-from tokenlake.loader.steps import BatchSizes, PassSteps
+from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.plan import PassSteps
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import EpochOrder
+from tokenlake.mixing.stream import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)
 
 
-def delivered(order: ShuffledOrder, sizes: BatchSizes) -> list[tuple[int, int, int]]:
+def delivered(order: EpochStream, sizes: BatchSizes) -> list[tuple[int, int, int]]:
     """(epoch, row group, row) of a pass, batch by batch."""
-    steps, found = PassSteps(sizes, order.rows, drop_last=False), list[tuple[int, int, int]]()
+    steps, found = PassSteps(sizes, order.length, drop_last=False), list[tuple[int, int, int]]()
     place = steps.position(0)
     while (batch := steps.next(place)) is not None:
         rows = np.arange(batch.rows)
@@ -42,9 +43,7 @@ def test_a_pass_gives_every_row_of_every_epoch_once(
     groups: list[int], lanes: int, epochs: int, first: int, asked: dict[int, int]
 ):
     group_rows = np.array(groups, np.int64)
-    order = ShuffledOrder(
-        EpochOrder(group_rows, lanes=lanes, seed=7), epochs=epochs, first=first, batch_size=8
-    )
+    order = EpochStream(EpochOrder(group_rows, lanes=lanes, seed=7), epochs=epochs, first=first, batch_size=8)
     found = delivered(order, BatchSizes.of(asked))
     every = [(group, row) for group, rows in enumerate(groups) for row in range(rows)]
     assert sorted(found) == [(epoch, *row) for epoch in range(first, first + epochs) for row in every]
@@ -54,14 +53,12 @@ def test_a_pass_gives_every_row_of_every_epoch_once(
 @given(GROUPS, st.sampled_from([1, 2, 4]), st.integers(1, 3), st.integers(0, 2))
 def test_positions_are_the_inverse(groups: list[int], lanes: int, epochs: int, first: int):
     group_rows = np.array(groups, np.int64)
-    order = ShuffledOrder(
-        EpochOrder(group_rows, lanes=lanes, seed=3), epochs=epochs, first=first, batch_size=8
-    )
-    position = np.arange(order.rows or 0)
+    order = EpochStream(EpochOrder(group_rows, lanes=lanes, seed=3), epochs=epochs, first=first, batch_size=8)
+    position = np.arange(order.length or 0)
     got = order.at(position // 8 * 8, np.full(len(position), 8), position % 8)
     for epoch in range(first + epochs + 1):
         there = got.epoch == epoch
-        lane, place = order.places_of(0, epoch, got.group, got.row)
+        lane, place = order.place_of(0, epoch, got.group, got.row)
         assert ((place >= 0) == (first <= epoch < first + epochs)).all()
         assert (order.layout.position(lane[there], place[there]) == position[there]).all()
 
@@ -90,16 +87,14 @@ def test_a_row_that_is_not_there_is_refused():
         layout.locate_in(*(np.array([value], np.int64) for value in (4, 2, 0)))
 
 
-def at(order: ShuffledOrder, rows: Int64) -> list[int]:
+def at(order: EpochStream, rows: Int64) -> list[int]:
     return order.at(rows // 8 * 8, np.full(len(rows), 8), rows % 8).group.tolist()
 
 
 def test_endless_lanes_go_on_with_the_next_epoch_each_for_itself():
     """Positions far away are computed like those nearby, and each lane's epochs are whole."""
-    order = ShuffledOrder(
-        EpochOrder(np.array([3, 4, 3]), lanes=4, seed=1), epochs=None, first=0, batch_size=8
-    )
-    assert order.rows is None
+    order = EpochStream(EpochOrder(np.array([3, 4, 3]), lanes=4, seed=1), epochs=None, first=0, batch_size=8)
+    assert order.length is None
     far = 8 * 10**12
     rows = np.arange(8)
     got = order.at(np.full(8, far), np.full(8, 8), rows)
@@ -108,7 +103,7 @@ def test_endless_lanes_go_on_with_the_next_epoch_each_for_itself():
 
 
 def test_the_order_is_pinned():
-    order = ShuffledOrder(EpochOrder(np.full(6, 5), lanes=4, seed=0), epochs=1, batch_size=8)
+    order = EpochStream(EpochOrder(np.full(6, 5), lanes=4, seed=0), epochs=1, batch_size=8)
     assert at(order, np.arange(30)) == PINNED
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.mixing import schedule
+from tokenlake.mixing import cosine
 
 PI = Decimal(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"
@@ -48,23 +48,23 @@ def test_the_area_under_the_eased_step_is_the_exact_one_rounded_down(span, bits,
     done = data.draw(st.integers(0, span))
     exact = area(done, span) * 2**bits
     if abs(exact - exact.to_integral_value()) > Decimal("1e-50"):  # where it is whole, rounding noise decides
-        assert schedule.eased_area(done, span, bits) == int(exact.to_integral_value(ROUND_FLOOR))
+        assert cosine.eased_area(done, span, bits) == int(exact.to_integral_value(ROUND_FLOOR))
 
 
 @pytest.mark.parametrize("span", [2, 1 << 33, 10**12 << 32])
 def test_the_area_ends_at_half_the_span(span):
-    assert schedule.eased_area(0, span, 40) == 0
-    assert schedule.eased_area(span, span, 40) == span << 39
+    assert cosine.eased_area(0, span, 40) == 0
+    assert cosine.eased_area(span, span, 40) == span << 39
 
 
 @given(spans, st.sampled_from([0, 3, 40]), st.data())
 def test_the_area_grows_by_nothing_to_one(span, bits, data):
     done = data.draw(st.integers(0, span - 1))
-    assert 0 <= schedule.eased_area(done + 1, span, bits) - schedule.eased_area(done, span, bits) <= 1 << bits
+    assert 0 <= cosine.eased_area(done + 1, span, bits) - cosine.eased_area(done, span, bits) <= 1 << bits
 
 
 def test_the_area_grows_by_nothing_or_by_one_everywhere_in_a_short_span():
-    areas = [schedule.eased_area(done, 1000, 0) for done in range(1001)]
+    areas = [cosine.eased_area(done, 1000, 0) for done in range(1001)]
     assert {after - before for before, after in pairwise(areas)} == {0, 1}
 
 
@@ -74,11 +74,11 @@ def test_the_eased_part_is_the_cosine_to_all_bits_that_were_asked_for(span, data
     exact = (
         1 - (sine(PI / 2 - PI * done / span) if 2 * done <= span else -sine(PI * done / span - PI / 2))
     ) / 2
-    assert abs(Fraction(schedule.eased(done, span, 96), 1 << 96) - Fraction(exact)) < Fraction(2, 1 << 96)
+    assert abs(Fraction(cosine.eased(done, span, 96), 1 << 96) - Fraction(exact)) < Fraction(2, 1 << 96)
 
 
 def test_an_answer_that_hangs_on_the_last_guard_bits_is_asked_again_with_more(monkeypatch):
     """With a single guard bit every first attempt is undecided; the answers stay the same."""
-    want = [schedule.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)]
-    monkeypatch.setattr(schedule, "_GUARD", 1)
-    assert [schedule.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)] == want
+    want = [cosine.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)]
+    monkeypatch.setattr(cosine, "_GUARD", 1)
+    assert [cosine.eased_area(done, 1 << 40, 3) for done in range(1, 1 << 40, 1 << 34)] == want

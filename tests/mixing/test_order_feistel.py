@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.random import LARGEST, Digits, Int64, Permutation, extended, key_of
+from tokenlake.mixing.random import LARGEST, Int64, Permutation, extended, key_of
 
 keys = st.integers(0, 2**64 - 1)
 
@@ -37,7 +37,7 @@ def test_the_inverse_leads_back_whatever_the_size(size: int, key: int, index: li
 @given(st.integers(1, 500), st.lists(keys, min_size=1, max_size=30))
 def test_a_key_for_each_index_is_as_a_permutation_for_each(size: int, many: list[int]) -> None:
     index = np.arange(len(many)) % size
-    moved = Digits(size).permuted(index, np.array(many, np.uint64))
+    moved = Permutation(size, np.array(many, np.uint64)).at(index)
     assert moved.tolist() == [
         int(Permutation(size, key).at(index[at : at + 1])[0]) for at, key in enumerate(many)
     ]
@@ -84,7 +84,7 @@ def test_what_cannot_be_permuted_is_refused() -> None:
 def _many(size: int, number: int) -> Int64:
     """int64[number, size]: a permutation for each of the first keys."""
     of = extended(key_of(1, size), np.arange(number))
-    moved = Digits(size).permuted(np.tile(np.arange(size), number), np.repeat(of, size))
+    moved = Permutation(size, np.repeat(of, size)).at(np.tile(np.arange(size), number))
     return moved.reshape(number, size)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.packing.packer import STRATEGIES, Packer, Strategy, open_packer
+from tokenlake.config.resolved import ResolvedPack
+from tokenlake.packing import packer as packer_module
+from tokenlake.packing.greedy import join_documents
+from tokenlake.packing.packer import STRATEGIES, Packer, open_packer
 from tokenlake.packing.segments import Packed
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42
@@ -29,19 +33,16 @@ class Stream:
     limit: int | None
     key: int | None
 
-    def opened(self, strategy: Strategy, group_rows: int = 3) -> Packer:
-        return open_packer(
-            strategy,
-            self.seq_length,
-            group_rows=group_rows,
-            prefix=(BOS,),
-            suffix=(EOS,),
-            pad_id=PAD,
+    def opened(self, strategy: str, group_rows: int = 3) -> Packer:
+        pack = ResolvedPack(
+            seq_length=self.seq_length,
+            strategy=strategy,
             window_tokens=self.window,
             num_packers=3,
             max_segments=self.limit,
-            shuffle_key=self.key,
         )
+        around: dict[str, Any] = {"prefix": (BOS,), "suffix": (EOS,), "shuffle_key": self.key}
+        return open_packer(pack, group_tokens=group_rows * self.seq_length, pad_id=PAD, **around)
 
     def document(self, index: int) -> npt.NDArray[np.int32]:
         return np.arange(self.lengths[index], dtype=np.int32) + 1000 * (index + 1)
@@ -60,7 +61,7 @@ class Stream:
     def numbers(self) -> list[int]:
         return (np.cumsum(~np.array(self.again, np.bool_)) - 1).tolist()
 
-    def packed(self, strategy: Strategy, together: int, group_rows: int = 3) -> list[Packed]:
+    def packed(self, strategy: str, together: int, group_rows: int = 3) -> list[Packed]:
         """Give so many documents at a time; 0: each of them in windows of five ids."""
         packer = self.opened(strategy, group_rows)
         out = list(self._long(packer) if not together else self._together(packer, together))
@@ -127,7 +128,7 @@ def documents_of(packed: list[Packed]) -> list[list[int]]:
 @given(stream=streams(), group_rows=st.integers(1, 4))
 @settings(max_examples=50)
 def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
-    strategy: Strategy, stream: Stream, group_rows: int
+    strategy: str, stream: Stream, group_rows: int
 ) -> None:
     packed = stream.packed(strategy, 4, group_rows)
     assert documents_of(packed) == stream.whole()
@@ -144,7 +145,7 @@ def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
 @settings(max_examples=50)
-def test_how_documents_come_changes_nothing(strategy: Strategy, stream: Stream) -> None:
+def test_how_documents_come_changes_nothing(strategy: str, stream: Stream) -> None:
     ways = [stream.packed(strategy, together) for together in (1, 4, 1000, 0)]
     rows = [[(part.rows, part.input_ids.tolist(), part.start.tolist()) for part in way] for way in ways]
     assert [sum(part.rows for part in way) for way in ways] == [sum(part.rows for part in ways[0])] * 4
@@ -160,7 +161,7 @@ def test_how_documents_come_changes_nothing(strategy: Strategy, stream: Stream) 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
 @settings(max_examples=40)
-def test_pieces_that_end_a_document_end_with_eos(strategy: Strategy, stream: Stream) -> None:
+def test_pieces_that_end_a_document_end_with_eos(strategy: str, stream: Stream) -> None:
     ending = 0
     for part in stream.packed(strategy, 4):
         last = (part.begins + part.segment_lengths)[part.ends] - 1
@@ -172,7 +173,7 @@ def test_pieces_that_end_a_document_end_with_eos(strategy: Strategy, stream: Str
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_windows_hold_documents_together_and_shuffle_whole_rows_among_themselves(strategy: Strategy) -> None:
+def test_windows_hold_documents_together_and_shuffle_whole_rows_among_themselves(strategy: str) -> None:
     plain = Stream([6] * 40, [False] * 40, seq_length=8, window=64, limit=None, key=None)
     mixed = Stream([6] * 40, [False] * 40, seq_length=8, window=64, limit=None, key=3)
     ordered, shuffled = (
@@ -191,8 +192,9 @@ def test_the_order_of_shuffled_rows_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: Strategy) -> None:
-    packer = open_packer(strategy, 8, group_rows=2, pad_id=PAD, window_tokens=32, shuffle_key=1)
+def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: str) -> None:
+    pack = ResolvedPack(seq_length=8, strategy=strategy, window_tokens=32)
+    packer = open_packer(pack, group_tokens=16, pad_id=PAD, shuffle_key=1)
     drawn: list[int] = []
 
     def windows() -> Iterator[npt.NDArray[np.int32]]:
@@ -206,13 +208,14 @@ def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: Str
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: Strategy) -> None:
+def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: str) -> None:
     window, length = 1 << 16, 100
     offsets = np.arange(0, 4001, length)
     ids, where = np.ones(4000, np.int32), np.zeros(len(offsets) - 1, np.int64)
 
     def peak(tokens: int) -> int:
-        packer = open_packer(strategy, 512, group_rows=8, pad_id=PAD, window_tokens=window, shuffle_key=1)
+        pack = ResolvedPack(seq_length=512, strategy=strategy, window_tokens=window)
+        packer = open_packer(pack, group_tokens=8 * 512, pad_id=PAD, shuffle_key=1)
         tracemalloc.start()
         for _ in range(tokens // len(ids)):
             for _packed in packer.add(ids, offsets, where, where):
@@ -228,8 +231,9 @@ def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: Strateg
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: Strategy) -> None:
-    packer = open_packer(strategy, 8, group_rows=4, suffix=(2,), pad_id=PAD)
+def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: str) -> None:
+    pack = ResolvedPack(seq_length=8, strategy=strategy)
+    packer = open_packer(pack, group_tokens=32, suffix=(2,), pad_id=PAD)
     ids = np.arange(100, 180, dtype=np.int32)
     out = [*packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])), *packer.finish()]
     assert documents_of(out) == [[*ids.tolist(), 2]]
@@ -238,7 +242,40 @@ def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strateg
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_gives_no_rows(strategy: Strategy) -> None:
-    packer = open_packer(strategy, 8, group_rows=2, pad_id=PAD)
+def test_nothing_gives_no_rows(strategy: str) -> None:
+    packer = open_packer(ResolvedPack(seq_length=8, strategy=strategy), group_tokens=16, pad_id=PAD)
     none = np.empty(0, np.int64)
     assert [*packer.add(np.empty(0, np.int32), np.zeros(1, np.int64), none, none), *packer.finish()] == []
+
+
+@given(stream=streams(), together=st.integers(3, 40))
+@settings(max_examples=60)
+def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_parts(
+    stream: Stream, together: int
+) -> None:
+    plain = replace(stream, limit=None, key=None, again=[False] * len(stream.lengths))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packer_module, "_TOGETHER", together)
+        packed = plain.packed("greedy", 4)
+    tokens = [token for document in plain.whole() for token in document]
+    padding = -len(tokens) % plain.seq_length
+    assert [int(token) for part in packed for token in part.input_ids] == tokens + [PAD] * padding
+    places = [(number, at) for number, document in enumerate(plain.whole()) for at in range(len(document))]
+    rows = [places[at : at + plain.seq_length] for at in range(0, len(places), plain.seq_length)]
+    expected = [at for row in rows for at in sorted({n: (n, a) for n, a in reversed(row)}.values())]
+    found = [
+        (int(position) // 10, int(start))
+        for part in packed
+        for position, start in zip(part.position, part.start, strict=True)
+    ]
+    assert found == expected
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), [((), ()), ((1,), ()), ((), (2,)), ((1, 3), (2,))])
+def test_join_puts_prefix_and_suffix_around_each_document(
+    prefix: tuple[int, ...], suffix: tuple[int, ...]
+) -> None:
+    ids, offsets = np.arange(10, 16, dtype=np.int32), np.array([1, 3, 3, 6])
+    joined = join_documents(ids, offsets, np.array(prefix, np.int32), np.array(suffix, np.int32))
+    expected = [*prefix, 11, 12, *suffix, *prefix, *suffix, *prefix, 13, 14, 15, *suffix]
+    assert joined.tolist() == expected

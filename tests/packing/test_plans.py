@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing.best_fit import best_fit_decreasing, exact_fit
-from tokenlake.packing.packer import STRATEGIES, Strategy, first_fit, plan_segments
+from tokenlake.packing.packer import STRATEGIES, first_fit, plan_segments
 from tokenlake.packing.segments import Segments
 
 Int64 = npt.NDArray[np.int64]
@@ -25,6 +27,10 @@ LIMITS = st.sampled_from([None, 1, 2, 3, 7])
 DOCUMENTS = st.one_of(
     st.lists(st.integers(1, 60), max_size=60), st.lists(st.sampled_from([3, 5, 8, 200]), max_size=60)
 )
+
+
+def planned(strategy: str, lengths: Int64, seq_length: int, **settings_: Any) -> Segments:
+    return plan_segments(lengths, ResolvedPack(seq_length=seq_length, strategy=strategy, **settings_))
 
 
 def rows_of(cut: Segments) -> list[list[tuple[int, int, int]]]:
@@ -41,10 +47,10 @@ def used(cut: Segments) -> Int64:
 @given(lengths=DOCUMENTS, seq_length=st.integers(1, 40), limit=LIMITS, packers=st.integers(1, 5))
 @settings(max_examples=150)
 def test_each_token_is_placed_exactly_once_in_rows_that_are_not_too_long(
-    strategy: Strategy, lengths: list[int], seq_length: int, limit: int | None, packers: int
+    strategy: str, lengths: list[int], seq_length: int, limit: int | None, packers: int
 ) -> None:
     given_lengths = np.array(lengths, np.int64)
-    cut = plan_segments(strategy, given_lengths, seq_length, num_packers=packers, max_segments=limit)
+    cut = planned(strategy, given_lengths, seq_length, num_packers=packers, max_segments=limit)
     placed: dict[int, list[int]] = {}
     for document, start, length in sorted(piece for row in rows_of(cut) for piece in row):
         assert length > 0
@@ -52,16 +58,16 @@ def test_each_token_is_placed_exactly_once_in_rows_that_are_not_too_long(
     assert placed == {document: list(range(length)) for document, length in enumerate(lengths)}
     assert ((used(cut) > 0) & (used(cut) <= seq_length)).all()
     assert limit is None or (np.diff(cut.row_offsets) <= limit).all()
-    again = plan_segments(strategy, given_lengths, seq_length, num_packers=packers, max_segments=limit)
+    again = planned(strategy, given_lengths, seq_length, num_packers=packers, max_segments=limit)
     assert rows_of(again) == rows_of(cut)
 
 
 @pytest.mark.parametrize("strategy", ["first_fit", "best_fit"])
 @given(lengths=DOCUMENTS, seq_length=st.integers(1, 40), limit=LIMITS)
 def test_a_document_that_fits_a_row_is_never_cut(
-    strategy: Strategy, lengths: list[int], seq_length: int, limit: int | None
+    strategy: str, lengths: list[int], seq_length: int, limit: int | None
 ) -> None:
-    cut = plan_segments(strategy, np.array(lengths, np.int64), seq_length, max_segments=limit)
+    cut = planned(strategy, np.array(lengths, np.int64), seq_length, max_segments=limit)
     pieces = np.bincount(cut.document, minlength=len(lengths))
     assert all(count == 1 for count, length in zip(pieces, lengths, strict=True) if length <= seq_length)
 
@@ -69,9 +75,9 @@ def test_a_document_that_fits_a_row_is_never_cut(
 @pytest.mark.parametrize("strategy", ["first_fit", "best_fit"])
 @given(lengths=DOCUMENTS, seq_length=st.integers(1, 40))
 def test_rows_come_in_the_order_of_their_first_tokens_and_pieces_in_the_order_of_documents(
-    strategy: Strategy, lengths: list[int], seq_length: int
+    strategy: str, lengths: list[int], seq_length: int
 ) -> None:
-    rows = rows_of(plan_segments(strategy, np.array(lengths, np.int64), seq_length))
+    rows = rows_of(planned(strategy, np.array(lengths, np.int64), seq_length))
     assert [row[0][:2] for row in rows] == sorted(row[0][:2] for row in rows)
     assert all(row == sorted(row) for row in rows)
 
@@ -80,7 +86,7 @@ def test_rows_come_in_the_order_of_their_first_tokens_and_pieces_in_the_order_of
 def test_a_pool_has_padding_in_no_more_rows_than_it_has_packers(
     lengths: list[int], seq_length: int, packers: int
 ) -> None:
-    cut = plan_segments("pool", np.array(lengths, np.int64), seq_length, num_packers=packers)
+    cut = planned("pool", np.array(lengths, np.int64), seq_length, num_packers=packers)
     assert int((used(cut) < seq_length).sum()) <= packers
 
 
@@ -88,8 +94,8 @@ def test_a_pool_has_padding_in_no_more_rows_than_it_has_packers(
 def test_a_pool_of_one_packer_is_greedy(lengths: list[int], seq_length: int) -> None:
     array = np.array(lengths, np.int64)
     one, greedy = (
-        plan_segments("pool", array, seq_length, num_packers=1),
-        plan_segments("greedy", array, seq_length),
+        planned("pool", array, seq_length, num_packers=1),
+        planned("greedy", array, seq_length),
     )
     assert rows_of(one) == rows_of(greedy)
 
@@ -147,7 +153,7 @@ GOLDEN = np.array([5, 3, 8, 2, 7, 1, 4, 19, 6, 2], np.int64)
 
 
 def test_greedy_places_are_pinned() -> None:
-    assert rows_of(plan_segments("greedy", GOLDEN, 8)) == [
+    assert rows_of(planned("greedy", GOLDEN, 8)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (4, 0, 6)],
@@ -157,7 +163,7 @@ def test_greedy_places_are_pinned() -> None:
         [(7, 18, 1), (8, 0, 6), (9, 0, 1)],
         [(9, 1, 1)],
     ]
-    assert rows_of(plan_segments("greedy", GOLDEN, 8, max_segments=2)) == [
+    assert rows_of(planned("greedy", GOLDEN, 8, max_segments=2)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (4, 0, 6)],
@@ -170,7 +176,7 @@ def test_greedy_places_are_pinned() -> None:
 
 
 def test_pool_places_are_pinned() -> None:
-    assert rows_of(plan_segments("pool", GOLDEN, 8, num_packers=2)) == [
+    assert rows_of(planned("pool", GOLDEN, 8, num_packers=2)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (6, 0, 4), (7, 0, 2)],
@@ -183,7 +189,7 @@ def test_pool_places_are_pinned() -> None:
 
 
 def test_first_fit_places_are_pinned() -> None:
-    assert rows_of(plan_segments("first_fit", GOLDEN, 8)) == [
+    assert rows_of(planned("first_fit", GOLDEN, 8)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (5, 0, 1), (6, 0, 4)],
@@ -196,7 +202,7 @@ def test_first_fit_places_are_pinned() -> None:
 
 
 def test_best_fit_places_are_pinned() -> None:
-    assert rows_of(plan_segments("best_fit", GOLDEN, 8)) == [
+    assert rows_of(planned("best_fit", GOLDEN, 8)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (8, 0, 6)],
@@ -206,7 +212,7 @@ def test_best_fit_places_are_pinned() -> None:
         [(7, 8, 8)],
         [(9, 0, 2)],
     ]
-    assert rows_of(plan_segments("best_fit", GOLDEN, 8, max_segments=2)) == [
+    assert rows_of(planned("best_fit", GOLDEN, 8, max_segments=2)) == [
         [(0, 0, 5), (1, 0, 3)],
         [(2, 0, 8)],
         [(3, 0, 2), (8, 0, 6)],
@@ -237,7 +243,7 @@ def excess(lengths: Int64, cut: Segments, seq_length: int) -> int:
     ],
 )
 def test_best_fit_leaves_one_slot_in_a_thousand_empty_at_most(lengths: Int64) -> None:
-    cut = plan_segments("best_fit", lengths, 2048)
+    cut = planned("best_fit", lengths, 2048)
     fill = int(lengths.sum()) / (cut.rows * 2048)
     assert fill >= 0.999 or excess(lengths, cut, 2048) <= 1
     # Documents that are cut anyway may be cut once more for it, but hardly any are.
@@ -254,7 +260,7 @@ def test_exact_fit_fills_bins_where_best_fit_decreasing_has_nothing_small_left()
 def test_rests_of_cut_documents_fill_gaps_and_whole_documents_stay_whole() -> None:
     # Every rest is 5 of 8: two do not share a row. Whole documents of 5 leave gaps that only rests can fill.
     lengths = np.array([13] * 200 + [5] * 200, np.int64)
-    cut = plan_segments("best_fit", lengths, 8)
+    cut = planned("best_fit", lengths, 8)
     assert excess(lengths, cut, 8) <= 1
     assert np.bincount(cut.document)[200:].tolist() == [1] * 200
 
@@ -266,6 +272,6 @@ def test_best_fit_fills_the_rows_of_real_conversations_without_cutting_one(share
     with gzip.open(shared_data / "corpora/math-chat.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = ["\n".join(turn["content"] for turn in json.loads(line)["messages"]) for line in lines]
     lengths = np.array([len(found.ids) + 1 for found in tokenizer.encode_batch_fast(texts)], np.int64)
-    cut = plan_segments("best_fit", lengths, 2048)
+    cut = planned("best_fit", lengths, 2048)
     assert excess(lengths, cut, 2048) <= 1
     assert len(cut.document) == len(lengths)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tokenlake
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.packing.packer import STRATEGIES, Strategy
+from tokenlake.packing.packer import STRATEGIES
 from tokenlake.packing.rows import PackedRows
 
 EOS, PAD = 1, 0
@@ -52,7 +52,7 @@ def unpacked(rows: list[Row]) -> dict[int, list[int]]:
 )
 @settings(max_examples=40)
 def test_rows_hold_every_document_and_its_eos(
-    strategy: Strategy, lengths: list[int], limit: int | None, shuffle: bool, window: int
+    strategy: str, lengths: list[int], limit: int | None, shuffle: bool, window: int
 ) -> None:
     made = packing(strategy=strategy, max_segments=limit, shuffle_packed=shuffle, window_tokens=window)
     rows = list(made.pack(documents(lengths)))
@@ -81,7 +81,7 @@ def test_padding_is_eos_where_no_other_is_given_and_is_told_by_its_segment() -> 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: Strategy) -> None:
+def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -> None:
     given_rows = [
         {"input_ids": [token] * 5, "loss_mask": [True, False, True, False, token % 2 == 0]}
         for token in range(20, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from tokenlake.prefect.maintenance import (
     require_undamaged,
     token_of,
 )
-from tokenlake.prefect.policy import check_repository
+from tokenlake.prefect.policy import require_allowed_repository
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -93,13 +94,14 @@ def test_damage_fails_with_the_command_that_repairs_it() -> None:
         ("", "our-org/x", False),
     ],
 )
-def test_a_deployment_pushes_only_where_its_worker_allows(allowed: str | None, repo: str, fine: bool) -> None:
-    environment = {} if allowed is None else {"TOKENLAKE_ALLOWED_OUTPUTS": allowed}
-    if fine:
-        check_repository(repo, environment)
-    else:
-        with pytest.raises(ConfigError, match=r"the repository: .*TOKENLAKE_ALLOWED_OUTPUTS"):
-            check_repository(repo, environment)
+def test_a_deployment_pushes_only_where_its_worker_allows(
+    allowed: str | None, repo: str, fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "7b7c1f6e-0a52-4b5e-9d0c-1d2f3a4b5c6d")
+    if allowed is not None:
+        monkeypatch.setenv("TOKENLAKE_ALLOWED_OUTPUTS", allowed)
+    with nullcontext() if fine else pytest.raises(ConfigError, match=r"the repository: .*ALLOWED_OUTPUTS"):
+        require_allowed_repository(repo)
 
 
 def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_mix_names_the_flow_for_a_configuration_of_text_alone() -> None:
     ("config", "expected"), [("", "pretrain-2048"), (None, "pretrain-2048"), ({}, "mix"), ("a/b.yaml", "b")]
 )
 def test_a_run_is_called_after_its_mixture(config: object, expected: str) -> None:
-    assert requested_name(config, None, DEFAULT_MIXTURE) == expected
+    assert requested_name(DEFAULT_MIXTURE, {"config": config}) == expected
 
 
 def test_every_parameter_explains_itself_in_the_form() -> None:

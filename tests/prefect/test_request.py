@@ -18,7 +18,7 @@ from tokenlake.etl.events import UnitProgress
 from tokenlake.prefect import request as request_module
 from tokenlake.prefect.engine import ProgressLog, group_name, group_units
 from tokenlake.prefect.policy import check_paths
-from tokenlake.prefect.request import DEPLOYMENTS, requested_name, resolve_request
+from tokenlake.prefect.request import DEFAULT, DEPLOYMENTS, requested_name, resolve_request
 from tokenlake.prefect.run_state import given_name
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
@@ -176,7 +176,7 @@ class TestRequest:
     ],
 )
 def test_a_run_is_called_after_its_dataset(config: object, name: str | None, expected: str) -> None:
-    assert requested_name(config, name) == expected
+    assert requested_name(DEFAULT, {"config": config, "name": name}) == expected
 
 
 class TestGroups:

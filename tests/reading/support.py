@@ -14,7 +14,7 @@ import pytest
 
 from tests.etl.outputs_support import build_here, notes, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.etl.output import sink
+from tokenlake.etl.unit import sink
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store

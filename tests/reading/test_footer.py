@@ -12,8 +12,7 @@ import pytest
 
 from tests.reading.shards import another, ours, packed_rows
 from tests.sources.parquet_by_hand import thrift, varint
-from tokenlake.reading.footer import Footer
-from tokenlake.reading.thrift import Truncated, read_struct
+from tokenlake.reading.footer import Footer, Truncated, read_struct
 from tokenlake.schema import tokens_schema
 
 

@@ -14,7 +14,6 @@ from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
-from tokenlake.reading.version import StoredRows
 from tokenlake.schema import packed_schema
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
@@ -143,16 +142,12 @@ def test_nulls_are_refused() -> None:
 # In a cache
 
 
-def _decode(rows: StoredRows, group: int) -> PackedGroup:
-    return rows.packed(group, loss_mask=False)
-
-
 def test_a_cache_keeps_whatever_is_decoded(lake: Store) -> None:
-    cache = GroupCache(1 << 20, _decode, lambda group: group.nbytes)
+    cache = GroupCache(1 << 20, lambda key: key[0].packed(key[1], loss_mask=False))
     rows = rows_of(lake, "plain")
-    group = cache.read(rows, 3)
-    assert cache.read(rows, 3) is group
+    group = cache.read((rows, 3))
+    assert cache.read((rows, 3)) is group
     assert cache.decoded == Decoded(hits=1, groups=1, rows=group.rows, bytes=group.nbytes)
     assert cache.held == group.nbytes
-    cache.drop(rows, 3)
+    cache.drop((rows, 3))
     assert cache.held == 0

@@ -27,18 +27,19 @@ from tests.sources.parquet_by_hand import (
     varint,
 )
 from tokenlake.errors import IntegrityError
+from tokenlake.reading.footer import Truncated
 from tokenlake.reading.packed import PackedReader
-from tokenlake.reading.page_headers import PageHeader, parse_header
 from tokenlake.reading.pages import (
     DecodedPage,
+    PageHeader,
     SeenLevels,
     Unfamiliar,
     decode_levels,
     fixed_numbers,
     list_numbers,
+    parse_header,
 )
-from tokenlake.reading.shard_file import OpenFiles, Ranges
-from tokenlake.reading.thrift import Truncated
+from tokenlake.reading.shard_file import OpenShards
 from tokenlake.schema import packed_schema
 
 # Headers
@@ -328,12 +329,10 @@ def test_streams_that_are_no_files_are_read_as_well() -> None:
         opened.append(io.BytesIO(data))
         return opened[-1]
 
-    files = OpenFiles(open_shard)
-    reader = PackedReader(files, Ranges(files), 8)
+    reader = PackedReader(OpenShards(open_shard), 8)
     for index, batch in enumerate(groups_of(table, 7)):
         assert_same(reader.read(0, index, len(batch), loss_mask=True), batch, loss_mask=True)
     assert (len(opened), reader.through_arrow) == (1, frozenset())
-    files.close()
 
 
 def test_few_files_stay_open(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.reading.support import lake_of, rows_of, table_of
 from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.query.sequences import read_sequences
-from tokenlake.reading.shard_file import OpenFiles
+from tokenlake.reading.shard_file import OpenShards
 from tokenlake.reading.version import StoredRows, open_rows
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
@@ -213,35 +213,21 @@ def shards(lake: Store) -> _Shards:
 
 
 def test_a_file_stays_open_for_the_next_and_only_a_few_do(shards: _Shards) -> None:
-    files = OpenFiles(shards, kept=2)
+    files = OpenShards(shards, kept=2)
     for shard in (0, 1, 0, 1, 2, 2, 0):
-        with files.borrow(shard) as file:
-            assert file.metadata.num_row_groups > 0
+        assert files.of(shard).parquet().metadata.num_row_groups > 0
     assert len(shards.opened) == 4  # 0, 1, 2, and 0 again, which was closed for 2
     assert shards.still_open == 2
     files.close()
     assert shards.still_open == 0
 
 
-def test_two_that_read_one_shard_have_a_file_each(shards: _Shards) -> None:
-    files = OpenFiles(shards, kept=2)
-    with files.borrow(0) as first, files.borrow(0) as second:
-        assert first is not second
+def test_a_file_is_closed_when_nobody_reads_it_any_more(shards: _Shards) -> None:
+    files = OpenShards(shards, kept=2)
+    file = files.of(0).parquet()
     files.close()
-
-
-def test_a_file_that_failed_is_closed(shards: _Shards) -> None:
-    files = OpenFiles(shards, kept=2)
-    with pytest.raises(IntegrityError), files.borrow(0):
-        raise IntegrityError("damaged")
-    assert shards.still_open == 0
-
-
-def test_files_are_closed_when_nobody_has_them_any_more(shards: _Shards) -> None:
-    files = OpenFiles(shards, kept=2)
-    with files.borrow(0):
-        pass
-    del files
+    assert (shards.still_open, file.read_row_group(0).num_rows) == (1, 6)
+    del file, files
     gc.collect()
     assert (len(shards.opened), shards.still_open) == (1, 0)
 

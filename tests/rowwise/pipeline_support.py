@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -98,3 +99,9 @@ def require_no_threads() -> None:
         time.sleep(0.01)
     if left := prefetching_threads():
         pytest.fail(f"threads are left: {left}")
+
+
+def printed(name: str) -> dict[str, str]:
+    """Return the snippets of a document by their headings, as they are printed."""
+    text = (Path(__file__).parent / "snippets" / name).read_text()
+    return dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL))

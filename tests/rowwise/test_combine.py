@@ -52,7 +52,7 @@ def test_sources_that_come_one_by_one_are_all_there():
         ([], "at least one"),
         ([{"a": []}], "got a dict"),
         (Plain(counted(a=1)), "got a Plain, must be a list"),
-        (None, "got a NoneType, must be a list"),
+        (None, "got None, must be a list"),
     ],
 )
 def test_a_composite_of_no_sources_is_refused(sources, message):

@@ -486,5 +486,5 @@ def test_a_mistyped_path_names_the_near_match_and_is_no_dataset_id(tmp_path):
 
 
 def test_a_cache_that_would_not_be_used_is_an_error():
-    with pytest.raises(ConfigError, match="cache_dir: got '/tmp/x', but nothing is kept"):
+    with pytest.raises(ConfigError, match="cache_dir: got '/tmp/x', must be None with streaming=True"):
         HuggingFaceShardedSource("org/data", cache_dir="/tmp/x")

@@ -91,16 +91,19 @@ def test_what_other_libraries_need_is_made_of_it_in_one_line():
 
 
 REFUSED = [
-    ({"datasets": []}, "needs at least one"),
-    ({"datasets": {}}, "needs at least one"),
-    ({"datasets": "code"}, "datasets: got a str, must be a mapping of name to dataset, or a list"),
-    ({"datasets": {"a": iter([])}}, "datasets, 'a': got .*must be a Dataset or an IterableDataset"),
-    ({"datasets": {"a": ["text"]}}, "datasets, 'a': rows: row 0 is a str"),
+    ({"datasets": []}, "a list of at least one"),
+    ({"datasets": {}}, "a list of at least one"),
+    ({"datasets": "code"}, "datasets: got 'code', must be a mapping"),
+    ({"datasets": {"a": iter([])}}, "datasets, 'a': .*got .*must be a Dataset or an IterableDataset"),
+    ({"datasets": {"a": ["text"]}}, "datasets, 'a': rows: row 0: got 'text'"),
     ({"datasets": {"a": datasets.DatasetDict()}}, "datasets, 'a': got a DatasetDict"),
     ({"datasets": [[{}], [{}]], "weights": {"a": 1.0}}, "got 1 for 2 datasets, must be one each"),
-    ({"datasets": [[{}], [{}]], "weights": [0.5, 0.25, 0.25]}, "got 3 for 2 datasets"),
-    ({"weights": 0.5}, "weights: got a float, must be a mapping"),
-    ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b'; 'c' is no source"),
+    (
+        {"datasets": [[{}], [{}]], "weights": [0.5, 0.25, 0.25]},
+        "weights: got a list, must be .*one for each dataset",
+    ),
+    ({"weights": 0.5}, "weights: got 0.5, must be a mapping"),
+    ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b', 'c' is no source"),
 ]
 
 

@@ -21,7 +21,7 @@ from tests.reading.support import lake_of
 from tests.rowwise.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.loader.prefetch import Prefetched
+from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import shuffled_by_buffer
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.source import ShardedDataSource

@@ -16,7 +16,7 @@ from tests.rowwise.pipeline_support import Counted, Endless, gpt, tokens
 from tests.rowwise.sharded_support import Plain
 from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.packed import PackedShardedSource
+from tokenlake.rowwise.combine import PackedShardedSource
 
 EOS, PAD = 7, 3
 
@@ -50,7 +50,7 @@ def test_what_bears_loss_goes_along(field: str):
 
 
 def test_rows_without_tokens_are_an_error_that_names_the_fields():
-    with pytest.raises(BadRecordError, match="row 0 has no input_ids; its fields are 'text'"):
+    with pytest.raises(BadRecordError, match="row 0 has no input_ids; it has 'text'"):
         packed(Plain({"a": [{"text": "a"}]}), 4)
 
 
@@ -68,7 +68,9 @@ def test_an_eos_that_nobody_names_is_an_error():
 
 
 def test_an_id_that_the_tokenizer_does_not_have_is_an_error():
-    with pytest.raises(ConfigError, match=r"pack\.eos_token_id is 99999, but tokenizer .* has ids 0 to"):
+    with pytest.raises(
+        ConfigError, match=r"pack\.eos_token_id of tokenizer .*: got 99999, must be a whole number"
+    ):
         PackedShardedSource(tokens([1]), {"eos_token_id": 99_999}, tokenizer=gpt())
 
 

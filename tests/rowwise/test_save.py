@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain
-from tokenlake.config.sizes import parse_size
+from tokenlake.config.values import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, SourceError
 from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
@@ -187,14 +187,14 @@ def test_compression_is_what_the_files_have(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "arrow", "compression": "gzip"}, "lz4 and zstd alone; use one of 'none', 'lz4', 'zstd'"),
-        ({"format": "jsonl", "compression": "lz4"}, "gzip and zstd alone"),
+        ({"format": "arrow", "compression": "gzip"}, "'gzip', must be one of 'none', 'lz4', 'zstd'"),
+        ({"format": "jsonl", "compression": "lz4"}, "'lz4', must be one of 'none', 'gzip', 'zstd'"),
         ({"format": "parquett"}, "did you mean 'parquet'"),
         ({"compression": "snappy"}, "must be one of 'none', 'gzip', 'lz4', 'zstd'"),
         ({"num_shards": 0}, "num_shards: got 0"),
         ({"max_shard_size": "lots"}, "max_shard_size: got 'lots'"),
-        ({"naming": "{split}"}, "two files would get the same name"),
-        ({"naming": "../{index}"}, "no name of a data file"),
+        ({"naming": "{split}"}, "no different names of data files"),
+        ({"naming": "../{index}"}, "no different names of data files"),
         ({"naming": "{other}"}, "KeyError"),
     ],
 )

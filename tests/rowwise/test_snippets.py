@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.rowwise.pipeline_support import printed
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.rowwise.files import JsonShardedSource
 from tokenlake.rowwise.tokenize import pretokenize
@@ -17,79 +18,8 @@ from tokenlake.rowwise.tokenized import TokenizedShardedSource
 
 HUB_ID = "meta-llama/Llama-2-7b"
 
-QUICK_START = """
-    from tokenlake import tokenize_and_save
+PRINTED = printed("pretokenization.md")
 
-    # Tokenize and save in one call
-    tokenize_and_save(
-        data_files="data/*.jsonl",
-        tokenizer="meta-llama/Llama-2-7b",
-        output_path="./tokenized_data",
-        output_format="parquet",  # parquet, arrow, or jsonl
-        max_length=2048,
-    )
-
-    # Later: load pre-tokenized data
-    from tokenlake import ParquetShardedSource
-    source = ParquetShardedSource("./tokenized_data/*.parquet")
-"""
-
-MANUAL_ITERATION = """
-    from tokenlake import ParquetShardedSource
-
-    source = ParquetShardedSource("./tokenized/*.parquet")
-
-    for shard in source.shard_names:
-        for example in source.open_shard(shard):
-            input_ids = example["input_ids"]
-            attention_mask = example["attention_mask"]
-            # Process...
-"""
-
-CHECK_FORMAT = """
-    import pyarrow.parquet as pq
-
-    # Check schema
-    pf = pq.ParquetFile("./tokenized/shard_0.parquet")
-    print(pf.schema)
-    # input_ids: list<int32>
-    # attention_mask: list<int32>
-
-    # Check sample
-    table = pf.read_row_group(0)
-    print(table.to_pandas().head())
-"""
-
-DECODE_AND_VERIFY = """
-    from transformers import AutoTokenizer
-    from tokenlake import ParquetShardedSource
-
-    tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-2-7b")
-    source = ParquetShardedSource("./tokenized/*.parquet")
-
-    # Check first few examples
-    for i, example in enumerate(source.open_shard(source.shard_names[0])):
-        if i >= 3:
-            break
-        decoded = tokenizer.decode(example["input_ids"])
-        print(f"Example {i}: {decoded[:100]}...")
-"""
-
-VALIDATE = """
-    # Quick validation script
-    from tokenlake import ParquetShardedSource
-
-    source = ParquetShardedSource("./tokenized/*.parquet")
-
-    # Check all shards readable
-    for shard in source.shard_names:
-        count = 0
-        for example in source.open_shard(shard):
-            count += 1
-            if count >= 10:  # Just check first 10
-                break
-        print(f"{shard}: OK ({count}+ examples)")
-"""
 
 ROWS = [{"text": f"text number {i} of the snippets"} for i in range(25)]
 
@@ -125,16 +55,16 @@ def run(snippet: str, tokenizer: str) -> dict[str, Any]:
 
 
 def test_quick_start(here: Path, tokenizer: str):
-    names = run(QUICK_START, tokenizer)
+    names = run(PRINTED["quick_start"], tokenizer)
     rows = list(names["source"])
     assert len(rows) == len(ROWS)
     assert set(rows[0]) == {"input_ids", "attention_mask"}
-    assert rows == list(run(MANUAL_ITERATION, tokenizer)["source"])
+    assert rows == list(run(PRINTED["manual_iteration"], tokenizer)["source"])
 
 
 def test_check_format(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("pandas")
-    names = run(CHECK_FORMAT, tokenizer)
+    names = run(PRINTED["check_format"], tokenizer)
     assert names["table"].num_rows == 12
     printed = capsys.readouterr().out
     assert "int32" in printed
@@ -142,14 +72,14 @@ def test_check_format(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[
 
 
 def test_decode_and_verify(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
-    run(DECODE_AND_VERIFY, tokenizer)
+    run(PRINTED["decode_and_verify"], tokenizer)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(f"text number {i} of the snippets" in line for i, line in enumerate(lines))
 
 
 def test_validate(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
-    run(VALIDATE, tokenizer)
+    run(PRINTED["validate"], tokenizer)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["shard_0.parquet: OK (10+ examples)", "shard_1.parquet: OK (10+ examples)"]
 
@@ -162,7 +92,7 @@ def test_with_real_text_and_the_real_tokenizer(
     (folder,) = (hub / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots").iterdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(shared_data / "corpora")
-    snippet = QUICK_START.replace("data/*.jsonl", "data/math-chat.jsonl.gz")
+    snippet = PRINTED["quick_start"].replace("data/*.jsonl", "data/math-chat.jsonl.gz")
     rows = list(run(snippet, str(folder))["source"])
     assert len(rows) > 3000
     assert all(row["input_ids"][0] == 1 != row["input_ids"][1] for row in rows)  # BOS, once at the beginning

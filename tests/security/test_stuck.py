@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.no_job import no_job
 from tokenlake.errors import ConfigError, WorkerError
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import WorkerPool, patience
 from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.worker_io import Lines, SilenceError, patience
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -83,24 +80,3 @@ def test_a_time_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", text)
     with pytest.raises(ConfigError, match="TOKENLAKE_WORKER_SECONDS"):
         patience()
-
-
-def test_lines_come_whole_however_they_arrive() -> None:
-    long = "x" * 100_000
-    script = """
-import sys, time
-for piece in ("a\\nb", "c\\n" + "x" * 100_000, "\\n\\nlast"):
-    sys.stdout.write(piece); sys.stdout.flush(); time.sleep(0.05)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    with process, process.stdout:
-        lines = Lines(process.stdout)
-        found = [lines.next(60) for _ in range(6)]
-    assert found == [b"a\n", b"bc\n", f"{long}\n".encode(), b"\n", b"last", b""]
-
-
-def test_silence_is_an_error() -> None:
-    read, write = os.pipe()
-    with os.fdopen(read, "rb") as pipe, os.fdopen(write, "wb"), pytest.raises(SilenceError):
-        Lines(pipe).next(0.01)

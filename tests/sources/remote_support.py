@@ -6,14 +6,18 @@ import gzip
 import io
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.sources.support import Source
-from tokenlake.sources.inputs import InputFile
+from tests.sources.support import Source, one
+from tokenlake.sources.inputs import InputFile, LocalBytes
 from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.readahead import ReadAheadBytes
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 
@@ -73,3 +77,18 @@ def everything(*urls: str, storage_options: Mapping[str, Any] | None = None, **o
     """List and read."""
     given = dict(storage_options or {})
     return read_rows_of(listed(*urls, storage_options=given, **options), storage_options=given, **options)
+
+
+class Far(ReadAheadBytes):
+    """A local file as if it lay on a server: every request is noted as (offset, size)."""
+
+    def __init__(self, path: Path) -> None:
+        self.near = LocalBytes(one(path))
+        self.reads: list[tuple[int, int]] = []
+        super().__init__(replace(self.near.file, url=f"far://server/{path.name}"), self._fetched)
+
+    def _fetched(self, start: int, size: int) -> Future[bytes]:
+        self.reads.append((start, size))
+        future: Future[bytes] = Future()
+        future.set_result(self.near.pread(size, start))
+        return future

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sources.remote_support import Far
 from tests.sources.support import Source, faults, one, positions, read, texts
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import arrow as ipc_decoder
 from tokenlake.sources.arrow import read_arrow
 from tokenlake.sources.arrow_messages import batch_starts, file_blocks, parse_message
 from tokenlake.sources.batch import Want
-from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
@@ -204,22 +203,6 @@ def test_a_dictionary_is_unfolded_in_pieces(tmp_path: Path) -> None:
 def test_the_rows_before_every_batch_are_known_from_metadata(tmp_path: Path) -> None:
     with opened(one(write(tmp_path / "in.arrow"))) as data:
         assert batch_starts(data) == [0, 30, 60, 90, 100]
-
-
-class Far(InputBytes):
-    """A file as if it lay on a server: every read is noted."""
-
-    def __init__(self, path: Path) -> None:
-        self.near = LocalBytes(one(path))
-        self.file = replace(self.near.file, url="far://server/in.arrow")
-        self.reads: list[tuple[int, int]] = []
-
-    def read_into(self, view: memoryview, offset: int) -> int:
-        self.reads.append((offset, len(view)))
-        return self.near.read_into(view, offset)
-
-    def for_arrow(self) -> Any:
-        return io.BytesIO(self.pread(self.file.size, 0))
 
 
 @pytest.mark.parametrize("kind", KINDS)

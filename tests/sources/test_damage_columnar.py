@@ -29,7 +29,7 @@ from tests.sources.parquet_by_hand import (
 )
 from tests.sources.support import Source, faults, one, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.reading import page_headers
+from tokenlake.reading import pages
 from tokenlake.sources import columnar
 from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.splits import split_file
@@ -114,7 +114,10 @@ def huge_page(path: Path) -> None:
 
 PARQUET = [
     Case(name="empty", write=lambda path: path.write_bytes(b""), refused="its footer cannot be read"),
-    Case(name="cut", write=cut(parquet(GOOD), 900), refused="its footer cannot be read"),
+    *(
+        Case(name=f"cut to {size}", write=cut(parquet(GOOD), size), refused="its footer cannot be read")
+        for size in (3, 4, 900, -1, -9)
+    ),
     Case(name="page flipped", write=flipped, refused="row group 1, column.* cannot be read"),
     Case(
         name="text missing",
@@ -353,7 +356,7 @@ ALL = [(case, suffix) for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow
 def test_every_kind_of_damage_gets_its_policy_and_place(
     case: Case, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (page_headers, columnar):  # a sixteenth, to save the time of unfolding them
+    for module in (pages, columnar):  # a sixteenth, to save the time of unfolding them
         monkeypatch.setattr(module, "UNFOLDED_BYTES", 1 << 26)
     path = tmp_path / f"in.{suffix}"
     case.write(path)

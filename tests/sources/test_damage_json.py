@@ -65,6 +65,35 @@ RECORDS: Final[dict[str, Case]] = {
     "type change to an object": Case(b'{"text":{"a":"b"}}', "not_a_string", None),
     "null": Case(b'{"text":null}', "null_text", None),
     "missing key": Case(b'{"txt":"a"}', "missing_field", None),
+    "no fields": Case(b"{}", "missing_field", None),
+    "boolean": Case(b'{"text":true}', "not_a_string", None),
+    "array": Case(b'{"text":["a"]}', "not_a_string", None),
+    "string record": both(b'"a"', "not_an_object"),
+    "overlong UTF-8": both(b'{"text":"\xc0\x80"}', "invalid_utf8"),
+    "UTF-8 of a surrogate": both(b'{"text":"\xed\xa0\x80"}', "invalid_utf8"),
+    "wrong pair": both(rb'{"text":"\ud800\u0041"}', "lone_surrogate"),
+    "duplicate key, null first": both(b'{"text":null,"text":"b"}', "duplicate_key"),
+    "NaN in a list": both(b'{"text":"a","x":[1, NaN ]}', "invalid_json"),
+    "Inf": both(b'{"x":Inf,"text":"a"}', "invalid_json"),
+    "minus NaN": both(b'{"x":-NaN,"text":"a"}', "invalid_json"),
+    "NaN after much space": both(b'{"x":' + b" " * 200 + b'NaN,"text":"a"}', "invalid_json"),
+    "too deep beside escaped brackets": both(
+        b'{"text":"' + rb"\u005b" * 3000 + b'","x":' + b"[" * 1100 + b"]" * 1100 + b"}", "too_deep"
+    ),
+    "single quotes": both(b"{'text':'a'}", "invalid_json"),
+    "raw NUL": both(b'{"text":"a\0b"}', "invalid_json"),
+    "NUL after": both(b'{"text":"a"}\0', "invalid_json"),
+    "bad escape": both(rb'{"text":"\x41"}', "invalid_json"),
+    "cut exponent": both(b'{"text":"a","x":1e}', "invalid_json"),
+    "tamed number goes on": both(b'{"text":"a","x":1e999.5}', "invalid_json"),
+    "not JSON": both(b"hello", "invalid_json"),
+    "byte order mark within the file": both(b'\xef\xbb\xbf{"text":"a"}', "invalid_json"),
+}
+# In an array they would change what the next element is.
+LINES: Final[dict[str, Case]] = {
+    "cut in a text": both(b'{"text":"a', "invalid_json"),
+    "depth bomb": both(b'{"text":"a","x":' + b"[" * 100_000 + b"}", "too_deep"),
+    "object and comma": both(b'{"text":"a"},', "invalid_json"),
 }
 BEFORE, AFTER = b'{"text":"before"}', b'{"text":"after"}'
 
@@ -83,10 +112,13 @@ def row_texts(batches: list[RowBatch]) -> list[Any]:
     return [record.get("text") for batch in batches for record in batch.to_dicts()]
 
 
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize(
+    ("suffix", "name"),
+    [(suffix, name) for suffix in ("jsonl", "json") for name in RECORDS]
+    + [("jsonl", name) for name in LINES],
+)
 def test_a_bad_record_is_set_aside_or_refused_where_it_stands(tmp_path: Path, suffix: str, name: str) -> None:
-    case = RECORDS[name]
+    case = (RECORDS | LINES)[name]
     path = tmp_path / f"in.{suffix}"
     lines = suffix == "jsonl"
     if lines:
@@ -109,8 +141,12 @@ def test_a_bad_record_is_set_aside_or_refused_where_it_stands(tmp_path: Path, su
             if lines
             else rf"in\.json: {reason} at row 1: "
         )
-        with pytest.raises(BadRecordError, match=where):
+        with pytest.raises(BadRecordError, match=where) as caught:
             again(path, on_bad_record="fail")
+        given = {"position": place[0], "line": place[1], "reason": reason}
+        assert given.items() <= caught.value.details.items()
+    raw = {bad.raw for batch in (*read(path), *rows(path)) for bad in batch.bad}
+    assert raw == {case.record[: 64 << 10]}
 
 
 def test_a_line_over_the_cap_is_set_aside(tmp_path: Path) -> None:

@@ -33,11 +33,10 @@ from tokenlake.errors import (
 )
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
-from tokenlake.sources.hub import repo as hubhttp
-from tokenlake.sources.hub.layout import card_configs, layout_of
-from tokenlake.sources.hub.listing import select_hub
-from tokenlake.sources.hub.reader import downloaded
-from tokenlake.sources.hub.repo import HubClient, HubId, hub_commits, parse_id, parse_url
+from tokenlake.sources import hub_repo as hubhttp
+from tokenlake.sources.hub import downloaded
+from tokenlake.sources.hub_layout import card_configs, layout_of
+from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.records import read_range
@@ -404,10 +403,8 @@ def test_a_loader_script_is_never_run_and_the_converted_branch_is_read(server: H
     got = listed("org/name", subset="en")
     assert hub_commits(got) == {"web": {"org/name": sha}}
     assert [text for file in got for text in read(file)] == ["1", "2"]
-    source: Any = Source(type="hub", data_files=("org/name",), subset="en")
-    (selection,) = select_hub(source)
-    assert "because its loader script name.py is never run" in str(selection)
-    assert f"2 files of commit {sha} (refs/convert/parquet)" in str(selection)
+    assert "because its loader script name.py is never run" in got[0].origin
+    assert f"2 files of commit {sha} (refs/convert/parquet)" in got[0].origin
     with pytest.raises(
         ConfigError, match=r"never run.* several subsets and no default one; set `subset` to one of de, en"
     ):

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, faults, normalized, one, positions, read, texts
-from tokenlake.errors import BadRecordError
+from tests.sources.test_damage_json import LINES, RECORDS
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.json import parse_lines, parse_long, records_of
@@ -23,7 +23,6 @@ from tokenlake.sources.lines import LineBlock, LongLine, read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range
 
-DEEP = b"[" * 1100 + b"]" * 1100
 GOOD: dict[str, tuple[bytes, str]] = {
     "plain": (b'{"text":"a"}', "a"),
     "spaces": (b' { "text" : "a" } ', "a"),
@@ -40,59 +39,6 @@ GOOD: dict[str, tuple[bytes, str]] = {
     "levels": (b'{"text":"a","x":' + b"[" * 1000 + b"]" * 1000 + b"}", "a"),
     "noncharacter": ('{"text":"\uffff\x7f\u2028"}'.encode(), "\uffff\x7f\u2028"),
     "byte order mark inside": ('{"text":"\ufeff"}'.encode(), "\ufeff"),
-}
-BAD: dict[str, tuple[bytes, str]] = {
-    "null": (b'{"text":null}', "null_text"),
-    "missing": (b'{"txt":"a"}', "missing_field"),
-    "no fields": (b"{}", "missing_field"),
-    "number": (b'{"text":1}', "not_a_string"),
-    "boolean": (b'{"text":true}', "not_a_string"),
-    "object": (b'{"text":{"a":1}}', "not_a_string"),
-    "array": (b'{"text":["a"]}', "not_a_string"),
-    "array line": (b'["a"]', "not_an_object"),
-    "string line": (b'"a"', "not_an_object"),
-    "null line": (b"null", "not_an_object"),
-    "bad utf-8": (b'{"text":"\xff"}', "invalid_utf8"),
-    "bad utf-8 elsewhere": (b'{"text":"a","x":"\xff"}', "invalid_utf8"),
-    "overlong utf-8": (b'{"text":"\xc0\x80"}', "invalid_utf8"),
-    "utf-8 surrogate": (b'{"text":"\xed\xa0\x80"}', "invalid_utf8"),
-    "lone high": (rb'{"text":"\ud800"}', "lone_surrogate"),
-    "lone low": (rb'{"text":"\udc00"}', "lone_surrogate"),
-    "wrong pair": (rb'{"text":"\ud800\u0041"}', "lone_surrogate"),
-    "lone surrogate elsewhere": (rb'{"text":"a","x":"\udfff"}', "lone_surrogate"),
-    "duplicate": (b'{"text":"a","text":"b"}', "duplicate_key"),
-    "duplicate, escaped": (rb'{"text":"a","t\u0065xt":"b"}', "duplicate_key"),
-    "duplicate, null first": (b'{"text":null,"text":"b"}', "duplicate_key"),
-    "NaN": (b'{"text":"a","x":NaN}', "invalid_json"),
-    "NaN in a list": (b'{"text":"a","x":[1, NaN ]}', "invalid_json"),
-    "Infinity": (b'{"text":"a","x":Infinity }', "invalid_json"),
-    "-Infinity": (b'{"text":"a","x": -Infinity}', "invalid_json"),
-    "Inf": (b'{"x":Inf,"text":"a"}', "invalid_json"),
-    "-NaN": (b'{"x":-NaN,"text":"a"}', "invalid_json"),
-    "NaN after much space": (b'{"x":' + b" " * 200 + b'NaN,"text":"a"}', "invalid_json"),
-    "too deep": (b'{"text":"a","x":' + DEEP + b"}", "too_deep"),
-    "too deep beside escaped brackets": (
-        b'{"text":"' + rb"\u005b" * 3000 + b'","x":' + DEEP + b"}",
-        "too_deep",
-    ),
-    "too deep beside brackets": (b'{"text":"' + b"[" * 3000 + b'","x":' + DEEP + b"}", "too_deep"),
-    "depth bomb": (b'{"text":"a","x":' + b"[" * 100_000 + b"}", "too_deep"),
-    "two objects": (b'{"text":"a"}{"text":"b"}', "invalid_json"),
-    "two objects apart": (b'{"text":"a"} {"text":"b"}', "invalid_json"),
-    "object and comma": (b'{"text":"a"},', "invalid_json"),
-    "trailing comma": (b'{"text":"a",}', "invalid_json"),
-    "single quotes": (b"{'text':'a'}", "invalid_json"),
-    "comment": (b'{"text":"a"/*b*/}', "invalid_json"),
-    "raw tab": (b'{"text":"a\tb"}', "invalid_json"),
-    "raw NUL": (b'{"text":"a\0b"}', "invalid_json"),
-    "NUL after": (b'{"text":"a"}\0', "invalid_json"),
-    "bad escape": (rb'{"text":"\x41"}', "invalid_json"),
-    "leading zero": (b'{"text":"a","x":01}', "invalid_json"),
-    "cut exponent": (b'{"text":"a","x":1e}', "invalid_json"),
-    "tamed number goes on": (b'{"text":"a","x":1e999.5}', "invalid_json"),
-    "cut": (b'{"text":"a', "invalid_json"),
-    "not JSON": (b"hello", "invalid_json"),
-    "byte order mark within the file": (b'\xef\xbb\xbf{"text":"a"}', "invalid_json"),
 }
 
 
@@ -111,56 +57,12 @@ def test_what_is_valid_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
     assert faults(batches) == []
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_record_is_named_with_its_place_and_the_others_are_kept(tmp_path: Path, name: str) -> None:
-    line, reason = BAD[name]
-    path = write(tmp_path, b'{"text":"before"}\n' + line + b'\n{"text":"after"}\n')
-    batches = read(path)
-    assert faults(batches) == [(18, 2, reason)]
-    assert texts(batches) == ["before", "after"]
-    assert positions(batches) == [0, 18 + len(line) + 1]
-    (bad,) = [bad for batch in batches for bad in batch.bad]
-    assert bad.raw == line[: 64 << 10]
-    assert bad.detail
-    with pytest.raises(BadRecordError, match=rf"in\.jsonl:2: {reason} at byte offset 18: ") as caught:
-        read(path, on_bad_record="fail")
-    assert caught.value.details["line"] == 2
-    assert caught.value.details["position"] == 18
-    assert caught.value.details["reason"] == reason
-
-
-def test_a_cut_last_line_is_a_bad_record_and_a_whole_one_needs_no_newline(tmp_path: Path) -> None:
-    assert texts(read(write(tmp_path, b'{"text":"a"}\n{"text":"b"}'))) == ["a", "b"]
-    for cut in (b'{"text":"b', b'{"text":"b"', b"{", '{"text":"é'.encode()[:-1]):
-        batches = read(write(tmp_path, b'{"text":"a"}\n' + cut))
-        assert texts(batches) == ["a"]
-        assert faults(batches) == [(13, 2, "truncated_line")]
-
-
-def test_marks_blank_lines_and_carriage_returns_are_mended_and_counted(tmp_path: Path) -> None:
-    data = b'\xef\xbb\xbf{"text":"a"}\r\n\r\n\n{"text":"b"}\n  \t\n{"text":"c"}\r\n'
-    batches = read(write(tmp_path, data))
-    assert texts(batches) == ["a", "b", "c"]
-    assert positions(batches) == [0, 20, 37]
-    assert normalized(batches) == {"bom": 1, "crlf": 3, "blank_line": 3}
-    assert sum(batch.rows_read for batch in batches) == 3
-
-
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b"\n", b"\r\n\n"])
 def test_a_file_without_records_is_valid(tmp_path: Path, data: bytes) -> None:
     batches = read(write(tmp_path, data))
     assert texts(batches) == []
     assert normalized(batches).get("blank_line", 0) == data.count(b"\n")
     assert sum(batch.bytes_read for batch in batches) == len(data)
-
-
-def test_a_line_over_the_limit_is_a_bad_record(tmp_path: Path) -> None:
-    line = json.dumps({"text": "x" * 100}).encode()
-    path = write(tmp_path, b'{"text":"a"}\n' + line + b'\r\n{"text":"b"}\n')
-    assert texts(read(path, max_record_bytes=len(line)))[1] == "x" * 100
-    batches = read(path, max_record_bytes=len(line) - 1)
-    assert texts(batches) == ["a", "b"]
-    assert faults(batches) == [(13, 2, "line_too_long")]
 
 
 def test_line_numbers_are_those_of_the_file_in_later_ranges(tmp_path: Path) -> None:
@@ -216,11 +118,8 @@ def mangled(draw: st.DrawFn) -> bytes:
     return line[:at] + put + line[at + draw(st.integers(0, 2)) :]
 
 
-nasty = (
-    dumped()
-    | mangled()
-    | st.sampled_from([line for line, _ in (*GOOD.values(), *BAD.values()) if len(line) < 5000])
-)
+known = [*(line for line, _ in GOOD.values()), *(case.record for case in (RECORDS | LINES).values())]
+nasty = dumped() | mangled() | st.sampled_from([line for line in known if len(line) < 5000])
 files = st.lists(nasty | st.sampled_from([b"", b"\r", b'{"text":"ok"}']), max_size=6).map(b"\n".join)
 endings = st.sampled_from([b"", b"\n", b"\r\n"])
 

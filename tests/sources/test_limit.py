@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, one, renamed
-from tokenlake.etl.bad_record_budget import _most_in_range
+from tokenlake.etl.plan.units import _most_in_range
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.listing import list_inputs

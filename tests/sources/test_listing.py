@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, inputs, one, renamed
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
+from tokenlake.sources.hash_cache import HashCache, default_path
 from tokenlake.sources.inputs import InputFile, Progress
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.local.hash_cache import HashCache, default_path
-from tokenlake.sources.local.patterns import expand
+from tokenlake.sources.local import expand
 from tokenlake.sources.splits import split_file, splittable
 from tokenlake.threads import in_order
 
@@ -257,8 +257,8 @@ def test_a_hash_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch
     now = stat.st_ctime_ns + 3_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: now)
     with HashCache(tmp_path / "cache" / "x.sqlite") as cache:
-        cache.put(stat, "0" * 64)
-        assert cache.get(stat) == "0" * 64
+        cache.put_many([(stat, "0" * 64)])
+        assert cache.get_many([stat])[0] == "0" * 64
     with HashCache(tmp_path / "cache" / "x.sqlite") as cache:
         source = Source(data_files=(str(path),))
         assert list_inputs(source, cache=cache)[0].token == "sha256:" + "0" * 64  # type: ignore[arg-type]
@@ -271,8 +271,8 @@ def test_a_file_that_just_changed_is_not_remembered(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("x")
     with HashCache(tmp_path / "x.sqlite") as cache:
-        cache.put(path.stat(), "0" * 64)
-        assert cache.get(path.stat()) is None
+        cache.put_many([(path.stat(), "0" * 64)])
+        assert cache.get_many([path.stat()])[0] is None
 
 
 @pytest.mark.parametrize("break_it", ["garbage", "directory", "read-only", "other table", "closed"])
@@ -293,8 +293,8 @@ def test_a_broken_cache_is_no_error(tmp_path: Path, break_it: str) -> None:
     with HashCache(path) as cache:
         if break_it == "closed":
             cache.close()
-        cache.put(stat, "0" * 64)
-        assert cache.get(stat) is None
+        cache.put_many([(stat, "0" * 64)])
+        assert cache.get_many([stat])[0] is None
         (file,) = list_inputs(Source(data_files=(str(data),)), cache=cache)  # type: ignore[arg-type]
     assert file.token.endswith(hashlib.sha256(b"{}").hexdigest())
 
@@ -305,7 +305,7 @@ def test_a_locked_cache_is_no_error(tmp_path: Path) -> None:
     with HashCache(path) as cache:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
-        assert cache.get(data.stat()) is None
+        assert cache.get_many([data.stat()])[0] is None
         other.close()
 
 
@@ -317,10 +317,10 @@ def test_what_is_put_together_is_found_together(tmp_path: Path, monkeypatch: pyt
     now = max(stat.st_ctime_ns for stat in stats) + 3_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: now)
     with HashCache(tmp_path / "x.sqlite") as cache:
-        cache.put(stats[0], "0" * 64)
-        cache.put(stats[2], "2" * 64)
+        cache.put_many([(stats[0], "0" * 64)])
+        cache.put_many([(stats[2], "2" * 64)])
         assert cache.get_many(stats) == ["0" * 64, None, "2" * 64]
-        cache.put(stats[1], "1" * 64)  # still waiting when the cache is closed
+        cache.put_many([(stats[1], "1" * 64)])  # still waiting when the cache is closed
     with HashCache(tmp_path / "x.sqlite") as cache:
         assert cache.get_many(stats) == ["0" * 64, "1" * 64, "2" * 64]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import io
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources.parquet_by_hand import dictionary_bomb
+from tests.sources.remote_support import Far
 from tests.sources.support import Source, faults, one, read, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.reading.page_headers import PageHeader, walk_pages
-from tokenlake.reading.thrift import read_struct
+from tokenlake.reading.footer import read_struct
+from tokenlake.reading.pages import PageHeader, walk_pages
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.inputs import FileRange, InputBytes, LocalBytes
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import read_parquet, row_group_starts
 from tokenlake.sources.parquet_steps import STEP_BYTES, PageSteps
@@ -209,22 +208,6 @@ def test_without_statistics_nothing_is_known_and_nothing_pruned(tmp_path: Path) 
     blocks = parsed(path, Want(text="text", columns=("id",)), predicate)
     assert sum(map(len, blocks)) == ROWS
     assert {(found.low, found.high, found.nulls) for found in predicate.seen} == {(None, None, None)}
-
-
-class Far(InputBytes):
-    """A file as if it lay on a server: every read is noted."""
-
-    def __init__(self, path: Path) -> None:
-        self.near = LocalBytes(one(path))
-        self.file = replace(self.near.file, url="far://server/in.parquet")
-        self.reads: list[tuple[int, int]] = []
-
-    def read_into(self, view: memoryview, offset: int) -> int:
-        self.reads.append((offset, len(view)))
-        return self.near.read_into(view, offset)
-
-    def for_arrow(self) -> Any:
-        return io.BytesIO(self.pread(self.file.size, 0))
 
 
 def test_a_remote_file_is_read_in_few_and_large_reads(tmp_path: Path) -> None:

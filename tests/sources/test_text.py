@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import faults, normalized, one, positions, read, renamed, texts
-from tokenlake.errors import BadRecordError, DamagedFileError, InputChangedError
+from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.lines import read_blocks
 from tokenlake.sources.opening import opened
@@ -55,22 +55,6 @@ def test_a_file_is_a_document(tmp_path: Path, data: bytes, text: str, extension:
     assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
 
 
-def test_a_document_that_is_not_utf8_is_a_bad_record(tmp_path: Path) -> None:
-    path = write(tmp_path, b"a\xffb")
-    assert faults(read(path)) == [(0, None, "invalid_utf8")]
-    with pytest.raises(BadRecordError, match=r"in\.txt: invalid_utf8 at byte offset 0: "):
-        read(path, on_bad_record="fail")
-
-
-@pytest.mark.parametrize("extension", ["", ".gz"])
-def test_a_document_over_the_limit_is_a_bad_record(tmp_path: Path, extension: str) -> None:
-    path = write(tmp_path, COMPRESS.get(extension, bytes)(b"x" * 100), f"in.txt{extension}")
-    assert texts(read(path, max_record_bytes=100)) == ["x" * 100]
-    batches = read(path, max_record_bytes=99)
-    assert texts(batches) == []
-    assert faults(batches) == [(0, None, "document_too_long")]
-
-
 # ---- lines ------------------------------------------------------------------------------------------
 
 
@@ -80,10 +64,6 @@ def test_every_line_that_holds_something_is_a_document(tmp_path: Path) -> None:
     assert texts(batches) == ["one", "  ", "two\r", "last\r"]
     assert positions(batches) == [0, 11, 14, 20]
     assert normalized(batches) == {"bom": 1, "crlf": 3, "blank_line": 2}
-
-
-def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
-    assert texts(read(write(tmp_path, b""), text_mode="lines")) == []
 
 
 def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:
@@ -147,29 +127,6 @@ def test_a_bad_record_of_a_compressed_file_has_its_line_and_decompressed_offset(
     records = [*RECORDS[:2000], b"{}\n", *RECORDS[2000:]]
     path = write(tmp_path, COMPRESS[extension](b"".join(records)), f"in.jsonl{extension}")
     assert faults(read(path)) == [(sum(map(len, RECORDS[:2000])), 2001, "missing_field")]
-
-
-DAMAGE = {
-    "cut": lambda data: data[:-1],
-    "cut in the middle": lambda data: data[: len(data) // 2],
-    "second member cut": lambda data: data + data[:10],
-    "something after": lambda data: data + b"xx",
-    "zeros after": lambda data: data + b"\0" * 512,
-    "no stream": lambda data: b"hello, world, this is no stream",
-    "empty": lambda data: b"",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("extension", COMPRESS)
-@pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
-def test_a_damaged_stream_fails_whatever_the_policy(
-    tmp_path: Path, extension: str, damage: str, name: str
-) -> None:
-    data = DAMAGE[damage](COMPRESS[extension](b"".join(RECORDS)))
-    path = write(tmp_path, data, name + extension)
-    with pytest.raises(DamagedFileError, match=f"{name}{extension}: the file is damaged: "):
-        read(path, on_bad_record="quarantine")
 
 
 def test_a_wrong_checksum_of_gzip_is_damage(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ import builtins
 import hashlib
 import io
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.base import Leftover, ObjectInfo, Outcome, Store
+from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
+from tokenlake.store.compare_and_swap import Outcome, Put
 
 Step = Callable[[str, str], None]
 See = Callable[[Hashable], None]
@@ -81,7 +83,7 @@ class MemoryStore(Store):
         return tuple(sorted({rest.partition("/")[0] for rest in rests if "/" in rest}))
 
     def put_new(self, key: str, data: bytes, *, replace_orphan: bool | Callable[[], bool] = False) -> Outcome:
-        found = self._do("put_new", key, lambda: self._put(key, data))
+        found = self._do("put_new", key, lambda: self._created(key, data))
         if found is None:
             return "created"
         if found == data:
@@ -90,18 +92,19 @@ class MemoryStore(Store):
             raise VersionConflictError(f"{key} is there with other bytes", key=key)
         return self.swap(key, data, found)
 
-    def _put(self, key: str, data: bytes) -> bytes | None:
+    def _created(self, key: str, data: bytes) -> bytes | None:
         found = self.objects.get(key)
         self.objects.setdefault(key, data)
         return found
 
-    def link(
-        self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
-        data = self.read(src_key)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise IntegrityError(f"{src_key} is damaged", file=src_key)
-        return self.put_new(dst_key, data, replace_orphan=replace_orphan)
+    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+        return [caught(partial(self._link, link)) for link in links]
+
+    def _link(self, link: Link) -> Outcome:
+        data = self.read(link.source)
+        if hashlib.sha256(data).hexdigest() != link.sha256:
+            raise IntegrityError(f"{link.source} is damaged", file=link.source)
+        return self.put_new(link.target, data, replace_orphan=link.orphan)
 
     def delete(self, key: str) -> None:
         self._do("delete", key, lambda: self._there(key) and self.objects.pop(key))
@@ -118,9 +121,6 @@ class MemoryStore(Store):
         self.objects[key] = data
         return "created" if found is None else "replaced"
 
-    def sweep_temp(self, prefix: str) -> int:
-        return 0
-
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         return []
 
@@ -130,12 +130,7 @@ class MemoryStore(Store):
     def temp(self, prefix: str) -> Path:
         raise StoreError("the store in memory takes no files")
 
-    def publish(
-        self, temp: Path, key: str, sha256: str, *, replace_orphan: bool | Callable[[], bool] = False
-    ) -> Outcome:
-        raise StoreError("the store in memory takes no files")
-
-    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
+    def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
         raise StoreError("the store in memory takes no files")
 
 

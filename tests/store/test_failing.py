@@ -19,9 +19,8 @@ import pytest
 
 import tokenlake
 from tokenlake.errors import StoreError
-from tokenlake.etl.output.parts import PartWriter
-from tokenlake.etl.output.quarantine import QuarantineWriter
 from tokenlake.etl.runner import build_dataset
+from tokenlake.etl.unit.parts import PartWriter, QuarantineWriter
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
@@ -57,8 +56,8 @@ def test_a_temporary_name_that_stays_fails_no_publish_and_is_swept_later(
     assert store.put_new("d/v1/x", b"x") == "equal"
     assert store.swap("d/v1/x", b"y", b"x") == "replaced"
     monkeypatch.undo()
-    assert (store.read("d/v1/x"), len(temporary(store))) == (b"y", 2)
-    assert [left.dead for left in store.leftovers("")] == [False, False]  # of this process
+    assert (store.read("d/v1/x"), len(temporary(store))) == (b"y", 1)  # what is there already needs no file
+    assert [left.dead for left in store.leftovers("")] == [False]  # of this process
 
 
 def test_it_hides_no_error_either(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +70,7 @@ def test_it_hides_no_error_either(store: LocalStore, monkeypatch: pytest.MonkeyP
 def test_a_sweep_that_fails_says_where(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     orphan(store.temp("d/v1").parent)
     monkeypatch.setattr(os, "unlink", failing(errno.EIO))
-    with pytest.raises(StoreError, match=r"sweep d/v1: Input/output error.*The disk failed"):
+    with pytest.raises(StoreError, match=r"remove d/v1/.*: Input/output error.*The disk failed"):
         store.sweep_temp("d/v1")
 
 

@@ -19,19 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import (
+    ConfigError,
     IntegrityError,
     NotAvailableError,
     NotFoundError,
     StoreError,
     VersionConflictError,
 )
-from tokenlake.store.address import open_store
+from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Link, ObjectInfo, Store
 from tokenlake.store.layout import (
     Layout,
     check_dataset_name,
     check_key,
     ledger_unit,
+    quarantine_path,
     shard_path,
     version_number,
 )
@@ -154,14 +156,13 @@ def test_pipes_and_folders_are_not_objects(store: Store) -> None:
 def test_layout_names_are_found_again(unit: int, part: int) -> None:
     layout = Layout("code", 3)
     assert ledger_unit(layout.path(layout.ledger(unit))) == unit
-    assert layout.shard("train", unit, part) == f"code/v3/{shard_path('train', unit, part)}"
 
 
 def test_layout_is_pinned() -> None:
     layout = Layout("llama2-2048", 1)
-    assert layout.shard("train", 17, 0) == "llama2-2048/v1/data/train-00017-00.parquet"
+    assert layout.key(shard_path("train", 17, 0)) == "llama2-2048/v1/data/train-00017-00.parquet"
     assert layout.ledger(17) == "llama2-2048/v1/ledger/00017.json"
-    assert layout.quarantine(17) == "llama2-2048/v1/quarantine/00017.parquet"
+    assert layout.key(quarantine_path(17)) == "llama2-2048/v1/quarantine/00017.parquet"
     assert (layout.manifest, layout.claim) == ("llama2-2048/v1/manifest.json", "llama2-2048/v1/claim.json")
     assert layout.tokenizer("tokenizer.json") == "llama2-2048/v1/tokenizer/tokenizer.json"
     assert layout.run("20261121-x") == "llama2-2048/v1/runs/20261121-x.json"
@@ -169,7 +170,7 @@ def test_layout_is_pinned() -> None:
         lambda: Layout("a", 0),
         lambda: Layout("A", 1),
         lambda: layout.key("../v2/x"),
-        lambda: layout.shard("a/b", 0, 0),
+        lambda: shard_path("a/b", 0, 0),
     ):
         with pytest.raises(StoreError):
             bad()
@@ -206,6 +207,19 @@ def test_a_file_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x")
     with pytest.raises(StoreError, match="is a file"):
         open_store(tmp_path / "f")
+
+
+def test_an_address_travels_as_json_and_shows_no_options() -> None:
+    address = StoreAddress("s3://bucket/lake", {"key": {"env": "LAKE_KEY"}})
+    assert StoreAddress.from_json(address.to_json()) == address
+    assert "LAKE_KEY" not in repr(address) and str(address) == "s3://bucket/lake"
+    assert StoreAddress.of(address) is address
+
+
+def test_local_stores_take_no_options(tmp_path: Path) -> None:
+    assert open_store(StoreAddress(str(tmp_path))).url == str(tmp_path)
+    with pytest.raises(ConfigError, match="which is local"):
+        open_store(StoreAddress(str(tmp_path), {"key": "x"}))
 
 
 # Reading and listing
@@ -269,22 +283,23 @@ def test_many_links_are_judged_one_by_one(store: Store, size: int) -> None:
             target=f"d/v2/{name}",
             size=size,
             sha256=sha256(data["a" if name == "b" else name]),
+            orphan=name == "e",
         )
         for name in data
     ]
-    found = store.link_all(links, lambda link: link.target == "d/v2/e")
-    assert [type(each) for each in found] == [
-        type(None),
+    found = store.link_all(links)
+    assert [each if isinstance(each, str) else type(each) for each in found] == [
+        "created",
         IntegrityError,
         NotFoundError,
-        type(None),
-        type(None),
+        "equal",
+        "replaced",
     ]
     assert everything(store) == [*(f"d/v1/{name}" for name in "abde"), "d/v2/a", "d/v2/d", "d/v2/e"]
     assert store.read("d/v2/e") == data["e"]
     assert store.local_path("d/v2/a").samefile(store.local_path("d/v1/a"))
     with pytest.raises(VersionConflictError):
-        store.link_all([replace(links[0], target="d/v2/d")], lambda _: False)
+        store.link_all([replace(links[0], target="d/v2/d")])
 
 
 def test_many_objects_are_put_whole_or_refused(store: Store) -> None:
@@ -367,6 +382,23 @@ def test_sweeping_removes_only_what_dead_processes_left(store: Store) -> None:
         [mine.name, alive, elsewhere, ".tmp-strange"]
     )
     assert store.sweep_temp("d/none") == 0
+
+
+def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: Store) -> None:
+    alive = store.temp("d/v1")
+    dead = alive.parent.parent / new_temp_name().replace(f"-{os.getpid()}-", f"-{2**22 + 5}-")
+    dead.write_bytes(b"12345")
+    os.utime(dead, (1000, 1000))
+    store.put_new("d/v1/x", b"x")
+    found = {leftover.name: leftover for leftover in store.leftovers("")}
+    assert set(found) == {f"d/{dead.name}", f"d/v1/{alive.name}"}
+    assert (found[f"d/{dead.name}"].dead, found[f"d/{dead.name}"].bytes) == (True, 5)
+    assert found[f"d/{dead.name}"].modified == 1000
+    assert not found[f"d/v1/{alive.name}"].dead
+    assert [one.name for one in store.leftovers("d/v1")] == [f"d/v1/{alive.name}"]
+    assert store.remove_leftover(found[f"d/{dead.name}"])
+    assert not store.remove_leftover(found[f"d/{dead.name}"])
+    assert alive.exists() and store.read("d/v1/x") == b"x"
 
 
 def test_temporary_names_are_unique_and_ours_are_not_abandoned() -> None:

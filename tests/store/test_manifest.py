@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -269,7 +270,9 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
         b'{"a":NaN}',
         b'{"a":1,"a":1}',
         b"\xff",
-        b"[" * 100_000,
+        b"[" * 2_000_000,
+        b'{"a":' * 500_000,
+        b"9" * 1_000_000,
         b'{"format_version":' + b"9" * 5000 + b"}",
         b'{"format_version":1,"sha256":"\\ud800"}',
         b'{"format_version":1,"x":"\\ud800","sha256":"' + b"0" * 64 + b'"}',
@@ -292,71 +295,86 @@ def put(*path: Any, to: Any) -> Any:
 
 
 CHANGES: list[tuple[Any, str]] = [
-    (put("format_version", to=2), "format_version is 2"),
-    (put("kind", to="ragged"), "kind is 'ragged'"),
-    (put("kind", to="tokens"), "seq_length is 8"),
-    (put("dataset", to="../x"), "dataset is"),
-    (put("version", to=0), "version is 0"),
-    (put("version", to="1"), "version is '1'"),
-    (put("fingerprint", to="F" * 64), "fingerprint is"),
-    (put("seq_length", to=None), "seq_length is None"),
-    (put("seq_length", to=0), "seq_length is 0"),
-    (put("config", to=[]), "config is \\[\\]"),
-    (put("files", to={}), "files is {}"),
-    (put("files", 0, to=None), "files\\[0\\] is None"),
-    (put("files", 0, "path", to="../../etc/passwd"), "files\\[0\\].path is"),
-    (put("files", 0, "path", to="/etc/passwd"), "files\\[0\\].path is"),
-    (put("files", 0, "path", to="data/train-00001-00.parquet"), "files\\[0\\].path is"),
-    (put("files", 0, "split", to="a/b"), "files\\[0\\].split is"),
-    (put("files", 0, "bytes", to=1 << 62), "files\\[0\\].bytes is"),
-    (put("files", 0, "bytes", to=0), "files\\[0\\].bytes is"),
-    (put("files", 0, "rows", to=-1), "files\\[0\\].rows is"),
-    (put("files", 0, "rows", to=True), "files\\[0\\].rows is"),
-    (put("files", 0, "rows", to=3.0), "files\\[0\\].rows is"),
-    (put("files", 0, "sha256", to="x"), "files\\[0\\].sha256 is"),
-    (put("files", 0, "row_groups", to=[0, 3]), "files\\[0\\].row_groups is"),
-    (put("files", 0, "row_groups", to=[0, 2, 1]), "files\\[0\\].row_groups is"),
-    (put("files", 0, "row_groups", to=[1, 2]), "files\\[0\\].row_groups is"),
-    (put("files", 0, "row_groups", to=[]), "files\\[0\\].row_groups is"),
-    (put("files", 0, "logical", to={"x": "zz"}), "files\\[0\\].logical.x is"),
-    (put("files", 0, "extra", to=1), "files\\[0\\].extra is 1"),
-    (put("other_files", "../x", to={"bytes": 1, "sha256": "a" * 64}), "other_files is '../x'"),
-    (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files is 'data/x'"),
-    (put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}), "other_files is"),
-    (put("inputs", 0, "path", to="q"), "inputs\\[0\\].file_id is"),
-    (put("totals", "rows", to=4), "totals.rows is 4; expected 3"),
-    (put("splits", to={}), "splits.train is missing"),
-    (put("account", "tokens", to=19), "account.tokens is 19"),
-    (put("accounts", "c", "tokens", to=-1), "accounts.c.tokens is -1"),
-    (put("accounts", "c", "kept", to=True), "accounts.c.kept is True"),
-    (put("accounts", "c", "kept", to=1.0), "accounts.c.kept is 1.0"),
-    (put("accounts", "c", "kept", to=1 << 70), "accounts.c.kept is"),
-    (put("accounts", "c", "filtered", to=[1]), "accounts.c.filtered is \\[1\\]"),
-    (put("accounts", "c", "filtered", to={"a": 1, "empty": "1"}), "accounts.c.filtered.empty is '1'"),
-    (put("accounts", "c", "surprise", to=1), "accounts.c.surprise is 1; expected no such key"),
-    (put("accounts", "c", to={}), "accounts.c.bos is missing"),
-    (put("config", to={"build": {"kept": [["a", "b", "c"]]}}), "config.build.kept\\[0\\] is"),
-    (put("config", to={"build": {"kept": [["a", "int65"]]}}), "config.build.kept\\[0\\] is"),
-    (put("config", to={"build": {"pack": 1}}), "config.build.pack is 1"),
+    (put("format_version", to=2), "format_version"),
+    (put("kind", to="ragged"), "kind"),
+    (put("kind", to="tokens"), "seq_length"),
+    (put("dataset", to="../x"), "dataset"),
+    (put("version", to=0), "version"),
+    (put("version", to="1"), "version"),
+    (put("fingerprint", to="F" * 64), "fingerprint"),
+    (put("seq_length", to=None), "seq_length"),
+    (put("seq_length", to=0), "seq_length"),
+    (put("config", to=[]), "config"),
+    (put("files", to={}), "files"),
+    (put("files", 0, to=None), "files[0]"),
+    *(
+        (put("files", 0, "path", to=path), "files[0].path")
+        for path in (
+            *(
+                "../../etc/passwd",
+                "../v1/data/train-00000-00.parquet",
+                "/etc/passwd",
+                "data/train-00001-00.parquet",
+            ),
+            *(
+                "data\\train-00000-00.parquet",
+                "data/train-00000-00.parquet\0",
+                "data//train-00000-00.parquet",
+                "",
+            ),
+        )
+    ),
+    (put("files", 0, "split", to="a/b"), "files[0].split"),
+    (put("files", 0, "unit", to=10**18), "files[0].unit"),
+    (put("files", 0, "bytes", to=10**30), "files[0].bytes"),
+    (put("files", 0, "bytes", to=0), "files[0].bytes"),
+    (put("files", 0, "rows", to=-1), "files[0].rows"),
+    (put("files", 0, "rows", to=True), "files[0].rows"),
+    (put("files", 0, "rows", to=3.0), "files[0].rows"),
+    (put("files", 0, "sha256", to="x"), "files[0].sha256"),
+    *(
+        (put("files", 0, "row_groups", to=groups), "files[0].row_groups")
+        for groups in ([0, 3], [0, 2, 1], [1, 2], [], [0] * 1000, [0, 10**18])
+    ),
+    (put("files", 0, "logical", to={"x": "zz"}), "files[0].logical[...]"),
+    (put("files", 0, "extra", to=1), "files"),
+    (put("other_files", "../x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
+    (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
+    (put("other_files", "manifest.json", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
+    (put("inputs", 0, "path", to="q"), "inputs[0].file_id"),
+    (put("totals", "rows", to=4), "totals"),
+    (put("splits", to={}), "splits"),
+    (put("account", "tokens", to=19), "account"),
+    (put("accounts", "c", "tokens", to=-1), "accounts[...].tokens"),
+    (put("accounts", "c", "kept", to=True), "accounts[...].kept"),
+    (put("accounts", "c", "kept", to=1.0), "accounts[...].kept"),
+    (put("accounts", "c", "kept", to=1 << 70), "accounts[...].kept"),
+    (put("accounts", "c", "filtered", to=[1]), "accounts[...].filtered"),
+    (put("accounts", "c", "filtered", to={"a": 1, "empty": "1"}), "accounts[...].filtered[...]"),
+    (put("accounts", "c", "surprise", to=1), "accounts"),
+    (put("accounts", "c", to={}), "account"),
+    (put("config", to={"build": {"kept": [["a", "b", "c"]]}}), "config.build.kept[0]"),
+    (put("config", to={"build": {"kept": [["a", "int65"]]}}), "config.build.kept[0]"),
+    (put("config", to={"build": {"pack": 1}}), "config.build.pack"),
     (
         put("config", to={"sources": {"a": {}, "b": {"texts": {"preference": 1}}}}),
-        "config.sources.b.texts.preference is",
+        "config.sources[...].texts.preference",
     ),
-    (put("tokenizer", to={"a": {}, "b": {"files": {"x": "y"}}}), "tokenizer.b.files.x is 'y'"),
-    (put("tokenizer", to={"a": {"prefix": [1, -1]}}), "tokenizer.a.prefix\\[1\\] is -1"),
-    (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage.inputs_fingerprint is"),
-    (put("lineage", "parents", to=[{"dataset": "a"}]), "lineage.parents\\[0\\].version is missing"),
-    (put("produced_by", to={"a": 1}), "produced_by.a is 1"),
-    (put("surprise", to=1), "surprise is 1"),
+    (put("tokenizer", to={"a": {}, "b": {"files": {"x": "y"}}}), "tokenizer[...].files[...]"),
+    (put("tokenizer", to={"a": {"prefix": [1, -1]}}), "tokenizer[...].prefix[1]"),
+    (put("lineage", "inputs_fingerprint", to="0" * 64), "lineage"),
+    (put("lineage", "parents", to=[{"dataset": "a"}]), "lineage.parents[0].version"),
+    (put("produced_by", to={"a": 1}), "produced_by[...]"),
+    (put("surprise", to=1), "surprise"),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), CHANGES)
-def test_well_sealed_nonsense_is_refused_by_file_and_key(change: Any, message: str) -> None:
-    with pytest.raises(IntegrityError, match=f"^m.json: {message}") as caught:
+@pytest.mark.parametrize(("change", "key"), CHANGES)
+def test_well_sealed_nonsense_is_refused_by_file_and_key(change: Any, key: str) -> None:
+    with pytest.raises(IntegrityError, match=f"^m.json: {re.escape(key)}") as caught:
         Manifest.from_bytes(resealed(small().to_bytes(), change), "m.json")
     assert caught.value.details["file"] == "m.json"
-    assert caught.value.details["key"]
+    assert caught.value.details["key"] == key
 
 
 @pytest.mark.parametrize("key", sorted(json.loads(small().to_bytes())))
@@ -374,7 +392,7 @@ def test_a_file_or_an_input_listed_twice_is_refused() -> None:
         ("files", replace(manifest, files=manifest.files * 2)),
         ("inputs", replace(manifest, inputs=manifest.inputs * 2)),
     ):
-        with pytest.raises(IntegrityError, match=f"manifest.json: {key} is"):
+        with pytest.raises(IntegrityError, match=f"document: {key} is"):
             Manifest.from_bytes(wrong.to_bytes())
 
 
@@ -397,7 +415,7 @@ def test_a_record_holds_only_its_own_parts_and_source() -> None:
         ("inputs", replace(record, source="d", inputs=(ranged(manifest.inputs[0], 0, 1),))),
         ("quarantine.path", replace(record, quarantine=bad)),
     ):
-        with pytest.raises(IntegrityError, match=f"ledger record: {key} is"):
+        with pytest.raises(IntegrityError, match=f"document: {key} is"):
             UnitRecord.from_bytes(wrong.to_bytes())
 
 

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.tokenizers.tokenizer_samples import byte_level, changed, template
+from tests.tokenizers.tokenizer_samples import byte_level, changed, save, template
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Message = dict[str, Any]
@@ -182,12 +182,7 @@ def speaking(chat_template: str, *, bos: bool = True) -> TokenizerFiles:
     )
 
 
-def write(files: TokenizerFiles, folder: Path) -> Path:
-    """Write a tokenizer's files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.files.items():
-        (folder / name).write_bytes(data)
-    return folder
+write = save
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:

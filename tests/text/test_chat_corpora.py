@@ -20,7 +20,7 @@ from tokenlake.config.resolved import ResolvedChat
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.rows import Rows
 from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.tokenizer_template import template_of
+from tokenlake.text.chat.tokenizer_template import templates_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import load_tokenizer
 
@@ -74,7 +74,7 @@ def test_without_its_marks_the_real_template_teaches_the_same(shared_data: Path)
         shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
     ).iterdir()
     files = load_tokenizer(folder)
-    marked = template_of(files)
+    marked = templates_of(files).get("default")
     assert marked is not None
     lines = first_lines(shared_data, 100)
     rows = Rows(objects=[json.loads(line) for line in lines])

@@ -13,12 +13,11 @@ from tests.text.chat_samples import STYLES, WORDS, speaking
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.batch_render import CHECKED, BatchRenderer
 from tokenlake.text.chat.messages import ROLES
-from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.renderer import CHECKED, ChatRenderer, Conversations
 from tokenlake.text.chat.template import ChatTemplate, Skeleton
+from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard
 from tokenlake.tokenizers.arrays import byte_spans
-from tokenlake.tokenizers.encoder import SpecialScan
 
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"
@@ -69,14 +68,14 @@ conversations = st.lists(
 VARIABLES = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": False}
 
 
-def batch_of(text: str, tokens: tuple[str, ...] = ()) -> tuple[BatchRenderer, ChatTemplate]:
+def batch_of(text: str, tokens: tuple[str, ...] = ()) -> tuple[Conversations, ChatTemplate]:
     template = ChatTemplate(text, variables=VARIABLES)
-    return BatchRenderer(template, {role: role for role in ROLES}, SpecialScan(tokens)), template
+    return Conversations(template, {role: role for role in ROLES}, SpecialTokenGuard(tokens)), template
 
 
-def rendered(batch: BatchRenderer, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
+def rendered(batch: Conversations, conversation: Any) -> tuple[str, list[tuple[int, int]]] | None:
     """Render a conversation among others of its kind, because a single one is left to the template."""
-    made = [part for part in batch.render([conversation] * 8) if len(part.origin)]
+    made = [part for part in batch.together([conversation] * 8) if len(part.origin)]
     if not made:
         return None
     (part,) = made
@@ -123,7 +122,7 @@ def test_every_conversation_is_rendered_once_or_left(kinds: list[str]) -> None:
         "other": [{"role": "user", "content": "x", "name": "me"}],
     }
     seen: list[int] = []
-    for part in batch.render([made_of[kind] for kind in kinds]):
+    for part in batch.together([made_of[kind] for kind in kinds]):
         assert part.origin.tolist() == sorted(part.origin.tolist())
         for row, text in zip(part.origin.tolist(), part.text.to_pylist(), strict=True):
             assert text == template.render(made_of[kinds[row]]).text
@@ -169,7 +168,7 @@ def test_roles_that_the_template_refuses_are_left_to_it() -> None:
 
 def test_names_of_roles_are_those_that_the_template_knows() -> None:
     template = ChatTemplate(PLAIN)
-    batch = BatchRenderer(template, {"human": "user"}, SpecialScan(()))
+    batch = Conversations(template, {"human": "user"}, SpecialTokenGuard())
     text, _ = rendered(batch, [{"role": "human", "content": "x"}]) or ("", ())
     assert text == template.render([{"role": "user", "content": "x"}]).text
     assert rendered(batch, [{"role": "user", "content": "x"}]) is None
@@ -178,12 +177,12 @@ def test_names_of_roles_are_those_that_the_template_knows() -> None:
 def test_a_skeleton_that_differs_from_its_template_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate("{{ messages[0].content | upper }}")
     monkeypatch.setattr(ChatTemplate, "skeleton", lambda *_: Skeleton(((0, 0),), (False,)))
-    batch = BatchRenderer(template, {"user": "user"}, SpecialScan(()))
+    batch = Conversations(template, {"user": "user"}, SpecialTokenGuard())
     assert rendered(batch, [{"role": "user", "content": "X"}]) is not None
     with pytest.raises(
         TemplateMismatchError, match="gives 'X' for a conversation, and its skeleton gives 'x'"
     ):
-        batch.render([[{"role": "user", "content": "x"}]] * CHECKED)
+        batch.together([[{"role": "user", "content": "x"}]] * CHECKED)
 
 
 @functools.cache

@@ -39,7 +39,7 @@ def theirs(text: str, messages: list[dict[str, Any]], **variables: Any) -> tuple
 
 def reason(template: str, messages: list[dict[str, Any]] | None = None, **limits: Any) -> str:
     """Why a row cannot be rendered."""
-    made = ChatTemplate(template, **TOKENS, limits=Limits(**limits))
+    made = ChatTemplate(template, TOKENS, limits=Limits(**limits))
     with pytest.raises(BadRecordError) as caught:
         made.render(HELLO if messages is None else messages)
     return f"{caught.value.details['reason']}: {caught.value}"
@@ -48,7 +48,7 @@ def reason(template: str, messages: list[dict[str, Any]] | None = None, **limits
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("prompt", [False, True])
 def test_texts_and_stretches_are_those_of_transformers(style, prompt):
-    ours = ChatTemplate(STYLES[style], **TOKENS)
+    ours = ChatTemplate(STYLES[style], TOKENS)
     for seed in range(20):
         messages = conversation(seed, system=style not in ("gemma",) and seed % 2 == 0, turns=1 + seed % 4)
         made = ours.render(messages, add_generation_prompt=prompt)
@@ -60,7 +60,7 @@ def test_texts_and_stretches_are_those_of_transformers(style, prompt):
 
 def test_marks_hold_what_the_assistant_says():
     messages = conversation(3, system=True, turns=3)
-    made = ChatTemplate(MARKED_CHATML, **TOKENS).render(messages)
+    made = ChatTemplate(MARKED_CHATML, TOKENS).render(messages)
     said = [message["content"] + "<|im_end|>" for message in messages if message["role"] == "assistant"]
     assert [made.text[start:stop] for start, stop in made.loss] == said
 
@@ -75,7 +75,7 @@ def test_tools_and_calls_are_rendered_as_transformers_does():
         {"role": "assistant", "content": "3", "reasoning": "easy"},
     ]
     given_to_theirs = [{key: value for key, value in m.items() if value is not None} for m in messages]
-    made = ChatTemplate(TOOLS_CHATML, **TOKENS).render(messages, tools).text
+    made = ChatTemplate(TOOLS_CHATML, TOKENS).render(messages, tools).text
     assert made == theirs(TOOLS_CHATML, given_to_theirs, tools=tools)[0]
     assert '<call>add {"a": 1, "b": [null, "ü"]}</call>' in made
     assert "Größe <&>" in made
@@ -122,7 +122,7 @@ PARTS = st.sampled_from(
 @settings(max_examples=60)
 def test_templates_of_any_parts_give_what_transformers_gives(parts):
     text = "\n".join(parts)
-    made = ChatTemplate(text, **TOKENS).render(HELLO)
+    made = ChatTemplate(text, TOKENS).render(HELLO)
     expected, stretches = theirs(text, HELLO)
     assert made.text == expected
     assert list(made.loss) == stretches
@@ -230,8 +230,6 @@ def test_a_rendering_has_so_much_time_memory_and_text():
     assert (
         reason("{{ 'a' * 41 }}", text=40) == "template_limit: the chat template took more than 40 characters"
     )
-    with pytest.raises(ConfigError, match=r"limits.seconds: got 0"):
-        Limits(seconds=0)
 
 
 def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
@@ -316,7 +314,7 @@ def test_values_that_are_no_json_may_be_asked_about_and_never_printed():
 
 
 def test_threads_render_side_by_side():
-    template = ChatTemplate(MARKED_CHATML, **TOKENS)
+    template = ChatTemplate(MARKED_CHATML, TOKENS)
     inputs = [conversation(seed, turns=3) for seed in range(60)]
     expected = [template.render(messages) for messages in inputs]
     found: dict[int, Any] = {}

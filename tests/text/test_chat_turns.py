@@ -232,7 +232,7 @@ def test_tokens_that_a_normalizer_would_make_special_are_found():
         for token in spec["added_tokens"]:
             token["normalized"] = token["content"] == "<|im_end|>"
 
-    scan = SpecialTokenGuard.of(changed(speaking(MARKED_CHATML), lower))
+    scan = SpecialTokenGuard.of(changed(speaking(MARKED_CHATML), lower), "fail")
     assert list(scan.faults([["fine"], {"a": "x<|IM_END|>"}, ["<|im_start|>"]])) == [1, 2]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.errors import ConfigError
-from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.workbench import InProcessPool
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
-from tokenlake.text.lengths.truncation import STRATEGIES, truncate
+from tokenlake.text.truncation import STRATEGIES, truncate
 
 Config = dict[str, Any]
 Key = tuple[int, int]
@@ -40,12 +38,7 @@ TEXTS = [
 @pytest.fixture(params=["byte-level", "sentencepiece"])
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """GPT-2-style without BOS and EOS, or Llama-2-style with a BOS."""
-    files = samples.known()[request.param]
-    folder = tmp_path / request.param
-    folder.mkdir()
-    for name, data in files.files.items():
-        (folder / name).write_bytes(data)
-    return folder
+    return samples.save(samples.known()[request.param], tmp_path / request.param)
 
 
 def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -> Config:
@@ -262,10 +255,7 @@ def test_kept_documents_lose_nothing(tmp_path: Path, tokenizer: Path, pack: bool
 def test_prompts_are_never_left_without_an_answer(
     tmp_path: Path, pack: bool, policy: Config, filtered: dict[str, int]
 ):
-    tokenizer = tmp_path / "sentencepiece"
-    tokenizer.mkdir()
-    for name, data in samples.sentencepiece().files.items():
-        (tokenizer / name).write_bytes(data)
+    tokenizer = samples.save(samples.sentencepiece(), tmp_path / "sentencepiece")
     config = config_of(tmp_path, tokenizer, pack=pack, **policy)
     asked = [{"q": "why " * (1 + 30 * (number % 2)), "a": "so it is. "} for number in range(18)]
     (tmp_path / "in/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
@@ -291,18 +281,6 @@ def test_prompts_are_never_left_without_an_answer(
     assert backend.decode(learned).count("so it is.") == account.kept
 
 
-@pytest.mark.parametrize(
-    "policy", [{"long_documents": "split"}, {"long_documents": "truncate", "truncation_strategy": "smart"}]
-)
-def test_the_number_of_workers_changes_no_byte(tmp_path: Path, tokenizer_dir: Path, policy: Config):
-    config = config_of(tmp_path, tokenizer_dir, pack=True, **policy)
-    results: list[BuildResult] = []
-    for workers in (1, 2):
-        config["save"]["output_dir"] = str(tmp_path / f"store{workers}")
-        results.append(build_dataset(config, workers=workers))
-    assert results[0].manifest.files == results[1].manifest.files
-
-
 def test_a_limit_of_less_than_a_character_leaves_a_document_out(tmp_path: Path, tokenizer_dir: Path):
     config = config_of(tmp_path, tokenizer_dir, pack=False, long_documents="truncate", max_length=1)
     (tmp_path / "in/a.jsonl").write_text(
@@ -312,37 +290,3 @@ def test_a_limit_of_less_than_a_character_leaves_a_document_out(tmp_path: Path, 
     manifest, _ = built(config)
     assert manifest.account.filtered == {"too_long": 1}
     assert manifest.account.documents == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda c: c["tokenize"].update(long_documents="drop"),
-            "'drop', but the tokenizer of 's' has truncation: true",
-        ),
-        (
-            lambda c: c["tokenize"].update(long_documents="keep", truncation_side="left"),
-            "truncation_side: set, but",
-        ),
-        (
-            lambda c: c["datasets"][0].update(long_documents="split", truncation_strategy="word"),
-            "datasets.s.truncation_strat",
-        ),
-        (lambda c: c["tokenize"].update(max_length=1), "max_length"),
-    ],
-)
-def test_a_policy_that_contradicts_itself_is_an_error(
-    tmp_path: Path, change: Callable[[Config], None], message: str
-):
-    files = samples.sentencepiece()
-    folder = tmp_path / "t"
-    folder.mkdir()
-    for name, data in files.files.items():
-        (folder / name).write_bytes(data)
-    config = config_of(tmp_path, folder, pack=False)
-    config["datasets"][0]["tokenizer"] = {"name_or_path": str(folder), "truncation": True}
-    change(config)
-    with pytest.raises(ConfigError, match=message):
-        build_dataset(config, workers=1)
-    assert not (tmp_path / "store").exists()

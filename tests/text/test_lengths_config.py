@@ -12,7 +12,7 @@ from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
-from tokenlake.text.lengths.truncation import SIDES, STRATEGIES
+from tokenlake.text.truncation import SIDES, STRATEGIES
 
 
 def resolved(

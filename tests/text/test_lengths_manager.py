@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
 from tokenlake.errors import ConfigError
-from tokenlake.text.lengths.truncation import SIDES, STRATEGIES
+from tokenlake.text.truncation import SIDES, STRATEGIES
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON
 
@@ -54,10 +54,7 @@ def test_columns_fit_into_their_budget_together(columns: dict[str, str], total: 
 
 
 def test_rows_come_with_their_special_tokens_and_masks(tmp_path: Path):
-    folder = tmp_path / "t"
-    folder.mkdir()
-    for name, data in FILES.files.items():
-        (folder / name).write_bytes(data)
+    folder = samples.save(FILES, tmp_path)
     manager = LengthManager(str(folder), max_length=8, padding="max_length", padding_side="left")
     assert manager.room == 7  # BOS
     (rows,) = manager.process(["A text that is too long for it", "short"])

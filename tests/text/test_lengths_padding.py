@@ -10,31 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.text.lengths.padding import IGNORED, bucket_of, pad, powers, quantiles
-from tokenlake.text.lengths.truncation import SIDES, Side
+from tokenlake.preference_columns import IGNORED
+from tokenlake.ragged import Ragged
+from tokenlake.text.lengths import pad
+from tokenlake.text.truncation import SIDES, Side
 
 ROWS = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
 HOW = st.sampled_from(
     [
         {"strategy": "none"},
         {"strategy": "longest"},
-        {"strategy": "longest", "multiple_of": 8},
         {"strategy": "max_length", "max_length": 12},
         {"strategy": "buckets", "boundaries": [1, 4, 5, 12]},
     ]
 )
 
 
-def ragged(rows: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    ids = np.array([token for row in rows for token in row], np.int32)
-    return ids, np.cumsum([0, *map(len, rows)])
+def ragged(rows: list[list[int]]) -> Ragged:
+    return Ragged(
+        np.array([token for row in rows for token in row], np.int32), np.cumsum([0, *map(len, rows)])
+    )
 
 
 @given(ROWS, HOW, st.sampled_from(SIDES), st.integers(0, 9), st.randoms(use_true_random=False))
 def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, pad_id: int, random: Any):
-    ids, offsets = ragged(rows)
-    learned = np.array([random.random() < 0.5 for _ in ids], np.bool_)
-    made = pad(ids, offsets, pad_id=pad_id, side=side, loss=learned, **how)
+    given_rows = ragged(rows)
+    learned = np.array([random.random() < 0.5 for _ in given_rows.ids], np.bool_)
+    made = pad(given_rows, pad_id=pad_id, side=side, loss=learned, **how)
     seen: list[int] = []
     for rectangle in made:
         assert rectangle.input_ids.shape == rectangle.attention_mask.shape == rectangle.labels.shape
@@ -48,7 +50,7 @@ def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, 
             assert rectangle.attention_mask[at].tolist() == mask.tolist()
             assert rectangle.input_ids[at][mask == 1].tolist() == rows[row]
             assert set(rectangle.input_ids[at][mask == 0].tolist()) <= {pad_id}
-            own = learned[offsets[row] : offsets[row + 1]]
+            own = learned[given_rows.offsets[row] : given_rows.offsets[row + 1]]
             assert rectangle.labels[at][mask == 1].tolist() == np.where(own, rows[row], IGNORED).tolist()
             assert set(rectangle.labels[at][mask == 0].tolist()) <= {IGNORED}
     assert sorted(seen) == list(range(len(rows)))
@@ -57,14 +59,12 @@ def test_every_row_comes_back_once(rows: list[list[int]], how: Any, side: Side, 
 
 @given(ROWS.filter(bool))
 def test_widths(rows: list[list[int]]):
-    ids, offsets = ragged(rows)
     longest = max(map(len, rows))
 
     def widths(**how: Any) -> list[int]:
-        return [each.width for each in pad(ids, offsets, pad_id=0, **how)]
+        return [each.width for each in pad(ragged(rows), pad_id=0, **how)]
 
     assert widths(strategy="longest") == [longest]
-    assert widths(strategy="longest", multiple_of=8) == [-(-longest // 8) * 8]
     assert widths(strategy="max_length", max_length=20) == [20]
     assert widths(strategy="none") == sorted(set(map(len, rows)))
     boundaries = [4, 9, 12]
@@ -73,40 +73,17 @@ def test_widths(rows: list[list[int]]):
     )
 
 
-@given(st.lists(st.integers(0, 5000), min_size=1), st.integers(1, 9), st.sampled_from([1, 8, 64]))
-def test_automatic_boundaries_hold_every_row(lengths: list[int], buckets: int, multiple_of: int):
-    sizes = np.array(lengths, np.int64)
-    edges = quantiles(sizes, buckets, multiple_of)
-    assert 1 <= len(edges) <= buckets
-    assert not (edges % multiple_of).any()
-    for boundaries in (edges, powers(max(lengths), 32)):
-        found = bucket_of(sizes, boundaries)
-        assert np.all(boundaries[found] >= sizes)
-        assert np.all((found == 0) | (boundaries[found - 1] < sizes))
-    assert len(edges) == 1 or edges[-2] < max(lengths) <= edges[-1] < max(lengths) + multiple_of + 1
-
-
-def test_quantiles_share_rows_out_evenly():
-    edges = quantiles(np.arange(1, 101), 4)
-    assert edges.tolist() == [25, 50, 75, 100]
-    assert powers(100, 16).tolist() == [16, 32, 64, 128]
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"strategy": "max_length"}, "needs max_length"),
-        ({"strategy": "max_length", "max_length": 2}, "row 1 has 3 tokens, max_length holds 2"),
-        ({"strategy": "buckets"}, "needs boundaries"),
-        ({"strategy": "buckets", "boundaries": [1, 2]}, "row 1 has 3 tokens, the last bucket holds 2"),
+        ({"strategy": "max_length", "max_length": 2}, "row 1 has 3 tokens, the widest rectangle holds 2"),
+        ({"strategy": "buckets", "boundaries": [1, 2]}, "row 1 has 3 tokens, the widest rectangle holds 2"),
         ({"strategy": "buckets", "boundaries": [4, 3]}, "expected ascending numbers"),
-        ({"strategy": "buckets", "boundaries": []}, "row 0 has 1 tokens, the last bucket holds 0"),
-        ({"strategy": "longest", "multiple_of": 0}, "multiple_of is 0"),
+        ({"strategy": "buckets", "boundaries": []}, "expected ascending numbers"),
         ({"strategy": "most"}, "strategy is 'most'"),
         ({"side": "top"}, "side is 'top'"),
     ],
 )
 def test_what_cannot_be_padded_is_an_error(how: Any, message: str):
-    ids, offsets = ragged([[1], [2, 3, 4]])
     with pytest.raises(ConfigError, match=message):
-        pad(ids, offsets, pad_id=0, **how)
+        pad(ragged([[1], [2, 3, 4]]), pad_id=0, **how)

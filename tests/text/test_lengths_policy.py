@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.etl.unit.bos_eos import Finish
-from tokenlake.etl.unit.long_documents import Fitted, Lengths
+from tokenlake.etl.unit.encoding import Finish, Fitted, Lengths
 from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
-from tokenlake.text.lengths.token_cuts import continuing_tokens, pieces
+from tokenlake.text.truncation import continuing_tokens, pieces
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 

@@ -67,7 +67,7 @@ def test_a_sample_without_long_documents_still_tells_the_policy():
     assert "less than 0.1% of documents" in expected(settings, 5000, 1, 5, 0)
     split = ResolvedTokenizer(**SETTINGS, long_documents="split")
     assert expected(split, 10, 5, 5, 0, masked=True).endswith(
-        "split into pieces, those in which nothing is to be learned are left out"
+        "split into pieces, those without loss are left out"
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError
-from tokenlake.text.lengths.truncation import (
+from tokenlake.text.truncation import (
     SIDES,
     SMART_SHARE,
     STRATEGIES,
@@ -24,7 +24,6 @@ from tokenlake.text.lengths.truncation import (
     sentence_breaks,
     truncate,
 )
-from tokenlake.tokenizers.offsets import PlacingReference
 from tokenlake.tokenizers.reference import ReferenceEngine
 
 Places = tuple[list[int], list[int]]
@@ -64,11 +63,11 @@ def without_blanks(text: str) -> Places:
 
 
 def trained(text: str) -> Places:
-    (_, start, stop), *_ = PLACING.encode([text])
+    (_, start, stop), *_ = PLACING.places(samples.large([text]))
     return start.tolist(), stop.tolist()
 
 
-PLACING = PlacingReference(ReferenceEngine(samples.byte_level()), literal=True)
+PLACING = ReferenceEngine(samples.byte_level())
 TOKENIZERS = st.sampled_from([by_character, by_byte, by_true_byte, without_blanks, trained])
 CASE = {
     "text": TEXTS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.text import preference_support as support
-from tests.text.preference_support import Reference, prompt_columns, together
+from tests.text.preference_support import Reference
+from tests.tokenizers.tokenizer_samples import save
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.estimate import estimate, total
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import BuildResult, build_dataset, result_of, run_pending
+from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
-from tokenlake.integrity.verify_rows import RowCheck, RowRules
+from tokenlake.integrity.verify_shard import RowCheck, RowRules
 from tokenlake.query.session import query
 from tokenlake.schema import LogicalHasher, open_writer
 from tokenlake.store.address import open_store
@@ -66,29 +66,14 @@ def folder(tmp_path: Path) -> Path:
     for name, rows in (("a", pairs(0, 30)), ("b", pairs(30, 50))):
         write(tmp_path / "in" / f"{name}.jsonl", rows)
     for name, files in (("llama", support.llama()), ("chatml", support.chatml())):
-        (tmp_path / name).mkdir()
-        for file, data in files.files.items():
-            (tmp_path / name / file).write_bytes(data)
+        save(files, tmp_path / name)
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    """One worker process for all builds: starting it takes longer than they do."""
-    with WorkerPool(1) as pool:
-        yield pool
-
-
 @pytest.fixture
-def build(pool: WorkerPool) -> Build:
-    """Builds a dataset as `build_dataset` does, in that worker."""
-
-    def built(config: Row) -> BuildResult:
-        session = BuildSession.open(config)
-        run_pending(session, pool, retries=0)
-        return result_of(session, session.commit(), 0.0)
-
-    return built
+def build() -> Build:
+    """Builds a dataset in the worker that all builds share."""
+    return partial(build_dataset, workers=1)
 
 
 def write(path: Path, rows: list[Row]) -> None:
@@ -110,65 +95,19 @@ def config_of(folder: Path, method: str, tokenizer: str = "llama", **changes: An
     }
 
 
-def rows_of(result: BuildResult, *, places: bool = False) -> list[Row]:
+def rows_of(result: BuildResult) -> list[Row]:
     found: list[Row] = []
     for entry in result.manifest.files:
-        found += pq.read_table(Path(result.path) / entry.path, page_checksum_verification=True).to_pylist()
-    return (
-        found
-        if places
-        else [
-            {name: value for name, value in row.items() if name not in ("file", "position")} for row in found
-        ]
-    )
-
-
-def expected(method: str, row: Row, reference: Reference) -> list[Row]:
-    """What a row comes to, in the columns of EasyDeL."""
-    names = ("chosen", "rejected")
-    if "prompt" in row:
-        prompt, answers = row["prompt"], [row[name] for name in names]
-    else:
-        prompt = reference.chat(row["chosen"][:1], open_turn=True)
-        answers = [reference.chat(row[name]).removeprefix(prompt) for name in names]
-    if method == "grpo":
-        ids = reference.opened(reference.ids(prompt))
-        return [{"input_ids": ids, "attention_mask": [1] * len(ids)}]
-    if method == "reward":
-        wholes = {name: reference.whole(prompt + text) for name, text in zip(names, answers, strict=True)}
-        return [
-            {
-                f"{what}_{name}": ids if what == "input_ids" else [1] * len(ids)
-                for name, ids in wholes.items()
-                for what in ("input_ids", "attention_mask")
-            }
-        ]
-    if method in ("kto", "bco"):
-        judged = [
-            (reference.parts(prompt, text), good) for text, good in zip(answers, (True, False), strict=True)
-        ]
-        return [
-            {**prompt_columns(first), **together(first, answer, "completion"), "label": good}
-            for (first, answer), good in judged
-        ]
-    first, chosen, rejected = reference.parts(prompt, *answers)
-    return [
-        {
-            **prompt_columns(first),
-            **together(first, chosen, "chosen"),
-            **together(first, rejected, "rejected"),
-        }
-    ]
+        table = pq.read_table(Path(result.path) / entry.path, page_checksum_verification=True)
+        found += table.drop_columns(["file", "position"]).to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_row_comes_back_id_for_id(folder: Path, build: Build, method: Any) -> None:
     result = build(config_of(folder, method))
-    reference = Reference(support.llama())
-    rows = pairs(0, 50)
-    assert rows_of(result) == [made for row in rows for made in expected(method, row, reference)]
     one_by_one = PreferenceRows(method, support.llama())
-    assert rows_of(result) == [made for row in rows for made in one_by_one.expand(row)]
+    assert rows_of(result) == [made for row in pairs(0, 50) for made in one_by_one.expand(row)]
     account, judged = result.manifest.account, method in ("kto", "bco")
     assert (result.manifest.kind, result.manifest.preference) == ("preference", (method, "easydel"))
     assert (account.rows_read, account.kept, account.expanded) == (50, 50, 50 if judged else 0)
@@ -181,29 +120,16 @@ def test_every_row_comes_back_id_for_id(folder: Path, build: Build, method: Any)
 
 @pytest.mark.parametrize("tokenizer", ["llama", "chatml"])
 @pytest.mark.parametrize("method", ["dpo", "reward", "kto", "grpo"])
-def test_conversations_come_back_id_for_id(folder: Path, build: Build, method: str, tokenizer: str) -> None:
+def test_conversations_come_back_id_for_id(folder: Path, build: Build, method: Any, tokenizer: str) -> None:
     files: TokenizerFiles = getattr(support, tokenizer)()
     rows = [conversation(row) for row in pairs(0, 20)]
     (folder / "in" / "b.jsonl").unlink()
     write(folder / "in" / "a.jsonl", rows)
     result = build(config_of(folder, method, tokenizer))
-    reference = Reference(files)
-    assert rows_of(result) == [made for row in rows for made in expected(method, row, reference)]
+    one_by_one = PreferenceRows(method, files)
+    assert rows_of(result) == [made for row in rows for made in one_by_one.expand(row)]
     # The templates spell BOS and EOS themselves.
     assert (result.manifest.account.bos, result.manifest.account.eos) == (0, 0)
-
-
-def test_ids_and_provenance_survive_every_kind_of_input(folder: Path, build: Build) -> None:
-    jsonl = build(config_of(folder, "dpo"))
-    for name in ("a", "b"):
-        rows = [json.loads(line) for line in (folder / "in" / f"{name}.jsonl").read_text().splitlines()]
-        (folder / "in" / f"{name}.jsonl").unlink()
-        pq.write_table(pa.Table.from_pylist(rows), folder / "in" / f"{name}.parquet")
-    parquet = build(config_of(folder, "dpo"))
-    assert rows_of(parquet) == rows_of(jsonl)
-    assert [row["position"] for row in rows_of(parquet, places=True)] == [*range(30), *range(20)]
-    starts = [row["position"] for row in rows_of(jsonl, places=True)]
-    assert starts[0] == starts[30] == 0 and starts[:30] == sorted(set(starts[:30]))
 
 
 def test_other_fields_are_kept_beside_prompts(folder: Path, build: Build) -> None:
@@ -219,18 +145,8 @@ def test_other_fields_are_kept_beside_prompts(folder: Path, build: Build) -> Non
     manifest = Catalog(open_store(folder / "store")).manifest("set", 1)
     assert [entry.rows for entry in manifest.files] == [7, 7, 6]
     assert verify(open_store(folder / "store"), "set", 1, deep=True).ok
-    with pytest.raises(ConfigError, match="'prompt' is a column that these rows have already"):
+    with pytest.raises(ConfigError, match="'prompt' is a column that every row has already"):
         BuildSession.open(config_of(folder, "grpo", trainer="trl", additional_fields=["prompt"]))
-
-
-def test_the_number_of_workers_changes_no_byte(folder: Path) -> None:
-    def built(workers: int) -> dict[str, str]:
-        config = config_of(folder, "kto") | {"save": {"output_dir": str(folder / f"store{workers}")}}
-        root = Path(build_dataset(config, workers=workers).path)
-        paths = [path for path in sorted(root.rglob("*")) if path.is_file() and "runs" not in path.parts]
-        return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-    assert built(1) == built(2)
 
 
 def test_a_second_build_has_nothing_to_do_and_another_trainer_has(folder: Path, build: Build) -> None:
@@ -354,10 +270,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One dataset of pairs and one of judged answers."""
     root = tmp_path_factory.mktemp("preferences")
     (root / "in").mkdir()
-    (root / "llama").mkdir()
     write(root / "in" / "a.jsonl", pairs(0, 5))
-    for file, data in support.llama().files.items():
-        (root / "llama" / file).write_bytes(data)
+    save(support.llama(), root / "llama")
     for method, trainer in (("dpo", "easydel"), ("kto", "trl")):
         build_dataset(config_of(root, method, trainer=trainer) | {"name": method}, workers=1)
     return root / "store"
@@ -407,18 +321,6 @@ def test_sql_counts_each_part_once(store: Path) -> None:
         assert (found["n"], found["rows"]) == (totals["tokens"], totals["rows"])
     decoded = query(store, "select decode(prompt_ids, 'kto') as text from kto limit 1").to_pylist()
     assert decoded == [{"text": f"<s> {pairs(0, 1)[0]['prompt']}"}]
-
-
-def test_load_dataset_gives_rows_that_a_collator_takes(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    loaded = datasets.load_dataset(
-        "parquet", data_files=str(store / "kto/v1/data/*.parquet"), split="train", cache_dir=str(tmp_path)
-    )
-    assert loaded[1]["label"] is False
-    assert all(isinstance(token, int) for token in loaded[0]["prompt_ids"] + loaded[0]["completion_ids"])
 
 
 def test_a_plan_expects_about_what_comes(folder: Path, build: Build) -> None:

@@ -12,7 +12,7 @@ from tests.text import preference_support as support
 from tests.text.preference_support import Reference, prompt_columns, together
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.preference.answers import shared_text
+from tokenlake.text.preference import shared_text
 from tokenlake.text.trainer_rows import PreferenceRows
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -225,7 +225,7 @@ def test_a_conversation_needs_a_template_and_control_tokens() -> None:
     said = {"chosen": turns("a", "b"), "rejected": turns("a", "c")}
     with pytest.raises(ConfigError, match="has no chat template"):
         PreferenceRows("dpo", byte_level()).expand(said)
-    with pytest.raises(ConfigError, match="literal is for texts"):
+    with pytest.raises(ConfigError, match="'literal' is not possible"):
         PreferenceRows("dpo", support.chatml(), special_tokens_in_text="literal").expand(said)
 
 

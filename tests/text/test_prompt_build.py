@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenlake as tl
-from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.config.load import load_config
+from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -52,14 +50,8 @@ def alpaca(count: int = 40) -> list[Row]:
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name, files in (("bos", sentencepiece()), ("plain", byte_level())):
-        found[name] = tmp_path_factory.mktemp(name)
-        save(files, found[name])
+        found[name] = save(files, tmp_path_factory.mktemp(name))
     return found
-
-
-def save(files: TokenizerFiles, folder: Path) -> None:
-    for name, data in files.files.items():
-        (folder / name).write_bytes(data)
 
 
 def config(
@@ -269,63 +261,8 @@ def test_a_wrong_template_ends_the_plan(tmp_path, tokenizers, prompt, words) -> 
 
 def test_answers_need_an_end(tmp_path) -> None:
     files = TokenizerFiles(name="nameless", files={"tokenizer.json": byte_level().json_bytes})
-    (tmp_path / "tokenizer").mkdir()
     save(files, tmp_path / "tokenizer")
     with pytest.raises(ConfigError, match=r"datasets\.s: prompt\.add_eos: .*names no EOS"):
         build_dataset(config(tmp_path, alpaca(2), tmp_path / "tokenizer"), workers=1)
     endless = config(tmp_path, alpaca(2), tmp_path / "tokenizer", prompt={**PROMPT, "add_eos": False})
     assert build_dataset(endless, workers=1).manifest.account.eos == 0
-
-
-def test_max_length_counts_bos_and_eos(tmp_path, tokenizers) -> None:
-    rows = [{"instruction": "a", "input": "", "output": "long " * 60}]
-    cut = config(tmp_path, rows, tokenizers["bos"])
-    cut["tokenize"] = {"max_length": 60}
-    ((ids, mask),) = documents(build_dataset(cut, workers=1))
-    assert (len(ids), ids[0], ids[-1]) == (60, 1, 2)
-    assert any(mask)
-
-
-@pytest.mark.corpora
-def test_the_quick_start_on_real_rows(tmp_path, shared_data) -> None:
-    """The prompt of the quick start, with Llama-2 and max_length 2048: the answers come back as they were."""
-    (tokenizer,) = (shared_data / "hf/hub/models--meta-llama--Llama-2-7b-hf/snapshots").iterdir()
-    source = shared_data / "corpora" / "math-instruct.jsonl.gz"
-    with gzip.open(source, "rt") as lines:
-        rows = [json.loads(line) for _, line in zip(range(120), lines, strict=False)]
-    (tmp_path / "in.yaml").write_text(
-        QUICK_START.format(source=source, tokenizer=tokenizer, store=tmp_path / "store")
-    )
-    for pack in (False, True):
-        changed = load_config(tmp_path / "in.yaml").model_dump() | {
-            "pack": {"enabled": pack, "seq_length": 2048}
-        }
-        made = documents(build_dataset(changed, workers=1))
-        assert len(made) == 120
-        for row, document in zip(rows, made, strict=True):
-            assert learned(tokenizer, document) == row["output"] + "</s>"
-
-
-QUICK_START = """
-name: quick
-datasets:
-  - data_files: {source}
-    num_rows: 120
-    tokenizer: {{name_or_path: {tokenizer}, max_length: 2048}}
-    prompt:
-      format_type: "custom"
-      template: |
-        Below is an instruction that describes a task.
-
-        ### Instruction:
-        {{instruction}}
-
-        ### Input:
-        {{input}}
-
-        ### Response:
-        {{output}}
-      input_columns: ["instruction", "input"]
-      label_column: "output"
-save: {{output_dir: {store}}}
-"""

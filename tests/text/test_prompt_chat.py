@@ -122,7 +122,7 @@ def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:
 def test_what_a_chat_cannot_be_made_of_is_said() -> None:
     with pytest.raises(ConfigError, match="has no chat template"):
         ChatPromptRenderer(resolved_prompt(CHAT), with_template(None), "literal")
-    with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' spells a special token"):
+    with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' spells out a special token"):
         render(MARKED, ROWS, examples=[{"q": "<s>", "a": "x"}])
 
 
@@ -135,5 +135,5 @@ def test_the_engine_learns_the_answer_and_its_end(template: str) -> None:
         own = labels[labels != -100]
         assert own[-1] == 2
         assert (ids.tolist().count(1), ids.tolist().count(2), ids[0]) == (1, 1, 1)
-        text = engine._encoder.decode(own[:-1])
+        text = engine._labeller.encoder.decode(own[:-1])
         assert text.strip() == answer

@@ -7,7 +7,6 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.sources.rows import Rows
 from tokenlake.text.prompt.renderer import PromptRenderer
-from tokenlake.text.prompt.template import lay_out
 from tokenlake.text.rendering import Rendered
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
@@ -28,7 +26,7 @@ words = st.text(st.characters(codec="utf-8"), max_size=9)
 
 def renderer(mode: str = "literal", **changes: Any) -> PromptRenderer:
     prompt = ResolvedPrompt(**PromptConfig(**changes).model_dump())
-    return PromptRenderer(lay_out(prompt, sentencepiece()), sentencepiece(), mode)
+    return PromptRenderer(prompt, sentencepiece(), mode)
 
 
 def learned(made: Rendered) -> list[list[str]]:
@@ -193,20 +191,3 @@ def test_no_rows_and_no_good_rows_make_no_texts() -> None:
         assert len(made.text) == len(made.origin) == 0
         assert made.spans is not None
         assert made.spans.offsets.tolist() == [0]
-
-
-def test_ten_thousand_rows_are_right_to_the_last_byte() -> None:
-    count = 10_000
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "instruction": [f"do {i} é" * (i % 3 + 1) for i in range(count)],
-            "input": ["" if i % 2 else "日本" * (i % 5) for i in range(count)],
-            "output": [f"done {i} – ok" for i in range(count)],
-        }
-    )
-    made = renderer(template=ALPACA, input_columns=["instruction", "input"], label_column="output").render(
-        Rows(rows)
-    )
-    assert made.text.to_pylist() == [ALPACA.format(**row) for row in rows.to_pylist()]
-    assert learned(made) == [[value] for value in rows["output"].to_pylist()]
-    assert np.array_equal(made.origin, np.arange(count))

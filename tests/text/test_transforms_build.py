@@ -20,7 +20,7 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
-from tokenlake.etl.unit.recipe import open_recipe
+from tokenlake.etl.unit.documents import Recipe
 
 OWN_WORKERS = True  # they import modules that tests write
 
@@ -95,7 +95,7 @@ def test_of_parquet_only_what_steps_look_at_is_read(config: Config, tmp_path: Pa
     config["datasets"][0]["transforms"] = yaml.safe_load(STEPS)
     plan = make_plan(resolve(load_config(config)))
     (source,) = plan.build.sources
-    recipe: Any = open_recipe(source, plan.tokenizers["s"].files)
+    recipe: Any = Recipe(source, plan.tokenizers["s"].files)
     looked_at = ["body", "lang", "language", "meta", "meta.tags[0]", "n", "title"]
     assert sorted(recipe._columns) == looked_at
     (prepared,) = recipe.read(plan.units[0].ranges[0])
@@ -218,26 +218,20 @@ def test_a_function_drops_multiplies_and_refuses_rows(
     assert json.loads(bad["raw"]) == KINDS[2]
 
 
-def test_under_the_policy_fail_the_message_has_the_line_and_the_exception(
-    config: Config, tmp_path: Path, callbacks: Path
+@pytest.mark.parametrize(
+    ("function", "error", "told"),
+    [
+        ("prepare", BadRecordError, r"a\.jsonl:3: callable_raised .* raised ValueError: cannot use 'b2'"),
+        ("wrong", ConfigError, r":wrong returned a int, must be a dict, None to leave the row out"),
+    ],
+)
+def test_what_a_function_does_wrong_ends_the_build_with_its_name(
+    function: str, error: type[Exception], told: str, config: Config, tmp_path: Path, callbacks: Path
 ) -> None:
     write(tmp_path / "in", "jsonl", KINDS)
     config["source"]["on_bad_record"] = "fail"
-    config["datasets"][0]["format_callback"] = f"{callbacks.stem}:prepare"
-    with pytest.raises(
-        BadRecordError, match=r"a\.jsonl:3: callable_raised .* raised ValueError: cannot use 'b2'"
-    ):
-        build_dataset(config, workers=1)
-
-
-def test_a_function_that_returns_no_row_ends_the_build(
-    config: Config, tmp_path: Path, callbacks: Path
-) -> None:
-    write(tmp_path / "in", "jsonl", KINDS)
-    config["datasets"][0]["format_callback"] = f"{callbacks.stem}:wrong"
-    with pytest.raises(
-        ConfigError, match=r":wrong returned a int, must be a dict, None to leave the row out"
-    ):
+    config["datasets"][0]["format_callback"] = f"{callbacks.stem}:{function}"
+    with pytest.raises(error, match=told):
         build_dataset(config, workers=1)
 
 

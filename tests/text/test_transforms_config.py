@@ -15,13 +15,13 @@ import msgspec
 import pytest
 import yaml
 
-from tokenlake.config.callables import callable_name, callable_names
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml, json_schema
 from tokenlake.config.resolve import resolve, resolve_dataset
 from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
+from tokenlake.config.texts import callable_name
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.prefect.policy import check_paths
 from tokenlake.sources.rows import Rows
@@ -210,7 +210,7 @@ def test_names_are_collected_from_everywhere_once() -> None:
         {"add": {"function": "m:no"}},
     ]
     dataset = DatasetConfig(data_files="x", format_callback="m:zero", transforms=steps)  # pyright: ignore[reportArgumentType]
-    assert callable_names(resolve_dataset(dataset).texts) == ("m:zero", "m:one", "m:two", "m:three", "m:four")
+    assert resolve_dataset(dataset).texts.functions == ("m:zero", "m:one", "m:two", "m:three", "m:four")
 
 
 # --- their code

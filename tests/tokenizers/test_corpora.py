@@ -14,7 +14,8 @@ import pytest
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.gate import choose_engine
+from tokenlake.tokenizers.gate import SEGMENTS_FROM, choose_engine
+from tokenlake.tokenizers.segments import is_sentencepiece
 
 pytestmark = pytest.mark.corpora
 TOKENIZERS = {"openai-community/gpt2": ((), ()), "meta-llama/Llama-2-7b-hf": ((1,), ())}
@@ -42,12 +43,20 @@ def documents(shared_data: Path) -> list[str]:
 @pytest.mark.parametrize("mode", ["literal", "encode"])
 def test_ids_equal_the_reference(files: TokenizerFiles, mode: str, shared_data: Path) -> None:
     texts = [*documents(shared_data), "a</s>b <s> <|endoftext|>x", ""]
-    assert choose_engine(files, "auto", mode, texts[:20]).engine == "gigatoken"
-    encoded = Encoder(files, engine="gigatoken", special_tokens_in_text=mode).encode(samples.large(texts))
     expected = samples.reference_ids(files, texts, literal=mode == "literal")
-    cuts = encoded.offsets.tolist()
-    for row, want in enumerate(expected):
-        assert encoded.ids[cuts[row] : cuts[row + 1]].tolist() == want, (row, texts[row][:200])
+    for engine, size in (("gigatoken", 0), ("segments", SEGMENTS_FROM)):
+        if engine == "gigatoken" or is_sentencepiece(files):
+            assert choose_engine(files, "auto", mode, texts[:20], size).engine == engine
+            encoder = Encoder(files, engine=engine, special_tokens_in_text=mode, sample_rate=0.01)
+            encoded = encoder.encode(samples.large(texts))
+            assert encoded.sampled > 0
+            cuts = encoded.offsets.tolist()
+            for row, want in enumerate(expected):
+                assert encoded.ids[cuts[row] : cuts[row + 1]].tolist() == want, (
+                    engine,
+                    row,
+                    texts[row][:200],
+                )
 
 
 def test_affixes_and_named_tokens(files: TokenizerFiles) -> None:

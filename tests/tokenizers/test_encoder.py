@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
+from tokenlake.ragged import Ragged
+from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard, is_ascii
 from tokenlake.tokenizers.encoder import Encoded, Encoder
-from tokenlake.tokenizers.fast import WINDOW, Sampler
+from tokenlake.tokenizers.fast import WINDOW
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine, cut_rule
-from tokenlake.tokenizers.unicode_guard import COMPOSING, SPLITTING, UnicodeGuard, is_ascii
 
 ENGINES = ("gigatoken", "tokenizers")
 
@@ -203,12 +204,6 @@ def test_the_guard_finds_the_same_rows_with_arrow_and_with_python(name: str, tex
     assert is_ascii(array) == all(text.isascii() for text in texts)
 
 
-def test_only_forms_that_ask_unicode_tables_are_guarded() -> None:
-    assert UnicodeGuard(samples.sentencepiece()).ranges == ()
-    assert UnicodeGuard(samples.byte_level()).ranges == SPLITTING
-    assert UnicodeGuard(samples.known()["nfc"]).ranges == (*SPLITTING, *COMPOSING)
-
-
 MARKS = [
     chr(p) for p in range(0x80, 0x20000) if unicodedata.combining(chr(p)) or unicodedata.decomposition(chr(p))
 ]
@@ -227,13 +222,13 @@ class WrongEngine:
     def __init__(self, encoder: Encoder, word: str) -> None:
         self._right, self._word = encoder._fast, word
 
-    def encode(self, text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-        offsets, ids = self._right.encode(text)
-        ids = ids.copy()
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        made = self._right.encode(text)
+        ids = made.ids.copy()
         for row, value in enumerate(text.to_pylist()):
             if self._word in value:
-                ids[offsets[row + 1] - 1] += 1
-        return offsets, ids
+                ids[made.offsets[row + 1] - 1] += 1
+        return Ragged(ids, made.offsets)
 
 
 @pytest.mark.parametrize(
@@ -268,11 +263,6 @@ def test_sampling_is_bounded_and_repeatable() -> None:
     assert counts[0] == counts[1]
     assert sum(counts[0]) <= 0.001 * 3 * 5000 + WINDOW / 1000 + 1
     assert Encoder(samples.byte_level(), engine="gigatoken", sample_rate=0).encode(texts).sampled == 0
-
-
-def test_the_sampler_refuses_a_rate_that_is_no_share() -> None:
-    with pytest.raises(ConfigError, match="share from 0 to 1"):
-        Sampler(1.5)
 
 
 @pytest.mark.parametrize("files", [samples.byte_level(), samples.sentencepiece()], ids=["byte", "sp"])
@@ -311,7 +301,7 @@ def test_the_reference_cuts_long_documents_without_changing_ids(
     reference = ReferenceEngine(files, literal=literal)
     assert reference._cuts is not None
     assert len(list(reference._cuts.pieces(pa.py_buffer(text.encode()), 50))) > 200
-    rows = reference.encode_arrow(samples.large(["short", text, "", text[:70], "x" * 200]))
+    rows = reference.encode(samples.large(["short", text, "", text[:70], "x" * 200])).rows()
     expected = samples.reference_ids(files, ["short", text, "", text[:70], "x" * 200], literal=literal)
     assert [row.tolist() for row in rows] == expected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, split_stage
-from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
+from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers import gate
+from tokenlake.tokenizers import encoder, gate
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import GigatokenEngine
@@ -24,23 +25,6 @@ from tokenlake.tokenizers.gate import choose_engine
 from tokenlake.tokenizers.reference import ReferenceEngine
 
 BYTE = samples.byte_level
-
-
-def test_other_models_go_to_the_reference() -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    word_piece = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
-    unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], 0, False))
-    word_level = Tokenizer(models.WordLevel({"[UNK]": 0, "ab": 1}, unk_token="[UNK]"))
-    for backend in (word_piece, unigram, word_level):
-        backend.pre_tokenizer = pre_tokenizers.Whitespace()
-        files = TokenizerFiles(name="other", files={"tokenizer.json": backend.to_str().encode()})
-        choice = choose_engine(files)
-        assert choice.engine == "tokenizers" and "only BPE" in choice.reason
-        encoded = Encoder(files, engine="tokenizers").encode(samples.large(["ab a", "b"]))
-        assert encoded.ids.tolist() == [
-            i for ids in samples.reference_ids(files, ["ab a", "b"], literal=True) for i in ids
-        ]
 
 
 def test_a_request_for_gigatoken_is_refused_with_the_reason() -> None:
@@ -54,8 +38,30 @@ def test_a_request_for_the_reference_is_granted() -> None:
     assert choose_engine(BYTE(), "tokenizers").engine == "tokenizers"
 
 
+def test_segments_are_for_large_builds_of_sentencepiece_tokenizers() -> None:
+    large = gate.SEGMENTS_FROM
+    assert choose_engine(samples.sentencepiece(), size=large - 1).engine == "gigatoken"
+    assert choose_engine(samples.sentencepiece(), size=large).engine == "segments"
+    assert choose_engine(samples.sentencepiece(), "segments").engine == "segments"
+    assert choose_engine(BYTE(), size=large).engine == "gigatoken"
+    with pytest.raises(
+        TokenizerError, match="'segments' is requested, but it is not of SentencePiece's style"
+    ):
+        choose_engine(BYTE(), "segments")
+
+
+def test_where_segments_cannot_run_gigatoken_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenlake.tokenizers.segment_kernels", None)
+    monkeypatch.delattr("tokenlake.tokenizers.segment_kernels", raising=False)
+    assert choose_engine(samples.sentencepiece(), size=gate.SEGMENTS_FROM).engine == "gigatoken"
+    with pytest.raises(
+        MissingExtraError, match=r"'segments' needs its packages: pip install 'tokenlake\[etl\]'"
+    ):
+        choose_engine(samples.sentencepiece(), "segments")
+
+
 def test_unknown_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'auto', 'gigatoken', 'tokenizers'"):
+    with pytest.raises(ConfigError, match="'auto', 'segments', 'gigatoken', 'tokenizers'"):
         choose_engine(BYTE(), "fast")
     with pytest.raises(ConfigError, match="special_tokens_in_text"):
         choose_engine(BYTE(), "auto", "drop")
@@ -64,7 +70,7 @@ def test_unknown_requests_are_refused() -> None:
 class OtherEngine:
     """gigatoken on another tokenizer: right for many texts, wrong for some."""
 
-    def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+    def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         other = changed(files, lambda spec: spec["model"].update(merges=spec["model"]["merges"][:-40]))
         self._engine = GigatokenEngine(other, literal=literal)
 
@@ -74,7 +80,7 @@ class OtherEngine:
 
 def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = samples.training_texts()
-    monkeypatch.setattr(gate, "GigatokenEngine", OtherEngine)
+    monkeypatch.setattr(encoder, "GigatokenEngine", OtherEngine)
     with pytest.raises(EngineMismatchError):
         choose_engine(BYTE(), "gigatoken", "literal", documents)
     choice = choose_engine(BYTE(), "auto", "literal", documents)
@@ -83,13 +89,13 @@ def test_the_probe_condemns_a_wrong_engine(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_difference_in_the_documents_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class WrongOnOneWord(OtherEngine):
-        def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+        def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
             self._engine = GigatokenEngine(files, literal=literal)
 
         def encode(self, text: pa.LargeStringArray) -> Any:
             return self._engine.encode(pc.replace_substring(text, "zzqx", "zzxq"))
 
-    monkeypatch.setattr(gate, "GigatokenEngine", WrongOnOneWord)
+    monkeypatch.setattr(encoder, "GigatokenEngine", WrongOnOneWord)
     assert choose_engine(BYTE()).engine == "gigatoken"
     assert choose_engine(BYTE(), sample_texts=["fine", "has zzqx inside"]).engine == "tokenizers"
 
@@ -141,9 +147,7 @@ def test_a_regex_that_backtracks_without_end_is_a_tokenizer_error(
 def test_a_regex_that_panics_in_a_worker_ends_the_build_and_nothing_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tokenizer").mkdir()
-    for name, data in changed(BYTE(), EVIL["pre-tokenizer"]).files.items():
-        (tmp_path / "tokenizer" / name).write_bytes(data)
+    samples.save(changed(BYTE(), EVIL["pre-tokenizer"]), tmp_path / "tokenizer")
     rows = ["words of a text", "a" * 40 + "!"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
     dataset = {
@@ -173,7 +177,7 @@ def test_a_panic_while_encoding_is_a_tokenizer_error() -> None:
     reference = ReferenceEngine(BYTE())
     reference._backend = Panicking()
     with pytest.raises(TokenizerError, match="panicked: index out of bounds"):
-        reference.encode(["a"])
+        reference.encode(samples.large(["a"]))
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -185,7 +189,7 @@ def test_interrupts_are_not_swallowed(interrupt: type[BaseException]) -> None:
     reference = ReferenceEngine(BYTE())
     reference._backend = Interrupted()
     with pytest.raises(interrupt):
-        reference.encode(["a"])
+        reference.encode(samples.large(["a"]))
 
 
 def test_every_known_form_is_allowed_and_nothing_is_with_an_unknown_key() -> None:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import functools
 import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.etl.runner import build_dataset
-from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_engine
 
 CONFIG = {
@@ -114,63 +109,3 @@ def test_a_stretch_finds_its_word_in_a_text_that_is_normalized() -> None:
         data = text.encode()
         learned = [data[a:b].decode() for a, b in zip(start[mask], stop[mask], strict=True)]
         assert "".join(learned).strip() == "\u00c9COLE" and 0 < mask.sum() < len(encoded.ids), name
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_whole_build(name: str, tmp_path: Path) -> None:
-    rows = [text for text in samples.training_texts() if text.strip()][:40]
-    (tmp_path / "tokenizer").mkdir()
-    for file, data in trained(name).files.items():
-        (tmp_path / "tokenizer" / file).write_bytes(data)
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
-    result = build_dataset(
-        {
-            "name": "set",
-            "datasets": [
-                {
-                    "name": "s",
-                    "data_files": str(tmp_path / "in.jsonl"),
-                    "tokenizer": str(tmp_path / "tokenizer"),
-                }
-            ],
-            "pack": {"enabled": False},
-            "tokenize": {"max_length": 100_000},
-            "save": {"output_dir": str(tmp_path / "store")},
-        },
-        workers=1,
-    )
-    backend = samples.backend(trained(name).json_bytes, literal=True)
-    built = [
-        row
-        for entry in result.manifest.files
-        for row in pq.read_table(Path(result.path) / entry.path)["input_ids"].to_pylist()
-    ]
-    assert built == [backend.encode(text).ids for text in rows]
-
-
-@pytest.mark.parametrize("name", ["byte-level", "sentencepiece", "llama-3", "qwen-2", "nfc", "o200k"])
-@pytest.mark.parametrize("mode", ["literal", "encode"])
-def test_the_bpe_families_run_on_the_fast_engine(name: str, mode: str) -> None:
-    assert objection(samples.known()[name], literal=mode == "literal") is None
-    assert choose_engine(samples.known()[name], "auto", mode, samples.training_texts()).engine == "gigatoken"
-
-
-@pytest.mark.corpora
-@pytest.mark.parametrize(
-    "name", ["openai-community/gpt2", "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"]
-)
-def test_places_of_real_tokenizers_equal_the_references(
-    name: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(shared_data / "hf"))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    files = load_tokenizer(name)
-    assert objection(files, literal=False) is None
-    rows = [*samples.hard_texts()[::3], "</s>a<s> b</s></s>\u4e16 <|endoftext|>x"]
-    for path in sorted((shared_data / "corpora").glob("*.parquet")):
-        rows += [text[:4000] for text in pq.read_table(path, columns=["text"])["text"].to_pylist()[:6]]
-    text = pa.array(rows, pa.large_string())
-    made = Encoder(files, engine="gigatoken", special_tokens_in_text="encode").encode_places(text)
-    want = Encoder(files, engine="tokenizers", special_tokens_in_text="encode").encode_places(text)
-    assert np.array_equal(made[0].ids, want[0].ids)
-    assert np.array_equal(made[1], want[1]) and np.array_equal(made[2], want[2])

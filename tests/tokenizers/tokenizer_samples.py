@@ -10,6 +10,7 @@ import json
 import random
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,14 @@ from tokenlake.tokenizers.reference import train_bpe
 SPACE = "\u2581"
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
 Spec = dict[str, Any]
+
+
+def save(files: TokenizerFiles, folder: Path) -> Path:
+    """Write a tokenizer's files into a folder, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.files.items():
+        (folder / name).write_bytes(data)
+    return folder
 
 
 @functools.cache

@@ -8,7 +8,6 @@ import gc
 import inspect
 import io
 import os
-import shutil
 import sys
 import textwrap
 import traceback
@@ -20,8 +19,9 @@ from tokenlake.errors import MissingExtraError, TokenlakeError
 
 try:
     from cyclopts import App, CycloptsError, Group, Parameter
+    from rich.text import Text
 
-    from tokenlake.cli.output import PlainColumns, printable
+    from tokenlake.cli.console import PlainColumns, printable, stderr
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"error: the command line needs {missing.name}, which is not installed\n\n"
@@ -48,12 +48,12 @@ _COMMANDS = {
     "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
     "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
     "repair": ("repair:repair", _STORE, "Repair the damaged files of a version, byte for byte."),
-    "gc": ("gc:gc", _STORE, "Remove temporary files and abandoned builds that nothing needs."),
-    "rm": ("gc:rm", _STORE, "Remove a version that no tag and no other version needs."),
+    "gc": ("catalog:gc", _STORE, "Remove temporary files and abandoned builds that nothing needs."),
+    "rm": ("catalog:rm", _STORE, "Remove a version that no tag and no other version needs."),
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("peek:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
+    "peek": ("query:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
-    "sql": ("sql:sql", _LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
+    "sql": ("query:sql", _LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
 }
 
 app = App(
@@ -116,34 +116,13 @@ def _explain(command: App) -> None:
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _fail(message: str, code: int, hint: str | None = None) -> int:
+def _fail(message: str, code: int, hint: str = "") -> int:
     """Print ``error: message`` with an indented hint to stderr and return ``code``."""
-    bold, plain = ("\x1b[1;31m", "\x1b[0m") if _coloured() else ("", "")
-    lines = printable(f"error: {message}").splitlines()
+    console = stderr()
+    console.print(Text.assemble(("error:", "bold red"), f" {message}"))
     if hint:
-        lines += ["", *(f"  {line}" for line in hint.splitlines())]
-    shown = "\n".join(_wrapped(line) for line in lines)
-    print(shown.replace("error:", f"{bold}error:{plain}", 1), file=sys.stderr)  # noqa: T201 - our own output
+        console.print(Text(textwrap.indent(f"\n{hint}", "  ")))
     return code
-
-
-def _wrapped(line: str) -> str:
-    """Break a long line between words on a terminal; files and pipes get it whole."""
-    if not sys.stderr.isatty():
-        return line
-    width = shutil.get_terminal_size().columns
-    indent = " " * (len(line) - len(line.lstrip()))
-    return (
-        line
-        if len(line) <= width
-        else textwrap.fill(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-    )
-
-
-def _coloured() -> bool:
-    return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def _usage_error(error: CycloptsError) -> int:

@@ -1,25 +1,29 @@
-"""``tokenlake ls``, ``tokenlake show`` and ``tokenlake tag``: what a store holds."""
+"""``tokenlake ls``, ``show``, ``tag``, ``gc`` and ``rm``: what a store holds, and what is removed from it."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from itertools import groupby
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables, stdout
+from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.report import dataset, numbers
-from tokenlake.report.dataset import about_sources, account_table, remarks
-from tokenlake.report.table import Table, label, number
+from tokenlake.report.table import Table, label, listed, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import unfinished
+from tokenlake.store.gc import GcReport, Kept
+from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.remove import remove_version
 from tokenlake.store.tags import TagChange
 
 _LISTED = (
@@ -54,7 +58,7 @@ def ls(
         name: Only this dataset.
         swept: List the version numbers that gc or rm removed, too.
     """
-    catalog = Catalog(open_store(store_url(store)))
+    catalog = Catalog(open_store(store or default_store()))
     names = catalog.datasets(swept=swept) if name is None else [name]
     lines = [line for each in names for line in _lines(catalog, each, swept)]
     if json:
@@ -125,7 +129,7 @@ def show(
     Args:
         files: List every shard.
     """
-    catalog = Catalog(open_store(store_url(store)))
+    catalog = Catalog(open_store(store or default_store()))
     manifest = catalog.manifest_of(name)
     if json:
         print_json(manifest.to_json())
@@ -144,15 +148,15 @@ def _sections(manifest: Manifest, files: bool) -> list[Table]:
     found = [
         dataset.headline(manifest),
         dataset.splits_table(manifest),
-        *about_sources(manifest),
-        account_table(manifest),
+        *dataset.about_sources(manifest),
+        dataset.account_table(manifest),
         dataset.tokenizers_table(manifest),
         dataset.inputs_table(manifest),
         dataset.lineage_table(manifest),
     ]
-    if notes := remarks(manifest.account):
+    if notes := dataset.remarks(manifest.account):
         after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
-        found.insert(after, Table((label("note", ""),), tuple((line,) for line in notes), "Notes"))
+        found.insert(after, listed(notes, "Notes"))
     return [*found, dataset.files_table(manifest)] if files else found
 
 
@@ -179,7 +183,7 @@ def tag(
         tag: The tag to set. Default: list the tags.
         remove: Remove the tag.
     """
-    catalog = Catalog(open_store(store_url(store)))
+    catalog = Catalog(open_store(store or default_store()))
     if remove:
         _remove_tag(catalog, name, tag, json)
     elif tag is None:
@@ -231,3 +235,98 @@ def _told(change: TagChange) -> str:
     if change.was.version == change.tag.version:
         return f"{what}, as before, but with a different manifest"
     return f"{what}; it was v{change.was.version}"
+
+
+_COLUMNS = (
+    label("what"),
+    label("place", "where"),
+    number("files"),
+    number("bytes", "size", numbers.size),
+)
+_WHAT = {"temporary": "never published", "abandoned": "abandoned build", "stray": "in no manifest"}
+
+
+def gc(
+    *names: str,
+    grace: Annotated[str, Parameter(metavar="SPAN")] = "7d",
+    dry_run: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Remove files that no version, no tag and no running build needs.
+
+    These are temporary files and uploads that were never published, unfinished builds that nobody continued during the
+    grace period, and files below a version that its manifest does not list. The version number of an abandoned build is
+    not used again. Temporary files of processes of this machine that have ended are removed at once.
+
+    Ages compare the storage's clock with this machine's. Committed versions are never removed.
+
+    Args:
+        names: Only these datasets. Default: all.
+        grace: How long files must have been untouched: 7d, 12h, 30m, 0. Default: 7d.
+        dry_run: Remove nothing; print what would be removed.
+    """
+    report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
+    emit(report.to_json(), json, lambda: _print(report))
+    return 1 if any(each.failed for each in report.kept) else 0
+
+
+def _print(report: GcReport) -> None:
+    if rows := list(_rows(report)):
+        print_tables([Table.of(_COLUMNS, rows)])
+        stdout().print()
+    files, size = numbers.plural(len(report.removed), "file"), numbers.size(report.bytes)
+    verb = "would be removed" if report.dry_run else "removed"
+    stdout().print(f"{files}, {size} {verb}" if rows else "nothing to remove")
+    _notes(report.kept)
+
+
+def _rows(report: GcReport) -> Iterable[dict[str, Any]]:
+    found = sorted(report.removed, key=lambda each: (each.place, each.kind))
+    seen: set[str] = set()
+    for (place, kind), group in groupby(found, key=lambda each: (each.place, each.kind)):
+        files = list(group)
+        seen |= {place} if kind == "abandoned" else set()
+        size = sum(each.bytes for each in files)
+        yield {"what": _WHAT[kind], "place": place, "files": len(files), "bytes": size}
+    for swept in report.swept:
+        place = f"{swept.dataset}@v{swept.version}"
+        if place not in seen:  # a claim of which nothing was built yet
+            yield {"what": _WHAT["abandoned"], "place": place, "files": 0, "bytes": 0}
+
+
+def _notes(kept: Iterable[Kept]) -> None:
+    for each in kept:
+        note(f"kept {each.name}: {each.reason}")
+
+
+def rm(
+    name: str,
+    /,
+    *,
+    dry_run: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Remove a committed version; its number is never used again.
+
+    A version is not removed while a tag names it or another version is made from it (a mixture, or rows packed again).
+    Versions that only reuse its units keep their files. Do not remove a version that a running build mixes: the build
+    would fail.
+
+    Args:
+        name: A version by its number: NAME@v3.
+        dry_run: Remove nothing; list what would be removed.
+    """
+    found = remove_version(name, store=store or default_store(), dry_run=dry_run)
+    if json:
+        print_json(found.to_json())
+    else:
+        if dry_run:
+            stdout().print("\n".join(each.name for each in found.removed), markup=False, highlight=False)
+        what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
+        verb = "would be removed" if dry_run else "removed"
+        stdout().print(f"{found.dataset}@v{found.version}: {what} {verb}", markup=False)
+    for each in found.kept:
+        note(f"kept {each.name}: {each.reason}")
+    return 1 if found.kept else 0

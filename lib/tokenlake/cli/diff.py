@@ -6,8 +6,8 @@ import json as _json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import emit, note, print_tables, stdout
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_tables, stdout
+from tokenlake.config.stores import default_store
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.diff import Change, Count, Difference, FilePair
@@ -48,7 +48,7 @@ def diff(
         files: List every shard that differs.
         exit_code: Exit with 1 if the versions differ.
     """
-    found = compare(a, b, store=store_url(store))
+    found = compare(a, b, store=store or default_store())
     emit(found.to_json(), json, lambda: _print(found, files))
     return 1 if exit_code and not found.equal else 0
 
@@ -65,7 +65,7 @@ def _print(found: Difference, files: bool) -> None:
         console.print(f"A is {found.a}, B is {found.b}")
     console.print()
     print_tables(_tables(found, names, files))
-    unlike = sum(pair.kinship != "same_bytes" or pair.renamed for pair in found.files)
+    unlike = sum(not pair.same for pair in found.files)
     if unlike and not files:
         note(f"\n{numbers.plural(unlike, 'shard')} not the same: --files lists them")
 
@@ -152,7 +152,7 @@ def _word(kinship: str, names: tuple[str, str]) -> str:
 def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
     rows: list[dict[str, Any]] = []
     for pair in pairs:
-        if pair.kinship == "same_bytes" and not pair.renamed:
+        if pair.same:
             continue
         told = _word(pair.kinship, names)
         if pair.kinship == "same_tokens":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as _json
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, final
 
@@ -12,15 +13,14 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.options import AsJson, StoreUrl, store_url
-from tokenlake.cli.output import print_json, printable, stdout
+from tokenlake.cli.console import AsJson, StoreUrl, print_json, printable, stdout
+from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.explain import (
     Document,
     ExplainedRow,
-    ExplainedSegment,
     explain_step,
     files_of,
     steps_of_document,
@@ -31,38 +31,14 @@ from tokenlake.loader.state import restored
 from tokenlake.report.numbers import count, plural
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
-_Epochs = int | Literal["none"]
 
 
-def explain(
-    name: str | None = None,
-    /,
-    *,
-    state: Annotated[Path | None, Parameter(metavar="FILE")] = None,
-    seed: int | None = None,
-    batch_size: Annotated[str | None, Parameter(metavar="B")] = None,
-    epochs: _Epochs | None = None,
-    passes: int | None = None,
-    lanes: int | None = None,
-    window: int | None = None,
-    shuffle: Annotated[bool, Parameter(negative="--no-shuffle")] = True,
-    drop_last: bool = False,
-    step: Annotated[int | None, Parameter(metavar="S")] = None,
-    row: Annotated[int | None, Parameter(metavar="R")] = None,
-    document: Annotated[tuple[str, ...], Parameter(metavar="PATH:POSITION")] = (),
-    file_id: Annotated[tuple[str, ...], Parameter(metavar="ID:POSITION")] = (),
-    split: str | None = None,
-    store: StoreUrl = None,
-    json: AsJson = False,
-) -> int:
-    """List the documents in a batch of a loader, or the batches that contain a document.
+@final
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The options that a state says by itself.
 
-    The order of a loader is a function of its options. Give either a saved state (--state), or the options that the
-    loader had (--batch-size and so on). Of the rows in question, only their provenance is read.
-
-    Args:
-        name: A dataset, or one version of it: NAME or NAME@v3.
-        state: JSON file of a loader's get_state(), which defines the whole order.
+    Attributes:
         seed: Seed of the order. Default: 0.
         batch_size: Rows of a batch; with a schedule, STEP:ROWS,...: 0:128,1000:256.
         epochs: Epochs of one pass, or `none` for a loader without an end. Default: 1.
@@ -71,59 +47,27 @@ def explain(
         window: Shuffle window of the loader.
         shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
         drop_last: The loader drops the last incomplete batch.
-        step: Which batch, counted from 0. Default: the one after the state. With --document: look only before it.
-        row: Show only this row of the batch.
-        document: Find this document: a file and its row number, or its byte offset in a file of lines. Repeatable.
-        file_id: Find this document by the id of its file in the column `documents`. Repeatable.
         split: Which split. Default: train.
     """
-    order = _Order(seed, batch_size, epochs, lanes, window, shuffle, drop_last)
-    where = store_url(store)
-    if state is not None:
-        order.refuse(split=split, passes=passes)
-        plan, next_step = _of_state(state, where, name)
-        end = None
-    else:
-        plan, next_step = order.plan(name, where, split), None
-        end = plan.steps.begin(passes or 1) if plan.steps.rows is not None else None
-    if document or file_id:
-        if row is not None:
-            raise ConfigError("--row selects a row of a batch; leave it out with --document and --file-id")
-        asked = [*_by_path(plan, document), *_by_id(file_id)]
-        return _documents(plan, asked, step, passes or _passes(plan, next_step), json)
-    wanted = next_step if step is None else step
-    if wanted is None:
-        raise ConfigError("name a batch (--step) or a document (--document)")
-    if end is not None and wanted >= end:
-        raise ConfigError(
-            f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
-            "--epochs sets how many epochs a pass has, --passes how many passes there are"
-        )
-    return _batch(plan, wanted, row, json)
 
+    seed: int | None = None
+    batch_size: Annotated[str | None, Parameter(metavar="B")] = None
+    epochs: int | Literal["none"] | None = None
+    passes: int | None = None
+    lanes: int | None = None
+    window: int | None = None
+    shuffle: Annotated[bool, Parameter(negative="--no-shuffle")] = True
+    drop_last: bool = False
+    split: str | None = None
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """The options that a state says by itself."""
-
-    seed: int | None
-    batch_size: str | None
-    epochs: _Epochs | None
-    lanes: int | None
-    window: int | None
-    shuffle: bool
-    drop_last: bool
-
-    def refuse(self, **others: object) -> None:
+    def refuse(self) -> None:
         """ConfigError where any of them is given."""
-        flags = {**asdict(self), **others, "shuffle": None, "drop_last": None}
-        given = [f"--{key.replace('_', '-')}" for key, value in flags.items() if value is not None]
-        given += ["--no-shuffle"] * (not self.shuffle) + ["--drop-last"] * self.drop_last
+        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
         if given:
-            raise ConfigError(f"{', '.join(given)}: the state defines this; leave it out with --state")
+            flags = ", ".join(f"--{'no-' * (name == 'shuffle')}{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{flags}: the state defines this; leave it out with --state")
 
-    def plan(self, name: str | None, where: str, split: str | None) -> BatchPlan:
+    def plan(self, name: str | None, where: str) -> BatchPlan:
         if name is None or self.batch_size is None:
             raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
         asked = LoaderOptions(
@@ -135,7 +79,60 @@ class _Order:
             lanes=self.lanes,
             window=1 if self.window is None else self.window,
         )
-        return BatchPlan(open_dataset(where, name, split=split), asked)
+        return BatchPlan(open_dataset(where, name, split=self.split), asked)
+
+
+_NO_ORDER: Final = Order()
+
+
+def explain(
+    name: str | None = None,
+    /,
+    *,
+    state: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    order: Annotated[Order, Parameter(name="*")] = _NO_ORDER,
+    step: Annotated[int | None, Parameter(metavar="S")] = None,
+    row: Annotated[int | None, Parameter(metavar="R")] = None,
+    document: Annotated[tuple[str, ...], Parameter(metavar="PATH:POSITION")] = (),
+    file_id: Annotated[tuple[str, ...], Parameter(metavar="ID:POSITION")] = (),
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """List the documents in a batch of a loader, or the batches that contain a document.
+
+    The order of a loader is a function of its options. Give either a saved state (--state), or the options that the
+    loader had (--batch-size and so on). Of the rows in question, only their provenance is read.
+
+    Args:
+        name: A dataset, or one version of it: NAME or NAME@v3.
+        state: JSON file of a loader's get_state(), which defines the whole order.
+        step: Which batch, counted from 0. Default: the one after the state. With --document: look only before it.
+        row: Show only this row of the batch.
+        document: Find this document: a file and its row number, or its byte offset in a file of lines. Repeatable.
+        file_id: Find this document by the id of its file in the column `documents`. Repeatable.
+    """
+    where, next_step, end = store or default_store(), None, None
+    if state is not None:
+        order.refuse()
+        plan, next_step = _of_state(state, where, name)
+    else:
+        plan = order.plan(name, where)
+        end = plan.steps.begin(order.passes or 1) if plan.steps.rows is not None else None
+    if document or file_id:
+        if row is not None:
+            raise ConfigError("--row selects a row of a batch; leave it out with --document and --file-id")
+        return _documents(
+            plan, _asked(plan, document, file_id), step, order.passes or _passes(plan, next_step), json
+        )
+    wanted = next_step if step is None else step
+    if wanted is None:
+        raise ConfigError("name a batch (--step) or a document (--document)")
+    if end is not None and wanted >= end:
+        raise ConfigError(
+            f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
+            "--epochs sets how many epochs a pass has, --passes how many passes there are"
+        )
+    return _batch(plan, wanted, row, json)
 
 
 def _sizes(given: str) -> int | dict[int, int]:
@@ -184,33 +181,29 @@ def _passes(plan: BatchPlan, next_step: int | None) -> int:
     return plan.batch(next_step).passes + 1
 
 
-def _by_path(plan: BatchPlan, given: Iterable[str]) -> list[Document]:
-    places = [_place("--document", each) for each in given]
-    return [Document(entry.file_id, at) for path, at in places for entry in files_of(plan, path)]
-
-
-def _by_id(given: Iterable[str]) -> list[Document]:
-    places = [_place("--file-id", each) for each in given]
-    try:
-        return [Document(int(number), at) for number, at in places]
-    except ValueError:
-        raise ConfigError(f"--file-id: got {given!r}, must be ID:POSITION, both whole numbers") from None
-
-
-def _place(option: str, given: str) -> tuple[str, int]:
-    path, colon, position = given.rpartition(":")
-    if not colon or not position.isdecimal():
-        raise ConfigError(
-            f"{option}: got {given!r}, must end with the document's position, as in a.jsonl:1200"
-        )
-    return path, int(position)
+def _asked(plan: BatchPlan, paths: Iterable[str], ids: Iterable[str]) -> list[Document]:
+    found: list[Document] = []
+    for option, texts in (("--document", paths), ("--file-id", ids)):
+        for text in texts:
+            file, colon, position = text.rpartition(":")
+            if not colon or not position.isdecimal():
+                raise ConfigError(
+                    f"{option}: got {text!r}, must end with the document's position, as in a.jsonl:1200"
+                )
+            if option == "--document":
+                found += [Document(entry.file_id, int(position)) for entry in files_of(plan, file)]
+            elif re.fullmatch("-?[0-9]+", file):
+                found.append(Document(int(file), int(position)))
+            else:
+                raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
+    return found
 
 
 def _batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
     rows, batch = explain_step(plan, step, row), plan.batch(step)
     if json:
         facts = {"step": step, "passes": batch.passes, "start": batch.start, "size": batch.size}
-        print_json({**facts, "rows": [_as_json(each) for each in rows]})
+        print_json({**facts, "rows": [asdict(each) for each in rows]})
         return 0
     console = stdout()
     after = f" of pass {batch.passes}" if batch.passes else ""
@@ -228,7 +221,7 @@ def _documents(plan: BatchPlan, asked: Sequence[Document], until: int | None, pa
     if json:
         print_json(
             [
-                {"file_id": each.file, "position": each.position, "rows": [_as_json(row) for row in rows]}
+                {"file_id": each.file, "position": each.position, "rows": [asdict(row) for row in rows]}
                 for each, rows in found
             ]
         )
@@ -243,10 +236,6 @@ def _documents(plan: BatchPlan, asked: Sequence[Document], until: int | None, pa
     return 0
 
 
-def _as_json(row: ExplainedRow) -> dict[str, Any]:
-    return asdict(row)
-
-
 def _print_rows(console: Console, plan: BatchPlan, rows: Iterable[ExplainedRow], *, steps: bool) -> None:
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
     colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
@@ -257,17 +246,10 @@ def _print_rows(console: Console, plan: BatchPlan, rows: Iterable[ExplainedRow],
         stored = f"epoch {row.epoch}, {name}{row.dataset} row {count(row.stored_row)}, {row.shard} row {row.shard_row}"
         console.print(Text.assemble((place, "bold"), (f"  {printable(stored)}", "dim")))
         for segment in row.segments:
-            console.print(_line(segment, colours[segment.source]))
-
-
-def _line(segment: ExplainedSegment, colour: str) -> Text:
-    """``   ids 0-511  code  asyncio/events.py:0  tokens 1024-1535 of the document``."""
-    where = printable(f"{segment.source}  {segment.path}:{segment.position}")
-    return Text.assemble(
-        (f"   ids {segment.begin}-{segment.end - 1}  ", "dim"),
-        (where, colour),
-        (f"  tokens {segment.start}-{segment.stop - 1} of the document", "dim"),
-    )
+            where = printable(f"{segment.source}  {segment.path}:{segment.position}")
+            ids = (f"   ids {segment.begin}-{segment.end - 1}  ", "dim")
+            tokens = (f"  tokens {segment.start}-{segment.stop - 1} of the document", "dim")
+            console.print(Text.assemble(ids, (where, colours[segment.source]), tokens))
 
 
 def _inputs(plan: BatchPlan) -> list[Any]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-import textwrap
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.options import AsJson
-from tokenlake.cli.output import Data, note, print_json, print_table, printable, stdout
+from tokenlake.cli.console import AsJson, Data, note, print_json, print_table, printable, stdout
 from tokenlake.config.pipeline import json_schema
 from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
-from tokenlake.report.table import Table, label
+from tokenlake.report.table import Table, facts, label
 
 _INDENT = 2
 _VALUE_LINES = 2  # of a sample's value on the terminal
@@ -94,13 +91,25 @@ def _note(found: Inspection, tokenizer: str | None) -> None:
 
 
 def _print_page(found: Inspection, console: Console) -> None:
-    console.print(Text(printable(" ".join(found.source)), style="bold"))
-    console.print(Text(_summary(found)))
-    _print_splits(found, console)
+    console.print(Text(" ".join(found.source), style="bold"))
+    lines = [
+        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; sampled "
+        f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
+    ]
+    if found.configs:
+        lines.append(f"subsets: {', '.join(found.configs)}")
+    if found.splits:
+        told = (
+            f"{s.name} ({numbers.plural(s.files, 'file')}, {numbers.size(s.bytes)})" for s in found.splits
+        )
+        lines.append(f"splits: {', '.join(told)}")
+    console.print(Text("\n".join(lines)))
     for group in found.groups:
         console.print()
         _print_group(group, console)
-    _print_findings(found, console)
+    if found.findings:
+        console.print()
+        print_table(_findings(found), console)
     console.print()
     console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
     for line in found.proposal.splitlines():
@@ -108,36 +117,28 @@ def _print_page(found: Inspection, console: Console) -> None:
         console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
 
 
-def _summary(found: Inspection) -> str:
-    return (
-        f"{numbers.plural(found.files, 'file')}, {numbers.size(found.bytes)}; sampled "
-        f"{numbers.count(found.looked_into)}, read {numbers.size(found.bytes_read)}"
-    )
-
-
-def _print_splits(found: Inspection, console: Console) -> None:
-    if found.configs:
-        console.print(Text(printable(f"subsets: {', '.join(found.configs)}")))
-    if found.splits:
-        told = [
-            f"{s.name} ({numbers.plural(s.files, 'file')}, {numbers.size(s.bytes)})" for s in found.splits
-        ]
-        console.print(Text(printable(f"splits: {', '.join(told)}")))
+def _findings(found: Inspection) -> Table:
+    rows = [(each.file, each.what) for each in found.findings[:_FINDINGS]]
+    if (more := len(found.findings) - _FINDINGS) > 0:
+        rows.append(("...", f"{more:,} more: --json lists them all"))
+    return Table((label("file", ""), label("what", "")), tuple(rows), "Findings")
 
 
 def _print_group(group: Group, console: Console) -> None:
     formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
-    console.print(Text(printable(group.name), style="bold"), Text(NAMES[group.kind], style="cyan"))
+    console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
     size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {_rows(group)}"
     console.print(Text(size))
     if group.text is not None:
-        console.print(Text(printable(_about_texts(group, group.text))))
-    if group.features and group.has_columns:
-        console.print()
-        print_table(_columns(group), console)
+        console.print(Text(_about_texts(group, group.text)))
+    tables = [_columns(group)] if group.features and group.has_columns else []
+    limit = _VALUE_LINES * console.width if console.is_terminal else _PLAIN_CHARACTERS
     for index, record in enumerate(group.sample):
+        values = [(name, _value(value, limit)) for name, value in record.items()]
+        tables.append(facts(values, f"record {index + 1}"))
+    for table in tables:
         console.print()
-        _print_record(index, record, console)
+        print_table(table, console)
 
 
 def _about_texts(group: Group, text: TextStatistics) -> str:
@@ -163,14 +164,10 @@ def _columns(group: Group) -> Table:
 
 def _column(group: Group, feature: Feature) -> dict[str, Any]:
     found = next((each for each in group.mapping.mapped if each.column == feature.name), None)
-    how = ""
-    if found is not None:
+    how = "" if found is None else found.role
+    if found is not None and (found.how != "exact" or found.role != feature.name):
         close = f" {found.score:.2f}" if found.how == "fuzzy" else ""
-        how = (
-            found.role
-            if found.how == "exact" and found.role == feature.name
-            else f"{found.role} ({found.how}{close})"
-        )
+        how = f"{found.role} ({found.how}{close})"
     return {
         "name": feature.name,
         "type": feature.type,
@@ -179,46 +176,8 @@ def _column(group: Group, feature: Feature) -> dict[str, Any]:
     }
 
 
-def _print_record(index: int, record: Mapping[str, Any], console: Console) -> None:
-    console.print(Text(f"record {index + 1}", style="dim"))
-    names = [printable(name) for name in record]
-    width = min(max(map(len, names), default=0), console.width // 3)
-    room = max(20, console.width - _INDENT - width - 2)
-    for name, value in zip(names, record.values(), strict=True):
-        shown = _value(value, _VALUE_LINES * room - 8 if console.is_terminal else _PLAIN_CHARACTERS)
-        lines = textwrap.wrap(shown, room, break_on_hyphens=False) if console.is_terminal else [shown]
-        for at, line in enumerate(lines or [""]):
-            head = (name if at == 0 else "")[:width].ljust(width)
-            console.print(Text(f"{'':{_INDENT}}{head}  ", style="dim").append(line.rstrip(), style="not dim"))
-
-
 def _value(value: object, limit: int) -> str:
     """A value on one line; line ends are shown as such."""
     written = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False)
     flat = printable(written.replace("\n", "\u21b5").replace("\t", " "))
     return flat if len(flat) <= limit else f"{flat[: limit - 3]}..."
-
-
-def _print_findings(found: Inspection, console: Console) -> None:
-    if not found.findings:
-        return
-    console.print()
-    console.print(Text("Findings", style="bold"))
-    for finding in found.findings[:_FINDINGS]:
-        text = Text(printable(finding.file), style="red" if finding.fatal else "yellow")
-        what = (": " if finding.file else "") + finding.what
-        _print_indented(text.append(printable(what), style="default"), console)
-    more = len(found.findings) - _FINDINGS
-    if more > 0:
-        _print_indented(Text(f"and {more:,} more (--json lists them all)"), console)
-
-
-def _stripped(line: Text) -> Text:
-    line.rstrip()
-    return line
-
-
-def _print_indented(text: Text, console: Console) -> None:
-    lines = text.wrap(console, console.width - 2 * _INDENT) if console.is_terminal else [text]
-    for at, line in enumerate(lines):
-        console.print(Text(" " * (_INDENT if at == 0 else 2 * _INDENT)).append_text(_stripped(line)))

@@ -6,12 +6,22 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, final
 
 from rich.text import Text
 
-from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, with_store
-from tokenlake.cli.output import near, note, print_json, print_tables, stdout
+from tokenlake.cli.console import (
+    AsJson,
+    Config,
+    Overrides,
+    StoreUrl,
+    near,
+    note,
+    print_json,
+    print_tables,
+    stdout,
+    with_store,
+)
 from tokenlake.cli.progress import RunProgress
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -19,73 +29,178 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSo
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
-from tokenlake.etl.plan.mixture import MixForecast, rows_of
+from tokenlake.etl.plan.mixture import rows_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler, row_weights
 from tokenlake.report import numbers
+from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import STOPS, share, weights_in_words
-from tokenlake.report.plan import expected as expected_lengths
-from tokenlake.report.plan import policy as length_policy
-from tokenlake.report.table import Column, Table, facts, label, number
+from tokenlake.report.table import Table, facts, label, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 
-def about(value: float) -> str:
+def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
+    """Show what a run of this configuration would do, without writing anything.
+
+    Inputs are listed and hashed (hashes are cached), and tokenizers are loaded. The numbers of tokens and the size of
+    the output are estimates from a sample of each source.
+
+    If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
+    these tokens exist: how many rows of each source it reads, and how often.
+    """
+    whole = load_config(config, with_store(set_, store))
+    with RunProgress("planning") as progress:
+        if whole.is_text_build:
+            found: _TextPlan | _MixPlan = _plan_text("", whole, progress)
+        else:
+            found = _plan_mix(whole, progress)
+    if json:
+        print_json(found.to_json())
+        return 0
+    build = found.build
+    stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
+    print_tables(found.tables())
+    for line in found.notes():
+        note(line)
+    return 0
+
+
+def _about(value: float) -> str:
     """``~1.23 M``: a guess."""
     return f"~{numbers.short(value)}"
 
 
-COLUMNS: Final = (
+_COLUMNS: Final = (
     number("files"),
     number("units"),
     number("bytes", "size", numbers.size),
-    number("documents", "documents", about),
-    number("tokens", "tokens", about),
+    number("documents", "documents", _about),
+    number("tokens", "tokens", _about),
     label("long", "long documents"),
     label("tokenizer"),
 )
 """Of a source, after its name."""
 
 
-def plan_tables(made: Plan, expected: dict[str, Estimate]) -> list[Table]:
-    """What goes in, what becomes of long documents, what comes out."""
-    outcome = facts(_outcome(made, total(expected)), "Expected")
-    return [_source_table(made, expected), _policies(made, expected), outcome]
+@final
+@dataclass(frozen=True, slots=True)
+class _TextPlan:
+    """The plan of one build of texts.
 
+    Attributes:
+        source: of a mixture, whose tokens it makes; empty where it is all.
+        version: that it would end on where that is there already.
+        expected: of each source.
+    """
 
-def plan_as_json(made: Plan, expected: dict[str, Estimate]) -> dict[str, Any]:
-    """A plan of texts for programs."""
-    return {
-        "name": made.build.name,
-        "store": made.build.store,
-        "fingerprint": made.fingerprint,
-        "units": len(made.units),
-        "input_bytes": made.input_bytes,
-        "sources": _lines(made, expected),
-        "estimate": total(expected).to_json(),
-        "notes": list(made.notes),
-    }
+    source: str
+    version: int | None
+    plan: Plan
+    expected: dict[str, Estimate]
 
+    @property
+    def build(self) -> ResolvedBuild:
+        return self.plan.build
 
-def _lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
-    units = Counter(unit.source for unit in made.units)
-    files = Counter(file.source for file in made.inputs)
-    return [
-        {
-            "source": source.name,
-            "files": files[source.name],
-            "units": units[source.name],
-            "bytes": made.source_bytes[source.name],
-            "documents": expected[source.name].documents,
-            "tokens": expected[source.name].tokens,
-            "long_documents": _long_documents(source, expected[source.name]),
-            "tokenizer": source.tokenizer.name_or_path,
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.build.name,
+            "store": self.build.store,
+            "fingerprint": self.plan.fingerprint,
+            "units": len(self.plan.units),
+            "input_bytes": self.plan.input_bytes,
+            "sources": self._sources(),
+            "estimate": total(self.expected).to_json(),
+            "notes": list(self.plan.notes),
         }
-        for source in made.build.sources
-    ]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a record for each source, with the keys of :data:`_COLUMNS` and more."""
+        return [
+            line
+            | {
+                "dataset": self.build.name,
+                "state": "to be built" if self.version is None else f"v{self.version} exists",
+                "long": lengths.policy(source.tokenizer),
+                "tokenizer": near(line["tokenizer"]),
+            }
+            for line, source in zip(self._sources(), self.build.sources, strict=True)
+        ]
+
+    def tables(self) -> list[Table]:
+        """What goes in, what becomes of long documents, what comes out."""
+        policies = [(source.name, self._policy(source)) for source in self.build.sources]
+        return [
+            Table.of([label("source"), *_COLUMNS], self.lines(), "Inputs"),
+            facts(policies, "Long documents"),
+            facts(self._outcome(), "Expected"),
+        ]
+
+    def notes(self) -> list[str]:
+        name = f"{self.source}: " if self.source else ""
+        return [f"note: {name}{line}" for line in self.plan.notes]
+
+    def _sources(self) -> list[dict[str, Any]]:
+        units = Counter(unit.source for unit in self.plan.units)
+        files = Counter(file.source for file in self.plan.inputs)
+        return [
+            {
+                "source": source.name,
+                "files": files[source.name],
+                "units": units[source.name],
+                "bytes": self.plan.source_bytes[source.name],
+                "documents": self.expected[source.name].documents,
+                "tokens": self.expected[source.name].tokens,
+                "long_documents": _long_documents(source, self.expected[source.name]),
+                "tokenizer": source.tokenizer.name_or_path,
+            }
+            for source in self.build.sources
+        ]
+
+    def _policy(self, source: ResolvedSource) -> str:
+        about = self.expected[source.name]
+        return lengths.expected(
+            source.tokenizer,
+            about.documents,
+            about.long_documents,
+            about.tokens + about.dropped_tokens,
+            about.dropped_tokens,
+            masked=source.texts.masked,
+        )
+
+    def _outcome(self) -> list[tuple[str, str]]:
+        build, pack, whole = self.build, self.build.pack, total(self.expected)
+        splits = {name: part for source in build.sources for name, part in source.splits}
+        exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in self.plan.units)
+        rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+        if (preference := build.preference) is not None:
+            rows = (
+                f"{_about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
+            )
+        files = f"{'' if exact else 'at most '}{numbers.plural(whole.files, 'file')}"
+        units = numbers.plural(len(self.plan.units), "unit")
+        return [
+            ("tokens", _about(whole.tokens)),
+            ("sequences" if pack else "rows", rows),
+            ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
+            ("output", f"~{numbers.size(whole.output_bytes)} in {files}"),
+            ("units", f"{units} of {numbers.size(build.unit_size)} or less"),
+            ("fingerprint", self.plan.fingerprint),
+        ]
+
+
+def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _TextPlan:
+    made = plan_build(config, progress)
+    progress.say_now(f"estimating {source} from a sample".replace("  ", " "))
+    return _TextPlan(source, _committed(made), made, estimate(made))
+
+
+def _committed(made: Plan) -> int | None:
+    """Return the version that a plan would end on, where it is there already."""
+    return Catalog(open_store(made.store)).committed(made.build.name, made.fingerprint)
 
 
 def _long_documents(source: ResolvedSource, expected: Estimate) -> dict[str, Any]:
@@ -101,308 +216,193 @@ def _long_documents(source: ResolvedSource, expected: Estimate) -> dict[str, Any
     }
 
 
-def _policies(made: Plan, expected: dict[str, Estimate]) -> Table:
-    pairs = [(source.name, _policy(source, expected[source.name])) for source in made.build.sources]
-    return facts(pairs, "Long documents")
-
-
-def _policy(source: ResolvedSource, about: Estimate) -> str:
-    drawn = about.tokens + about.dropped_tokens
-    return expected_lengths(
-        source.tokenizer,
-        about.documents,
-        about.long_documents,
-        drawn,
-        about.dropped_tokens,
-        masked=source.texts.masked,
-    )
-
-
-def source_lines(made: Plan, expected: dict[str, Estimate]) -> list[dict[str, Any]]:
-    """Return a record for each source, with the keys of :data:`COLUMNS` and more."""
-    return [
-        line
-        | {
-            "long": length_policy(made.source(line["source"]).tokenizer),
-            "tokenizer": near(line["tokenizer"]),
-        }
-        for line in _lines(made, expected)
-    ]
-
-
-def _source_table(made: Plan, expected: dict[str, Estimate]) -> Table:
-    return Table.of([label("source"), *COLUMNS], source_lines(made, expected), "Inputs")
-
-
-def _outcome(made: Plan, whole: Estimate) -> list[tuple[str, str]]:
-    pack = made.build.pack
-    splits = {name: part for source in made.build.sources for name, part in source.splits}
-    exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in made.units)
-    files = numbers.plural(whole.files, "file")
-    rows = f"{about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
-    if (preference := made.build.preference) is not None:
-        rows = f"{about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
-    return [
-        ("tokens", about(whole.tokens)),
-        ("sequences" if pack else "rows", rows),
-        ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
-        ("output", f"~{numbers.size(whole.output_bytes)} in {'' if exact else 'at most '}{files}"),
-        (
-            "units",
-            f"{numbers.plural(len(made.units), 'unit')} of {numbers.size(made.build.unit_size)} or less",
-        ),
-        ("fingerprint", made.fingerprint),
-    ]
-
-
+@final
 @dataclass(frozen=True, slots=True)
-class Amount:
-    """How much there is of a source, or is drawn of it."""
+class _MixPlan:
+    """The plans of all builds that a mixture is, the last one's as far as it can be known.
 
-    rows: int
-    tokens: int
+    Attributes:
+        build: the last one, as it is asked for.
+        tokens: of each source that is text.
+        mixed: None while some of these tokens are not there.
+    """
+
+    build: ResolvedBuild
+    tokens: list[_TextPlan]
+    mixed: Plan | None
+
+    def to_json(self) -> dict[str, Any]:
+        mixed = self.mixed
+        steps = [{"source": each.source, "version": each.version} | each.to_json() for each in self.tokens]
+        found: dict[str, Any] = {"name": self.build.name, "store": self.build.store, "steps": steps}
+        if mixed is None:
+            return found | {"mixture": None, "guess": self._guess()}
+        mixture = {
+            "version": _committed(mixed),
+            "fingerprint": mixed.fingerprint,
+            "units": len(mixed.units),
+            "input_bytes": mixed.input_bytes,
+            "estimate": None if mixed.forecast is None else mixed.forecast.to_json(),
+            "notes": list(mixed.notes),
+        }
+        return found | {"mixture": mixture}
+
+    def notes(self) -> list[str]:
+        found = [line for each in self.tokens for line in each.notes()]
+        if self.mixed is not None:
+            return found + [f"note: {line}" for line in self.mixed.notes]
+        absent = ", ".join(each.source for each in self.tokens if each.version is None)
+        return [
+            *found,
+            f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
+        ]
+
+    def tables(self) -> list[Table]:
+        columns = [label("source"), label("dataset"), label("state"), *_COLUMNS]
+        lines = [line for each in self.tokens for line in each.lines()]
+        first = [Table.of(columns, lines, "Tokens first")] if lines else []
+        return first + (self._foreseen() if self.mixed is None else self._mixed(self.mixed))
+
+    def _foreseen(self) -> list[Table]:
+        """What is known of a mixture before its parents are there."""
+        mixture, pack = self.build.mixture, self.build.pack
+        if mixture is None:
+            return []
+        packed = [("packed", _packed(self.build))] if pack else []
+        told = facts([("weights", _asked(mixture)), ("end", _end(mixture)), *packed], "Expected")
+        guess = self._guess()
+        return [_mixture_table(guess), told] if guess else [told]
+
+    def _mixed(self, mixed: Plan) -> list[Table]:
+        version, mixture, forecast = _committed(mixed), self.build.mixture, mixed.forecast
+        units = f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to read"
+        about_units = [
+            ("units", units),
+            ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
+            ("fingerprint", mixed.fingerprint),
+        ]
+        if forecast is None or mixture is None:
+            parents = ", ".join(parent.reference for parent in mixed.parents)
+            packed = [("rows", _packed(self.build))] if self.build.pack else []
+            return [facts([("from", parents), *packed, *about_units], "Expected")]
+        level, rows = forecast.level, numbers.count(forecast.sequences)
+        records = [
+            one
+            | {"source": name, "asked": one["asked"] if one["asked_tokens"] is None else one["asked_tokens"]}
+            for name, one in forecast.to_json()["sources"].items()
+        ]
+        lanes = numbers.plural(forecast.lanes, "lane")
+        outcome = [
+            ("tokens", _about(forecast.tokens)),
+            (
+                "rows",
+                f"{_about(forecast.sequences)} {_packed(self.build)}"
+                if self.build.pack
+                else f"{rows} {level}",
+            ),
+            ("weights", _asked(mixture)),
+            ("end", f"after {numbers.count(forecast.rows)} {level}; {STOPS[mixture.stop]}"),
+            ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
+        ]
+        return [_mixture_table(records, mixture.weights_by), facts([*outcome, *about_units], "Expected")]
+
+    def _guess(self) -> list[dict[str, Any]]:
+        """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
+        there = {parent.name: (0, 0) for parent in self.build.parents}
+        there |= {each.source: self._amount(each) for each in self.tokens}
+        if self.build.mixture is None or not all(rows and tokens for rows, tokens in there.values()):
+            return []
+        try:
+            drawn = _guess_drawn(self.build.mixture, there, append_eos=self.build.pack is not None)
+        except ConfigError:
+            # Such as too few tokens for `total_tokens`: by a guess alone a plan must not be refused.
+            return []
+        return [
+            {
+                "source": name,
+                "rows": rows,
+                "tokens": tokens,
+                "drawn_rows": drawn[name],
+                "drawn_tokens": round(Fraction(drawn[name] * tokens, rows)),
+                "epochs": drawn[name] / rows,
+            }
+            for name, (rows, tokens) in there.items()
+        ]
+
+    def _amount(self, tokens: _TextPlan) -> tuple[int, int]:
+        """About how many rows and tokens there will be in the split that is mixed."""
+        split = next(parent.split for parent in self.build.parents if parent.name == tokens.source)
+        part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
+        expected = tokens.expected[tokens.source]
+        return round(expected.documents * part), round(expected.tokens * part)
 
 
-def guess_drawn(asked: ResolvedMixture, there: Mapping[str, Amount], append_eos: bool) -> dict[str, Amount]:
-    """Return what a mixture of documents would draw of each source.
+def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
+    steps = first_steps(config)
+    # What is wrong with the last step is said before inputs are read for the first.
+    asked = foreseen(config)
+    tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
+    there = {each.source: each.version for each in tokens if each.version is not None}
+    mixed = None
+    if len(there) == len(steps):
+        progress.say_now("planning the mixture")
+        mixed = plan_build(last_step(config, there), progress)
+    return _MixPlan(asked, tokens, mixed)
+
+
+def _guess_drawn(
+    asked: ResolvedMixture, there: Mapping[str, tuple[int, int]], append_eos: bool
+) -> dict[str, int]:
+    """Return how many rows a mixture of documents would draw of each source.
 
     The counts are those of one lane; more lanes change them by a few rows.
 
     Args:
-        there: about how much of each source there is, at least a row and a token, in configuration order.
+        there: about how many rows and tokens of each source there are, at least one, in configuration order.
         append_eos: whether packing adds a token to each document.
 
     Raises:
         ConfigError: there is no such mixture of so much.
     """
+    means = {name: tokens / rows for name, (rows, tokens) in there.items()}
+    points: list[dict[str, object]] = []
+    for step, asked_weights in asked.points:
+        weights = {name: float(asked_weights.get(name, 0.0)) for name in there}
+        by_row = row_weights(weights, means) if asked.weights_by == "tokens" else weights
+        points.append({"step": step, "weights": by_row})
     mixture = SourceMixture(
-        {name: amount.rows for name, amount in there.items()},
-        WeightScheduler(_points(asked, there), asked.interpolation),
+        {name: rows for name, (rows, _) in there.items()},
+        WeightScheduler(points, asked.interpolation),
         batch_size=asked.batch_size,
         block_size=asked.block_size,
         step_rows=asked.step_rows,
         seed=asked.seed,
         stop=asked.stop,
     )
-    per_row = [Fraction(amount.tokens, amount.rows) + append_eos for amount in there.values()]
-    rows = rows_of(asked, mixture, sum(amount.rows for amount in there.values()), per_row, None)
-    drawn = map(int, mixture.drawn_before(rows if mixture.rows is None else min(rows, mixture.rows)))
-    return {
-        name: Amount(many, round(Fraction(many * amount.tokens, amount.rows)))
-        for many, (name, amount) in zip(drawn, there.items(), strict=True)
-    }
+    per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
+    wanted = rows_of(asked, mixture, sum(rows for rows, _ in there.values()), per_row, None)
+    drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
+    return dict(zip(there, map(int, drawn), strict=True))
 
 
-def _points(asked: ResolvedMixture, there: Mapping[str, Amount]) -> list[dict[str, object]]:
-    means = {name: amount.tokens / amount.rows for name, amount in there.items()}
-    points = [
-        (step, {name: float(weights.get(name, 0.0)) for name in there}) for step, weights in asked.points
+def _mixture_table(records: list[dict[str, Any]], weights_by: str | None = None) -> Table:
+    """What is drawn of each source; without `weights_by` it is a guess."""
+    parents = (
+        [label("parent", "from"), number("asked", f"weight by {weights_by}", share)] if weights_by else []
+    )
+    unread = [number("unread_rows", "never drawn")] if weights_by else []
+    counted, mark = (numbers.count, "") if weights_by else (_about, "~")
+    columns = [
+        label("source"),
+        *parents,
+        number("epochs", "epochs", lambda value: f"{mark}{value:.2f}"),
+        number("rows", "rows available", counted),
+        number("drawn_rows", "rows drawn", counted),
+        *unread,
+        number("tokens", "tokens available", counted),
+        number("drawn_tokens", "tokens drawn", _about),
     ]
-    if asked.weights_by == "tokens":
-        points = [(step, row_weights(weights, means)) for step, weights in points]
-    return [{"step": step, "weights": weights} for step, weights in points]
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """The tokens of a source that is text: a plan, and the version that it would end on where that is there."""
-
-    source: str
-    version: int | None
-    plan: Plan
-    expected: dict[str, Estimate]
-
-
-def plan_steps(config: PipelineConfig, json: bool) -> int:
-    """Print the plans of all builds that `config` is, the last one's as far as it can be known."""
-    steps = first_steps(config)
-    # What is wrong with the last step is said before inputs are read for the first.
-    asked = foreseen(config)
-    with RunProgress("planning") as progress:
-        tokens = [_tokens(source, step, progress) for source, step in steps.items()]
-        there = {each.source: each.version for each in tokens if each.version is not None}
-        mixed = None
-        if len(there) == len(steps):
-            progress.say_now("planning the mixture")
-            mixed = plan_build(last_step(config, there), progress)
-    if json:
-        print_json(_as_json(asked, tokens, mixed))
-        return 0
-    stdout().print(Text.assemble((asked.name, "bold"), f" into {near(asked.store)}\n"))
-    tables = [_tokens_table(tokens)] if tokens else []
-    print_tables(tables + (_waiting(asked, tokens) if mixed is None else _mixed(asked, mixed)))
-    for line in _notes(tokens, mixed):
-        note(line)
-    return 0
-
-
-def _tokens(source: str, config: PipelineConfig, progress: RunProgress) -> _Tokens:
-    made = plan_build(config, progress)
-    version = Catalog(open_store(made.store)).committed(made.build.name, made.fingerprint)
-    progress.say_now(f"estimating {source} from a sample")
-    return _Tokens(source, version, made, estimate(made))
-
-
-def _as_json(asked: ResolvedBuild, tokens: list[_Tokens], mixed: Plan | None) -> dict[str, Any]:
-    steps = [
-        {"source": each.source, "version": each.version} | plan_as_json(each.plan, each.expected)
-        for each in tokens
-    ]
-    return {
-        "name": asked.name,
-        "store": asked.store,
-        "steps": steps,
-        "mixture": None if mixed is None else _mixture_as_json(mixed),
-        **({"guess": _guess(asked, tokens)} if mixed is None else {}),
-    }
-
-
-def _mixture_as_json(mixed: Plan) -> dict[str, Any]:
-    return {
-        "version": _version(mixed),
-        "fingerprint": mixed.fingerprint,
-        "units": len(mixed.units),
-        "input_bytes": mixed.input_bytes,
-        "estimate": None if mixed.forecast is None else mixed.forecast.to_json(),
-        "notes": list(mixed.notes),
-    }
-
-
-def _version(mixed: Plan) -> int | None:
-    return Catalog(open_store(mixed.store)).committed(mixed.build.name, mixed.fingerprint)
-
-
-def _notes(tokens: list[_Tokens], mixed: Plan | None) -> list[str]:
-    notes = [f"note: {each.source}: {line}" for each in tokens for line in each.plan.notes]
-    if mixed is not None:
-        return notes + [f"note: {line}" for line in mixed.notes]
-    absent = ", ".join(each.source for each in tokens if each.version is None)
-    return [
-        *notes,
-        f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
-    ]
-
-
-def _tokens_table(tokens: list[_Tokens]) -> Table:
-    columns = [label("source"), label("dataset"), label("state"), *COLUMNS]
-    lines = [
-        line | {"dataset": each.plan.build.name, "state": _state(each.version)}
-        for each in tokens
-        for line in source_lines(each.plan, each.expected)
-    ]
-    return Table.of(columns, lines, "Tokens first")
-
-
-def _state(version: int | None) -> str:
-    return "to be built" if version is None else f"v{version} exists"
-
-
-def _waiting(asked: ResolvedBuild, tokens: list[_Tokens]) -> list[Table]:
-    """What is known of a mixture before its parents are there."""
-    if asked.mixture is None:
-        return []
-    packed = [("packed", _packed(asked))] if asked.pack else []
-    told = facts([("weights", _asked(asked.mixture)), ("end", _end(asked.mixture)), *packed], "Expected")
-    guess = _guess(asked, tokens)
-    return [Table.of([label("source"), *_GUESSED], guess, "Mixture"), told] if guess else [told]
-
-
-def _guess(asked: ResolvedBuild, tokens: list[_Tokens]) -> list[dict[str, Any]]:
-    """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
-    amounts = {each.source: _amount(asked, each) for each in tokens}
-    there = {parent.name: amounts.get(parent.name, Amount(0, 0)) for parent in asked.parents}
-    if asked.mixture is None or not all(amount.rows and amount.tokens for amount in there.values()):
-        return []
-    try:
-        drawn = guess_drawn(asked.mixture, there, append_eos=asked.pack is not None)
-    except ConfigError:
-        # Such as too few tokens for `total_tokens`: by a guess alone a plan must not be refused.
-        return []
-    return [
-        {
-            "source": name,
-            "rows": amount.rows,
-            "tokens": amount.tokens,
-            "drawn_rows": drawn[name].rows,
-            "drawn_tokens": drawn[name].tokens,
-            "epochs": drawn[name].rows / amount.rows,
-        }
-        for name, amount in there.items()
-    ]
-
-
-def _amount(asked: ResolvedBuild, tokens: _Tokens) -> Amount:
-    """About how much there will be in the split that is mixed."""
-    split = next(parent.split for parent in asked.parents if parent.name == tokens.source)
-    part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
-    expected = tokens.expected[tokens.source]
-    return Amount(round(expected.documents * part), round(expected.tokens * part))
-
-
-def _mixed(asked: ResolvedBuild, mixed: Plan) -> list[Table]:
-    version = _version(mixed)
-    about_units = [
-        (
-            "units",
-            f"{numbers.plural(len(mixed.units), 'unit')}, {numbers.size(mixed.input_bytes)} to read",
-        ),
-        ("version", "to be built" if version is None else f"v{version} exists, nothing to do"),
-        ("fingerprint", mixed.fingerprint),
-    ]
-    if mixed.forecast is None or asked.mixture is None:
-        parents = ", ".join(parent.reference for parent in mixed.parents)
-        packed = [("rows", _packed(asked))] if asked.pack else []
-        return [facts([("from", parents), *packed, *about_units], "Expected")]
-    return [
-        _forecast_table(mixed.forecast, asked.mixture.weights_by),
-        facts([*_expected(asked, asked.mixture, mixed.forecast), *about_units], "Expected"),
-    ]
-
-
-def _expected(asked: ResolvedBuild, mixture: ResolvedMixture, forecast: MixForecast) -> list[tuple[str, str]]:
-    sequences = numbers.count(forecast.sequences) if asked.pack is None else about(forecast.sequences)
-    return [
-        ("tokens", about(forecast.tokens)),
-        ("rows", f"{sequences} {_packed(asked) if asked.pack else forecast.level}"),
-        ("weights", _asked(mixture)),
-        ("end", f"after {numbers.count(forecast.rows)} {forecast.level}; {STOPS[mixture.stop]}"),
-        (
-            "order",
-            f"{numbers.plural(forecast.lanes, 'lane')}, batches of {numbers.count(forecast.batch_size)}",
-        ),
-    ]
-
-
-def _forecast_table(forecast: MixForecast, weights_by: str) -> Table:
-    asked = number("asked", f"weight by {weights_by}", share)
-    records: list[Mapping[str, Any]] = [
-        {
-            **one,
-            "source": name,
-            "asked": one["asked"] if one["asked_tokens"] is None else one["asked_tokens"],
-        }
-        for name, one in forecast.to_json()["sources"].items()
-    ]
-    return Table.of([label("source"), label("parent", "from"), asked, *_FORECAST], records, "Mixture")
-
-
-_FORECAST: Final[tuple[Column, ...]] = (
-    number("epochs", "epochs", lambda value: f"{value:.2f}"),
-    number("rows", "rows available"),
-    number("drawn_rows", "rows drawn"),
-    number("unread_rows", "never drawn"),
-    number("tokens", "tokens available"),
-    number("drawn_tokens", "tokens drawn", about),
-)
-
-
-_GUESSED: Final[tuple[Column, ...]] = (
-    number("epochs", "epochs", lambda value: f"~{value:.2f}"),
-    number("rows", "rows available", about),
-    number("drawn_rows", "rows drawn", about),
-    number("tokens", "tokens available", about),
-    number("drawn_tokens", "tokens drawn", about),
-)
+    return Table.of(columns, records, "Mixture")
 
 
 def _asked(mixture: ResolvedMixture) -> str:
@@ -424,29 +424,3 @@ def _end(mixture: ResolvedMixture) -> str:
 def _packed(asked: ResolvedBuild) -> str:
     assert asked.pack is not None
     return f"of {numbers.count(asked.pack.seq_length)} tokens, {asked.pack.strategy}"
-
-
-def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
-    """Show what a run of this configuration would do, without writing anything.
-
-    Inputs are listed and hashed (hashes are cached), and tokenizers are loaded. The numbers of tokens and the size of
-    the output are estimates from a sample of each source.
-
-    If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
-    these tokens exist: how many rows of each source it reads, and how often.
-    """
-    whole = load_config(config, with_store(set_, store))
-    if not whole.is_text_build:
-        return plan_steps(whole, json)
-    with RunProgress("planning") as progress:
-        made = plan_build(whole, progress)
-        progress.say_now("estimating from a sample")
-        expected = estimate(made)
-    if json:
-        print_json(plan_as_json(made, expected))
-        return 0
-    stdout().print(Text.assemble((made.build.name, "bold"), f" into {near(made.build.store)}\n"))
-    print_tables(plan_tables(made, expected))
-    for line in made.notes:
-        note(f"note: {line}")
-    return 0

@@ -1,39 +1,35 @@
-"""Progress of a run on stderr: bars on a terminal, a line now and then elsewhere; and the sums it shows."""
+"""Progress of a run on stderr: bars on a terminal, a line now and then elsewhere; and on stdout what it came to."""
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
-from tokenlake.cli.output import near, printable, stderr
-from tokenlake.etl.events import (
-    BuildPlanned,
-    BuildStep,
-    EngineChosen,
-    EngineCondemned,
-    Event,
-    Listed,
-    Planning,
-    UnitFinished,
-    UnitProgress,
-    UnitRetried,
-    UnitStarted,
-)
-from tokenlake.report import numbers
+from tokenlake.cli.console import emit, near, print_tables, printable, stderr, stdout
+from tokenlake.config.stores import default_store
+from tokenlake.etl import events
+from tokenlake.report import dataset, numbers
+from tokenlake.report.mixture import mixture_table
 from tokenlake.report.plan import planning_line
+from tokenlake.report.table import Table, facts, label, listed, number
 from tokenlake.store.ledger import MIXED
+
+if TYPE_CHECKING:
+    from tokenlake.etl.runner import BuildResult
 
 
 @final
@@ -95,22 +91,22 @@ class RunTally:
         """Input bytes worked on in this run."""
         return sum(source.built for source in self.sources.values())
 
-    def add(self, event: Event) -> None:
+    def add(self, event: events.Event) -> None:
         """Count one event."""
         match event:
-            case BuildPlanned():
+            case events.BuildPlanned():
                 self.dataset, self.version, self.pending = event.dataset, event.version, event.pending
                 self.units = event.units
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
-            case UnitStarted():
+            case events.UnitStarted():
                 self.began = self.clock() if self.began is None else self.began
-            case UnitProgress():
+            case events.UnitProgress():
                 self._move(event.source, event.bytes, built=True)
                 self.documents += event.documents
                 self.tokens += event.tokens
-            case UnitRetried():
+            case events.UnitRetried():
                 self._move(event.source, -event.progressed, built=True)
-            case UnitFinished():
+            case events.UnitFinished():
                 self._finish(event)
             case _:
                 pass
@@ -125,7 +121,7 @@ class RunTally:
         """Seconds until the end at the speed so far; None before there is one."""
         return self.seconds() * (self.total - self.done) / self.built if self.built > 0 else None
 
-    def _finish(self, event: UnitFinished) -> None:
+    def _finish(self, event: events.UnitFinished) -> None:
         self.finished += 1
         account = event.record.account
         self.written += account.content_packed + account.bos + account.eos
@@ -186,10 +182,10 @@ class RunProgress:
         """Of the build that goes on, or was the last."""
         return self.tallies[-1]
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Count an event and show what a person should see of it."""
         with self._lock:
-            if isinstance(event, BuildStep):
+            if isinstance(event, events.BuildStep):
                 begun = [tally for tally in self.tallies if tally.dataset]
                 self.tallies = [*begun, RunTally(event.what, event.number, event.of)]
             self.tally.add(event)
@@ -199,31 +195,31 @@ class RunProgress:
         """Say what is being done now, on a terminal only."""
         self._spinner.update(text=Text(what))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         match event:
-            case BuildStep():
+            case events.BuildStep():
                 self._spinner.update(text=Text(f"{_step(self.tally)}: planning"))
                 self._say(_step(self.tally))
-            case Planning():
+            case events.Planning():
                 self._tell_planning(event)
-            case Listed():
+            case events.Listed():
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self._spinner.update(text=Text(f"planning: {event.source}, {listed}"))
-            case BuildPlanned():
+            case events.BuildPlanned():
                 self._spinner.update(text=Text("starting"))
                 self._say(_planned(event))
-            case EngineChosen():
+            case events.EngineChosen():
                 self._tell_engine(event)
-            case UnitRetried():
+            case events.UnitRetried():
                 self._say(f"unit {event.unit} ({_shown(event.source)}) is retried after: {event.error}")
-            case EngineCondemned():
+            case events.EngineCondemned():
                 self._say(f"engine {event.engine} is not exact; its units are rebuilt: {event.reason}")
-            case UnitFinished() | UnitProgress() if self._live is None:
+            case events.UnitFinished() | events.UnitProgress() if self._live is None:
                 self._now_and_then()
             case _:
                 pass
 
-    def _tell_planning(self, event: Planning) -> None:
+    def _tell_planning(self, event: events.Planning) -> None:
         """On a terminal at once; in a log after half a second, and then every few seconds."""
         line = planning_line(*astuple(event))
         self._spinner.update(text=Text(f"planning: {line}"))
@@ -232,7 +228,7 @@ class RunProgress:
             self._next_plan_line = now + _PLAN_LINE_EVERY
             self._say(f"planning: {line}")
 
-    def _tell_engine(self, event: EngineChosen) -> None:
+    def _tell_engine(self, event: events.EngineChosen) -> None:
         """Once for each tokenizer: every source of it is probed with its own texts."""
         if (event.tokenizer, event.engine) not in self._engines:
             self._engines.add((event.tokenizer, event.engine))
@@ -252,7 +248,7 @@ class RunProgress:
         """What `Live` draws several times a second."""
         if self.tally.began is None:
             return self._spinner
-        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid = Grid.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
         grid.add_column(no_wrap=True)
         for _ in range(3):
@@ -276,7 +272,7 @@ def _shown(source: str) -> str:
     return "all sources" if source == MIXED else source
 
 
-def _planned(event: BuildPlanned) -> str:
+def _planned(event: events.BuildPlanned) -> str:
     """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already built``."""
     there = event.units - event.pending
     what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"
@@ -312,37 +308,40 @@ class Counter:
     """Bytes worked through, of a total that may come to be known only later; thread-safe.
 
     Args:
-        tell: is called when that changed.
+        what: is being done.
+        lines: where a line is printed now and then; None: whoever made it asks for :meth:`line`.
     """
 
-    def __init__(self, tell: Callable[[], None] | None = None) -> None:
-        self._lock, self._tell = threading.Lock(), tell
+    def __init__(self, what: str, lines: Console | None = None) -> None:
+        self._what, self._console, self._lock = what, lines, threading.Lock()
         self._began = time.monotonic()
+        self._next_line = self._began + _LINE_EVERY
         self.done, self.total = 0, 0
 
     def add(self, more: int) -> None:
         """Count more bytes."""
         with self._lock:
             self.done += more
-        self._told()
+            self._tell()
 
     def set(self, done: int, total: int) -> None:
         """Say how far it is."""
         with self._lock:
             self.done, self.total = done, total
-        self._told()
+            self._tell()
 
-    def line(self, what: str) -> str:
+    def line(self) -> str:
         """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
         seconds = time.monotonic() - self._began
         if seconds < _QUIET:
             return ""
         of = f" of {numbers.size(self.total)}" if self.total else ""
-        return f"{what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
+        return f"{self._what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
 
-    def _told(self) -> None:
-        if self._tell is not None:
-            self._tell()
+    def _tell(self) -> None:
+        if self._console is not None and (now := time.monotonic()) >= self._next_line:
+            self._next_line = now + _LINE_EVERY
+            self._console.print(Text(self.line()))
 
 
 @contextmanager
@@ -350,26 +349,118 @@ def counting(what: str) -> Generator[Counter]:
     """Show bytes being worked through, when it takes a while: on a terminal as they are, elsewhere by lines."""
     console = stderr()
     if not console.is_terminal:
-        yield _counting_lines(what, console)
+        yield Counter(what, console)
         return
-    counter = Counter()
-    with Live(console=console, get_renderable=lambda: Text(counter.line(what), style="dim"), transient=True):
+    counter = Counter(what)
+    with Live(console=console, get_renderable=lambda: Text(counter.line(), style="dim"), transient=True):
         yield counter
 
 
-def _counting_lines(what: str, console: Console) -> Counter:
-    lock, next_line = threading.Lock(), time.monotonic() + _LINE_EVERY
+def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) -> None:
+    """Print a finished run on stdout, for people or as JSON.
 
-    def tell() -> None:
-        nonlocal next_line
-        now = time.monotonic()
-        if now < next_line:
-            return
-        with lock:
-            if now < next_line:
-                return
-            next_line = now + _LINE_EVERY
-        console.print(Text(counter.line(what)))
+    Args:
+        tallies: of each build that it was, the result's own last.
+    """
+    emit(_as_json(result, tallies), json, lambda: _print(result, tallies))
 
-    counter = Counter(tell)
-    return counter
+
+def _as_json(result: BuildResult, tallies: Sequence[RunTally]) -> dict[str, Any]:
+    manifest = result.manifest
+    return {
+        "dataset": result.dataset,
+        "version": result.version,
+        "path": result.path,
+        "status": result.status,
+        "units": {
+            "built": result.units_built,
+            "resumed": result.units_resumed,
+            "reused": result.units_reused,
+        },
+        "seconds": round(result.seconds, 3),
+        "input_bytes_built": tallies[-1].built,
+        "totals": asdict(manifest.totals),
+        "account": manifest.account.to_json(),
+        "fingerprint": manifest.fingerprint,
+        "notes": list(result.notes),
+        **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
+        **({"steps": _steps(tallies).records()} if len(tallies) > 1 else {}),
+    }
+
+
+def _steps(tallies: Sequence[RunTally]) -> Table:
+    columns = [
+        label("what", "step"),
+        label("dataset"),
+        number("version", "version", lambda version: f"v{version}"),
+        number("units"),
+        number("built", "built now"),
+        number("written", "tokens"),
+        number("seconds", "time", numbers.duration),
+    ]
+    records = [
+        {
+            **{name: getattr(tally, name) for name in ("what", "dataset", "version", "units")},
+            "built": tally.pending,
+            # Of a version that was there nobody counted.
+            "written": tally.written or None,
+            "seconds": round(tally.seconds(), 3),
+        }
+        for tally in tallies
+    ]
+    return Table.of(columns, records, "Steps")
+
+
+def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
+    manifest, console = result.manifest, stdout()
+    name = (f"{result.dataset} v{result.version}", "bold")
+    console.print(Text.assemble(name, f" {_outcome(result)}\n"))
+    work = ("work", _work(result, tallies[-1]))
+    tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path))])]
+    if len(tallies) > 1:
+        tables.append(_steps(tallies))
+    if manifest.mixture is not None:
+        tables.append(mixture_table(manifest.mixture))
+    tables.append(dataset.account_table(manifest))
+    if notes := [*dataset.remarks(manifest.account), *result.notes]:
+        tables.append(listed(notes, "Notes"))
+    print_tables(tables)
+    console.print(Text("\nNext", style="bold"))
+    for command in _next(result):
+        console.print(Text(command), soft_wrap=True)  # a wrapped command could not be copied
+
+
+def _outcome(result: BuildResult) -> str:
+    if result.status == "exists":
+        return "exists already with the same inputs and settings: nothing to do"
+    return "committed, after resuming an earlier run" if result.status == "resumed" else "committed"
+
+
+def _work(result: BuildResult, tally: RunTally) -> str:
+    if not result.units_built:
+        return f"none, {numbers.duration(result.seconds)}"
+    others = [
+        f", {numbers.plural(number, 'unit')} {how}"
+        for number, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused"))
+        if number
+    ]
+    seconds = tally.seconds()
+    speed = (
+        f"{numbers.size(tally.built)} in {numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
+    )
+    units = f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}"
+    return f"{units}: {speed}; {numbers.duration(result.seconds)} in all"
+
+
+def _next(result: BuildResult) -> list[str]:
+    """Commands that work as printed, from this folder."""
+    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    usual = Path(default_store()).expanduser().resolve() == Path(root)
+    store = "" if usual else f" --store {shlex.quote(near(root))}"
+    name = result.dataset
+    question = shlex.quote(f'from "{name}/documents" limit 5')
+    return [
+        f"tokenlake peek {name} -n 2{store}",
+        f"tokenlake sql {question}{store}",
+        f"tokenlake verify {name}{store}",
+    ]

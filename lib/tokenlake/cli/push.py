@@ -8,16 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.cli.options import AsJson, Name, StoreUrl, store_url
-from tokenlake.cli.output import emit, note, stdout
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, stdout
 from tokenlake.cli.progress import counting
+from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.publish.push import SCANNED_ROWS, PushReport
-from tokenlake.publish.push import push as publish
-from tokenlake.publish.repository import HubTarget
+from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.report import numbers
-from tokenlake.store.address import open_read_store
-from tokenlake.store.catalog import Catalog
 
 _SHOWN = 5
 
@@ -63,19 +59,17 @@ def push(
     """
     if scan_data < 0:
         raise ConfigError(f"--scan-data is a number of rows, 0 or more; got {scan_data}")
-    target = HubTarget(repo, revision, _token(token_env))
-    found = open_read_store(store_url(store))
-    dataset, version = Catalog(found).resolve(name)
     with counting("pushing") as counter:
-        report = publish(
-            found,
-            dataset,
-            version,
-            target,
+        report = push_to_hub(
+            store or default_store(),
+            repo,
+            name=name,
             public=public,
+            revision=revision,
             message=message,
+            token=_token(token_env),
             dry_run=dry_run,
-            scanned_rows=scan_data,
+            scan_data=scan_data,
             strict=strict,
             on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )

@@ -7,9 +7,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.cli.options import AsJson, Name, Overrides, StoreUrl, Workers, store_url
-from tokenlake.cli.output import emit, note, print_tables, stdout
+from tokenlake.cli.console import (
+    AsJson,
+    Name,
+    Overrides,
+    StoreUrl,
+    Workers,
+    emit,
+    note,
+    print_tables,
+    stdout,
+)
 from tokenlake.cli.progress import counting
+from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairProgress, RepairReport
 from tokenlake.integrity.repair import repair as repair_version
@@ -49,7 +59,7 @@ def repair(
             counter.set(progress.bytes, progress.bytes_total)
 
         report = repair_version(
-            store_url(store),
+            store or default_store(),
             name,
             config=config,
             overrides=set_,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from tokenlake.cli.options import AsJson, Config, Overrides, StoreUrl, Workers, with_store
-from tokenlake.cli.output import printable
+from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, printable, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.launch import launch
 
@@ -59,7 +58,7 @@ def run(
             result = builder(config, with_store(set_, store), workers, progress)
     except (KeyboardInterrupt, CancelledError):
         return _cancelled()
-    importlib.import_module("tokenlake.cli.summary").print_summary(result, progress.tallies, json)
+    importlib.import_module("tokenlake.cli.progress").print_summary(result, progress.tallies, json)
     return 0
 
 

@@ -8,9 +8,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake.cli.options import AsJson, StoreUrl, Workers, store_url
-from tokenlake.cli.output import note, print_json, print_tables, stdout
+from tokenlake.cli.console import (
+    AsJson,
+    StoreUrl,
+    Workers,
+    note,
+    print_json,
+    print_tables,
+    stdout,
+)
 from tokenlake.cli.progress import counting
+from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as check
@@ -46,7 +54,7 @@ def verify(
     """
     if all == bool(names):
         raise ConfigError("verify needs the names of datasets or --all, and not both")
-    catalog = Catalog(open_read_store(store_url(store)))
+    catalog = Catalog(open_read_store(store or default_store()))
     versions = list(_committed(catalog)) if all else [_version(catalog, name) for name in names]
     reports: list[VerifyReport] = []
     for dataset, version in versions:

@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    PlainSerializer,
-    WithJsonSchema,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, model_validator
 
+from tokenlake.config import stages, texts
+from tokenlake.config.formats import TypeName
 from tokenlake.config.secret import Options
-from tokenlake.config.section import Section, problem, shown
-from tokenlake.config.stages import (
-    BadRecordPolicy,
-    LongDocuments,
-    SpecialTokensInText,
-    TokenizerChoice,
-    TruncationSide,
-    TruncationStrategy,
-)
-from tokenlake.config.texts import ChatConfig, PreferenceConfig, PromptConfig
-from tokenlake.config.transforms import Renames, Transforms
-from tokenlake.config.values import (
+from tokenlake.config.section import (
     Character,
     Count,
     DataFiles,
     Fraction,
     Path,
+    Section,
     SourceName,
     Splits,
     StoredName,
     Switch,
     Text,
+    problem,
 )
 
-RowFunction = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-def _type(value: object) -> object:
-    return "txt" if value == "text" else value
-
-
-def _callback(value: object, _handler: object) -> object:
-    if callable(value) or (isinstance(value, str) and value.count(":") == 1 and not value.startswith(":")):
-        return value
-    raise problem(f"got {shown(value)}, must be a function of a row (in Python) or 'package.module:function'")
-
-
-def callback_name(value: object) -> str | None:
-    """Return the ``module:function`` of a function of a row."""
-    if value is None or isinstance(value, str):
-        return value
-    return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
-
-
-FileType = Annotated[
-    Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"], BeforeValidator(_type)
-]
-FormatCallback = Annotated[
-    Any,
-    WrapValidator(_callback),
-    PlainSerializer(callback_name, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]*$"}),
-]
-
-
+FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
 #: What may stand beside `dataset`: everything else is about making tokens, which are there.
 _BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files"})
 
@@ -113,13 +68,13 @@ class DatasetConfig(Section):
     storage_options: Options | None = None
     """Options of the file system the files are on; credentials as {env: NAME}."""
 
-    tokenizer: TokenizerChoice | None = None
+    tokenizer: stages.TokenizerChoice | None = None
     """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
 
     tokenizer_kwargs: Options | None = None
     """Further options for loading the tokenizer; a build takes {use_fast: true}, which is what it does anyway."""
 
-    special_tokens_in_text: SpecialTokensInText | None = None
+    special_tokens_in_text: stages.SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
 
     cache_path: Path | None = None
@@ -146,31 +101,31 @@ class DatasetConfig(Section):
     additional_fields: tuple[Text, ...] | None = None
     """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
 
-    format_callback: FormatCallback | None = None
+    format_callback: texts.Function | None = None
     """Function applied to every row before anything else; in a file as 'package.module:function'."""
 
-    format_fields: Renames | None = None
+    format_fields: texts.Renames | None = None
     """Fields to rename, {old: new}, after `format_callback`."""
 
-    transforms: Transforms | None = None
+    transforms: texts.Transforms | None = None
     """What is done to every row after that, in order: a list of {name of a step: its arguments}."""
 
-    chat: ChatConfig | None = None
+    chat: texts.ChatConfig | None = None
     """Rows are conversations, rendered by a chat template; null: if rows hold messages and no field of text."""
 
-    prompt: PromptConfig | None = None
+    prompt: texts.PromptConfig | None = None
     """Rows become prompts and answers by a template."""
 
-    preference: PreferenceConfig | None = None
+    preference: texts.PreferenceConfig | None = None
     """Rows are preferences: better and worse answers to a prompt."""
 
-    long_documents: LongDocuments | None = None
+    long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""
 
-    truncation_strategy: TruncationStrategy | None = None
+    truncation_strategy: stages.TruncationStrategy | None = None
     """See `tokenize.truncation_strategy`; null inherits it."""
 
-    truncation_side: TruncationSide | None = None
+    truncation_side: stages.TruncationSide | None = None
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
@@ -179,7 +134,7 @@ class DatasetConfig(Section):
     num_shards: Count | None = None
     """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""
 
-    on_bad_record: BadRecordPolicy | None = None
+    on_bad_record: stages.BadRecordPolicy | None = None
     """See `source.on_bad_record`; null inherits it."""
 
     max_bad_fraction: Fraction | None = None
@@ -201,10 +156,9 @@ class DatasetConfig(Section):
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
-        fields = type(self).model_fields.items()
         beside = sorted(
             name
-            for name, field in fields
+            for name, field in type(self).model_fields.items()
             if name not in _BESIDE_DATASET and getattr(self, name) != field.default
         )
         if beside:

@@ -17,14 +17,13 @@ from pydantic import ValidationError
 
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.secret import LITERALS_REFUSED
-from tokenlake.config.section import Section, path_of
-from tokenlake.config.suggestion import did_you_mean, nearest
-from tokenlake.config.values import DATASET_NAME
+from tokenlake.config.section import DATASET_NAME, Section, path_of
+from tokenlake.config.values import did_you_mean, nearest
 from tokenlake.config.yaml_file import MAX_BYTES, YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
 
 # A plain text stands for the section with this one key, so `tokenizer.max_length` can be set beside it.
-_TEXT_MEANS: Final = {"tokenizer": "name_or_path", "default_tokenizer": "name_or_path"}
+_TEXT_MEANS: Final[dict[int | str, str]] = {"tokenizer": "name_or_path", "default_tokenizer": "name_or_path"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,51 +51,32 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> Overri
         parts = key.split(".")
         if not separator or not all(parts):
             raise ConfigError(f"override {override!r}: must be key=value, such as pack.seq_length=512")
-        changed = _with(changed, parts, parse_yaml(text, f"override of {key}").data, key)
-        places.append(_overrides_place(changed, parts, key))
+        changed, place = _with(changed, parts, parse_yaml(text, f"override of {key}").data, key)
+        places.append(place)
     return Overridden(changed, tuple(places))
 
 
-def _overrides_place(node: Any, parts: list[str], key: str) -> tuple[int | str, ...]:
-    """Return the path `parts` with entries of lists by their positions."""
-    if not parts:
-        return ()
-    if isinstance(node, list):
-        items = cast("list[Any]", node)
-        position = _position(items, parts[0], key)
-        return (position, *_overrides_place(items[position], parts[1:], key))
-    child = _entries(node, parts, key).get(parts[0])
-    return (parts[0], *_overrides_place(child, parts[1:], key))
+def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple[int | str, ...]]:
+    """Return `node` with `value` at the end of the path `parts`, and that path with entries of lists by position.
 
-
-def _with(node: Any, parts: list[str], value: Any, key: str) -> Any:
-    """Return `node` with `value` at the end of the path `parts`; what is on the path is copied."""
+    What is on the path is copied.
+    """
     if not parts:
-        return value
+        return value, ()
+    at: int | str = parts[0]
     if isinstance(node, list | tuple):
-        return _with_item(list(cast("list[Any]", node)), parts, value, key)
-    entries = _entries(node, parts, key)
-    child = entries.get(parts[0])
-    if len(parts) > 1 and isinstance(child, str) and parts[0] in _TEXT_MEANS:
-        child = {_TEXT_MEANS[parts[0]]: child}
-    entries[parts[0]] = _with(child, parts[1:], value, key)
-    return entries
-
-
-def _entries(node: Any, parts: list[str], key: str) -> dict[str, Any]:
-    if node is None:
-        return {}
-    if isinstance(node, Section):
-        return dict(node)
-    if isinstance(node, Mapping):
-        return dict(cast("Mapping[str, Any]", node))
-    raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value that has no keys")
-
-
-def _with_item(items: list[Any], parts: list[str], value: Any, key: str) -> list[Any]:
-    position = _position(items, parts[0], key)
-    items[position] = _with(items[position], parts[1:], value, key)
-    return items
+        copy: Any = list(cast("list[Any]", node))
+        at = _position(copy, parts[0], key)
+        child = copy[at]
+    elif node is None or isinstance(node, Mapping | Section):
+        copy = dict(cast("Mapping[str, Any]", node or {}))
+        child = copy.get(at)
+    else:
+        raise ConfigError(f"override of {key}: {'.'.join(parts)!r} leads into a value that has no keys")
+    if len(parts) > 1 and isinstance(child, str) and at in _TEXT_MEANS:
+        child = {_TEXT_MEANS[at]: child}
+    copy[at], place = _with(child, parts[1:], value, key)
+    return copy, (at, *place)
 
 
 def _position(items: list[Any], part: str, key: str) -> int:
@@ -125,14 +105,6 @@ ConfigSource = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 _EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-community/gpt2}]"
 
 
-@dataclass(frozen=True, slots=True)
-class _UncheckedConfig:
-    """A configuration before validation, and where it came from."""
-
-    data: Mapping[str, Any]
-    file: YamlFile | None = None
-
-
 def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> PipelineConfig:
     """Return the configuration that `source` and `overrides` describe.
 
@@ -146,24 +118,22 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         ConfigError: anything is wrong; the message has a line for each problem, with key, value, what is
             allowed, the nearest match, and the line of the file.
     """
-    if isinstance(source, PipelineConfig) and not overrides:
-        return _consistent(source, None)
-    document = _document(source)
-    return _consistent(_validated(document, overrides), document.file)
-
-
-def _consistent(config: PipelineConfig, file: YamlFile | None) -> PipelineConfig:
-    problems = config.validate()
-    if problems:
+    file, config = None, source
+    if not isinstance(source, PipelineConfig) or overrides:
+        data, file = _document(source)
+        config = _validated(data, file, overrides)
+    assert isinstance(config, PipelineConfig)
+    if problems := config.validate():
         raise _error(file, problems)
     return config
 
 
-def _document(source: ConfigSource) -> _UncheckedConfig:
+def _document(source: ConfigSource) -> tuple[Mapping[str, Any], YamlFile | None]:
+    """Return a configuration before validation, and the file that it came from."""
     if isinstance(source, PipelineConfig):
-        return _UncheckedConfig(dict(source))
+        return dict(source), None
     if isinstance(source, Mapping):
-        return _UncheckedConfig(source)
+        return source, None
     path = Path(source)
     file = parse_yaml(config_text(path), str(path))
     if not file.has_keys:
@@ -172,7 +142,7 @@ def _document(source: ConfigSource) -> _UncheckedConfig:
     data = cast("dict[str, Any]", file.data)
     if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
         data = {**data, "name": path.stem}
-    return _UncheckedConfig(data, file)
+    return data, file
 
 
 def config_text(path: Path) -> str:
@@ -197,17 +167,14 @@ def _near_file(path: Path) -> str:
     return f"; did you mean {str(folder / near)!r}?" if near else ""
 
 
-def _validated(document: _UncheckedConfig, overrides: Sequence[str]) -> PipelineConfig:
-    overridden = apply_overrides(document.data, overrides)
-    context = {LITERALS_REFUSED: True} if document.file is not None or overrides else {}
+def _validated(data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]) -> PipelineConfig:
+    overridden = apply_overrides(data, overrides)
+    context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
     try:
         return PipelineConfig.model_validate(overridden.data, context=context)
     except ValidationError as error:
-        lines = [
-            f"{_place(document.file, overridden, details['loc'])}{details['msg']}"
-            for details in error.errors()
-        ]
-        raise _error(document.file, lines) from None
+        problems = [f"{_place(file, overridden, each['loc'])}{each['msg']}" for each in error.errors()]
+        raise _error(file, problems) from None
 
 
 def _place(file: YamlFile | None, overridden: Overridden, location: tuple[int | str, ...]) -> str:

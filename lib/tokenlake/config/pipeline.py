@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator
 
+from tokenlake.config import stages
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.section import Section
-from tokenlake.config.stages import (
-    CacheStageConfig,
-    LoadStageConfig,
-    LongDocuments,
-    MixStageConfig,
-    ObservabilityConfig,
-    PackStageConfig,
-    RayConfig,
-    SaveStageConfig,
-    SourceStageConfig,
-    TokenizerChoice,
-    TokenizerConfig,
-    TokenizeStageConfig,
-)
-from tokenlake.config.values import DatasetName, Seed, Switch, nothing_means_defaults
+from tokenlake.config.section import DatasetName, Section, Seed, Switch
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
@@ -34,7 +20,8 @@ def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
     )
 
 
-_Defaults = BeforeValidator(nothing_means_defaults)
+# An empty YAML section, such as `mix:` with every line commented out, is one of defaults.
+_Defaults = BeforeValidator(lambda value: cast("dict[str, Any]", {}) if value is None else value)
 
 
 class PipelineConfig(Section):
@@ -46,7 +33,7 @@ class PipelineConfig(Section):
     datasets: Annotated[tuple[DatasetConfig, ...], AfterValidator(_named)] = ()
     """The sources, at least one."""
 
-    default_tokenizer: TokenizerChoice | None = None
+    default_tokenizer: stages.TokenizerChoice | None = None
     """Tokenizer of the datasets that name none, after `tokenize.default_tokenizer`."""
 
     streaming: Switch = True
@@ -55,44 +42,44 @@ class PipelineConfig(Section):
     seed: Seed | None = None
     """Seed of everything random: the order of a mixture, and of packed rows where they are shuffled."""
 
-    source: Annotated[SourceStageConfig, _Defaults] = SourceStageConfig()
+    source: Annotated[stages.SourceStageConfig, _Defaults] = stages.SourceStageConfig()
     """Reading: units, bad records, splits."""
 
-    tokenize: Annotated[TokenizeStageConfig, _Defaults] = TokenizeStageConfig()
+    tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
     """Text to tokens."""
 
-    cache: Annotated[CacheStageConfig, _Defaults] = CacheStageConfig()
+    cache: Annotated[stages.CacheStageConfig, _Defaults] = stages.CacheStageConfig()
     """Cache of the row-wise API; not used by a build."""
 
-    mix: Annotated[MixStageConfig, _Defaults] = MixStageConfig()
+    mix: Annotated[stages.MixStageConfig, _Defaults] = stages.MixStageConfig()
     """Several sources to one weighted stream."""
 
-    pack: Annotated[PackStageConfig, _Defaults] = PackStageConfig()
+    pack: Annotated[stages.PackStageConfig, _Defaults] = stages.PackStageConfig()
     """Documents to rows of one length."""
 
-    load: Annotated[LoadStageConfig, _Defaults] = LoadStageConfig()
+    load: Annotated[stages.LoadStageConfig, _Defaults] = stages.LoadStageConfig()
     """Reading the result in a trainer; not used by a build."""
 
-    save: Annotated[SaveStageConfig, _Defaults] = SaveStageConfig()
+    save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
     """Where results go, and in which form."""
 
-    ray: Annotated[RayConfig, _Defaults] = RayConfig()
+    ray: Annotated[stages.RayConfig, _Defaults] = stages.RayConfig()
     """Running on Ray."""
 
-    observability: Annotated[ObservabilityConfig, _Defaults] = ObservabilityConfig()
+    observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
     """How a run reports; not used by a build."""
 
     @property
     def mixes(self) -> bool:
         """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
-        return self.mix != MixStageConfig()
+        return self.mix != stages.MixStageConfig()
 
     @property
     def is_text_build(self) -> bool:
         """Whether this makes tokens of text alone, and nothing of what is stored."""
         return not self.mixes and all(dataset.dataset is None for dataset in self.datasets)
 
-    def tokenizer_of(self, dataset: DatasetConfig) -> str | TokenizerConfig | None:
+    def tokenizer_of(self, dataset: DatasetConfig) -> str | stages.TokenizerConfig | None:
         """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's."""
         return dataset.tokenizer or self.tokenize.default_tokenizer or self.default_tokenizer
 
@@ -101,7 +88,7 @@ class PipelineConfig(Section):
         choice = self.tokenizer_of(dataset)
         return None if choice is None or isinstance(choice, str) else choice.truncation
 
-    def long_documents_of(self, dataset: DatasetConfig) -> LongDocuments:
+    def long_documents_of(self, dataset: DatasetConfig) -> stages.LongDocuments:
         """Return what a dataset wants done with documents of more than `max_length` tokens."""
         if asked := dataset.long_documents or self.tokenize.long_documents:
             return asked

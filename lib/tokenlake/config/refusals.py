@@ -1,7 +1,8 @@
-"""Options that a configuration may hold and that one of the roads does not act on: what it refuses, and what instead.
+"""What a valid configuration may still not ask: contradictions, and options that a road does not act on.
 
 Nothing is ignored silently. An option either acts, or describes another side and says so in its description (`load` is
-for trainers), or stands here: then a value beside its default is refused by the roads that have a text for it.
+for trainers), or stands in :data:`REFUSALS`: then a value beside its default is refused by the roads that have a text
+for it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from tokenlake.column_types import RESERVED
+from tokenlake.errors import ConfigError
+from tokenlake.preference_columns import columns_for
+
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
     from tokenlake.config.section import Section
+    from tokenlake.config.stages import TokenizerConfig, TokenizeStageConfig
 
 Road: TypeAlias = Literal["build", "stored", "rows", "source"]
 """Who reads a configuration: builds of texts, builds of stored datasets, the row-by-row API, a source on its own."""
@@ -57,6 +63,8 @@ class Refusal:
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
 _CACHES: Final = "tokenize.cache_tokenized keeps tokens"
+_PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
+_STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
 _AS_IS: Final = "the tokenizer.json is used as it is, which is {use_fast: true}"
 
@@ -67,17 +75,16 @@ REFUSALS: Final = (
     Refusal("datasets.save_path", build="a build writes one dataset to the store save.output_dir"),
     Refusal("datasets.save_format", build="Parquet", also=("parquet",)),
     Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),
-    Refusal("datasets.exclude", rows=_BUILDS),
-    Refusal("datasets.splits", rows=_BUILDS, also=({"train": 1.0},)),
-    Refusal("datasets.max_bad_fraction", rows=_BUILDS),
-    Refusal("datasets.preference", rows=f"{_BUILDS}; PreferenceRows makes rows"),
+    Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
+    Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),
+    Refusal("datasets.max_bad_fraction", rows=_BUILDS, source=_BUILDS),
+    Refusal("datasets.preference", rows=_PAIRS, source=_PAIRS),
     Refusal(
         "datasets.additional_fields", source="a source yields whole rows; `select_fields` selects fields"
     ),
     Refusal("datasets.num_shards", source="a source has the shards that its files make"),
-    Refusal(
-        "datasets.dataset", source="builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
-    ),
+    Refusal("datasets.dataset", rows=_STORED, source=_STORED),
+    *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
     Refusal("source.splits", rows=_BUILDS),
     Refusal("source.max_bad_fraction", rows=_BUILDS),
     Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB"),
@@ -118,8 +125,6 @@ REFUSALS: Final = (
 )
 """Every option that some road refuses, once."""
 
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-
 
 def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None = None) -> list[str]:
     """Return a message for every option that is set and that a road refuses.
@@ -135,7 +140,12 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
                 path = f"datasets.{model.name}" if name == "datasets" else name
                 found += _refused_in(name, model, path, road)
     if sections is None and road in ("build", "source"):
-        found += [line for dataset in config.datasets for line in _remote_list(dataset)]
+        for dataset in config.datasets:
+            if remote := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", dataset.exclude or ""):
+                found.append(
+                    f"datasets.{dataset.name}.exclude: {remote[1]}:// is not available in a build; instead: the path "
+                    "of a local file"
+                )
     return found
 
 
@@ -160,10 +170,198 @@ def _shown(value: object) -> str:
     return f"{value!r:.200}"
 
 
-def _remote_list(dataset: DatasetConfig) -> Iterator[str]:
-    found = _URL.match(dataset.exclude or "")
-    if found:
-        yield (
-            f"datasets.{dataset.name}.exclude: {found[1]}:// is not available in a build; instead: the path of a "
-            "local file"
+def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
+    """Raise one error that lists all problems, if there is any."""
+    if len(problems) == 1:
+        raise kind(problems[0], problems=problems)
+    if problems:
+        listed = "\n".join(f"  {line}" for line in problems)
+        raise kind(f"{len(problems)} problems in the configuration\n{listed}", problems=problems)
+
+
+def build_problems(config: PipelineConfig) -> list[str]:
+    """Return what keeps a configuration from being a build, one message each."""
+    problems = config.validate()
+    if config.name is None:
+        problems.append(
+            "name: missing. A build needs a name for its dataset: lower-case letters, digits, '.', '_', '-', "
+            "at most 64. (The default is the stem of the configuration's file, where that is such a name.)"
         )
+    written = sorted(config.pack.model_fields_set)
+    if written and not config.pack.enabled and "enabled" not in written:
+        problems.append(
+            f"pack.{written[0]}: set, but packing is off; write pack.enabled: true, or false to say so"
+        )
+    if not config.is_text_build:
+        return [*problems, *_stored_problems(config)]
+    for dataset in config.datasets:
+        if config.tokenizer_of(dataset) is None:
+            problems.append(
+                f"datasets.{dataset.name}.tokenizer: missing, and neither tokenize.default_tokenizer nor "
+                "default_tokenizer is set; write a Hub id, a directory or a tokenizer.json file"
+            )
+        if dataset.text_mode != "document" and dataset.type in ("jsonl", "parquet"):
+            problems.append(
+                f"datasets.{dataset.name}.text_mode: {dataset.text_mode!r} is for text files, but type is "
+                f"{dataset.type!r}"
+            )
+        problems += output_problems(config, dataset, config.tokenizer_of(dataset))
+    return [*problems, *_shard_problems(config), *truncation_problems(config), *_preference_problems(config)]
+
+
+def truncation_problems(config: PipelineConfig) -> list[str]:
+    """Return where the policy contradicts itself, and options of truncation that would do nothing."""
+    found: list[str] = []
+    for dataset in config.datasets:
+        path = f"datasets.{dataset.name}"
+        policy, truncation = config.long_documents_of(dataset), config.truncation_of(dataset)
+        if truncation is not None and truncation != (policy == "truncate"):
+            found.append(
+                f"{path if dataset.long_documents else 'tokenize'}.long_documents: {policy!r}, but the tokenizer of "
+                f"{dataset.name!r} has truncation: {str(truncation).lower()}; leave one of them out"
+            )
+        if policy != "truncate":
+            found += _idle(path, dataset, f"its long documents are not truncated ({policy})")
+    if any(config.long_documents_of(dataset) == "truncate" for dataset in config.datasets):
+        return found
+    return found + _idle("tokenize", config.tokenize, "no dataset's documents are truncated")
+
+
+def _idle(path: str, section: DatasetConfig | TokenizeStageConfig, why: str) -> list[str]:
+    return [
+        f"{path}.{name}: set, but {why}; write long_documents: truncate, or leave it out"
+        for name in ("truncation_strategy", "truncation_side")
+        if getattr(section, name) is not None
+    ]
+
+
+def output_problems(
+    config: PipelineConfig, dataset: DatasetConfig, choice: str | TokenizerConfig | None
+) -> list[str]:
+    """Return what is wrong with a dataset's kept fields and padding."""
+    path = f"datasets.{dataset.name}"
+    problems = list(_kept_problems(config, dataset, f"{path}.additional_fields"))
+    if choice is None or isinstance(choice, str):
+        return problems
+    padded = choice.padding in ("max_length", "longest")
+    if padded and (config.pack.enabled or dataset.preference):
+        problems.append(
+            f"{path}.tokenizer.padding: {choice.padding!r} is for unpacked documents; packed rows are full, and the "
+            "trainers of preferences pad rows themselves: write padding: false"
+        )
+    elif padded and not choice.return_attention_mask:
+        problems.append(
+            f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask says what of a row "
+            "is padding; leave it out"
+        )
+    elif choice.padding_side is not None and not padded:
+        problems.append(
+            f"{path}.tokenizer.padding_side: {choice.padding_side!r}, but nothing is padded; set padding, or leave it "
+            "out"
+        )
+    return problems
+
+
+def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
+    fields, preference = dataset.additional_fields or (), dataset.preference
+    if fields and config.pack.enabled:
+        yield (
+            f"{path}: {', '.join(map(repr, fields))} cannot be kept beside packed rows, which hold pieces of several "
+            "documents; write pack.enabled: false, or find the record again by `documents.file` and `position`"
+        )
+        return
+    taken = set(RESERVED)
+    if preference is not None:
+        taken |= {column.name for column in columns_for(preference.method, preference.trainer)}
+    for name in fields:
+        if name.lower() in taken:
+            yield (
+                f"{path}: {name!r} is a column that every row has already; rename the field: "
+                f"format_fields: {{{name}: another_name}}, and keep that"
+            )
+        elif name in (config.tokenize.remove_columns or ()):
+            yield f"{path}: {name!r} is to be kept, and tokenize.remove_columns says to drop it"
+    if len({name.lower() for name in fields}) < len(set(fields)):
+        yield f"{path}: two names differ in upper and lower case only, which SQL cannot tell apart"
+
+
+def _shard_problems(config: PipelineConfig) -> list[str]:
+    """Return what is wrong with the numbers of files of the whole and of the sources."""
+    total = config.save.num_shards
+    own = [dataset.num_shards for dataset in config.datasets if dataset.num_shards is not None]
+    others = len(config.datasets) - len(own)
+    needed = sum(own) + others
+    if total is None or (total >= needed if others else total == needed):
+        return []
+    return [
+        f"save.num_shards: {total}, but the datasets need {'at least' if others else 'exactly'} {needed}: their own "
+        f"num_shards come to {sum(own)}, and each of the {others} without a number needs a file of its own"
+    ]
+
+
+def _preference_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield what contradicts a preference section; nothing where no dataset has one."""
+    asked = {dataset.name: dataset.preference for dataset in config.datasets}
+    if any(asked.values()) and config.pack.enabled:
+        yield (
+            "pack.enabled: true, but a dataset has a section `preference`, whose rows are pairs, not one stretch of "
+            "tokens; write pack.enabled: false"
+        )
+    kinds = {
+        name: f"{each.method} for {each.trainer}" if each else "no preference" for name, each in asked.items()
+    }
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{name}: {kind}" for name, kind in kinds.items())
+        yield (
+            f"datasets: their rows would have different columns ({told}); all datasets of a build need the same "
+            "preference.method and preference.trainer: make one build of each kind"
+        )
+    for dataset in config.datasets:
+        if dataset.preference is not None:
+            yield from _preference_in(config, dataset)
+
+
+def _preference_in(config: PipelineConfig, dataset: DatasetConfig) -> Iterator[str]:
+    path = f"datasets.{dataset.name}"
+    if (dataset.long_documents or config.tokenize.long_documents) == "split":
+        yield (
+            f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
+            "answers' ends) or drop"
+        )
+    for where, section in ((path, dataset), ("tokenize", config.tokenize)):
+        for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
+            if (value := getattr(section, name)) not in (None, usual):
+                yield f"{where}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
+    for other in ("chat", "prompt"):
+        if getattr(dataset, other) is not None:
+            yield (
+                f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
+                "template, and its fields are named in `preference`"
+            )
+
+
+def _stored_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield what a build from stored datasets needs beyond a valid configuration."""
+    for dataset in config.datasets:
+        if dataset.dataset is None:
+            yield (
+                f"datasets.{dataset.name}.data_files: is text, which is tokenized first, see tokenlake.config.steps"
+            )
+    mix = config.mix
+    if (
+        config.mixes
+        and mix.stop_strategy == "restart"
+        and not (mix.total_rows or mix.total_tokens or mix.epochs)
+    ):
+        yield (
+            "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs, or "
+            "stop_strategy: first_exhausted or all_exhausted"
+        )
+    weighed = {
+        f"mix.weight_schedule (step {point.step})": point.weights for point in mix.weight_schedule or ()
+    }
+    if not weighed and mix.weights is not None:
+        weighed = {"mix.weights": mix.weights}
+    for path, weights in weighed.items():
+        if absent := sorted({dataset.name or "" for dataset in config.datasets} - weights.keys()):
+            yield f"{path}: has no weight for {', '.join(absent)}; give every dataset one (0 leaves it out)"

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tokenlake.config.callables import callable_name
-from tokenlake.config.contradictions import build_problems, raise_problems
+from tokenlake.config.formats import TYPES
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.refusals import refused
+from tokenlake.config.refusals import build_problems, raise_problems, refused
 from tokenlake.config.resolved import (
     MESSAGES_FIELDS,
     ResolvedBuild,
@@ -27,11 +26,11 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTexts,
     ResolvedTokenizer,
-    SourceType,
 )
 from tokenlake.config.secret import plain_options
+from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.stores import store_not_yet, store_of, store_problems
-from tokenlake.config.texts import ChatConfig
+from tokenlake.config.texts import ChatConfig, callable_name
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
@@ -39,19 +38,12 @@ if TYPE_CHECKING:
 
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.section import Section
-    from tokenlake.config.stages import SpecialTokensInText, TokenizerConfig
+    from tokenlake.config.stages import SpecialTokensInText
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")
 
 DEFAULT_FIELD: Final = "text"
 """Where the text is, unless a dataset says otherwise or its rows hold conversations instead."""
-
-_TYPES: Final[dict[str, SourceType]] = {
-    **{name: name for name in ("jsonl", "json", "parquet", "arrow", "csv")},
-    "txt": "text",
-    "huggingface": "hub",
-    "hf": "hub",
-}
 
 
 def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> ResolvedBuild:
@@ -96,13 +88,13 @@ def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage = config.source
-    fraction = dataset.max_bad_fraction
+    fraction, files = dataset.max_bad_fraction, dataset.data_files
     return _copied(
         ResolvedSource,
         dataset,
         name=dataset.name or "",
-        data_files=_data_files(dataset),
-        type=_TYPES[dataset.type] if dataset.type else None,
+        data_files=(files,) if isinstance(files, str) else files or (),
+        type=TYPES[dataset.type] if dataset.type else None,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
         max_record_bytes=stage.max_record_bytes,
@@ -126,16 +118,14 @@ def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved
 
 
 def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
-    callback = dataset.format_callback
+    callback, prompt, preference = dataset.format_callback, dataset.prompt, dataset.preference
     return ResolvedTexts(
         format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
         transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=_chat(dataset),
-        prompt=None if dataset.prompt is None else ResolvedPrompt(**dataset.prompt.model_dump()),
-        preference=None
-        if dataset.preference is None
-        else ResolvedPreference(**dataset.preference.model_dump()),
+        prompt=None if prompt is None else ResolvedPrompt(**prompt.model_dump()),
+        preference=None if preference is None else ResolvedPreference(**preference.model_dump()),
         left_open=_left_open(config, dataset),
     )
 
@@ -168,28 +158,25 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     )
 
 
-def _data_files(dataset: DatasetConfig) -> tuple[str, ...]:
-    files = dataset.data_files
-    return (files,) if isinstance(files, str) else files or ()
-
-
 def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
     stage, choice = config.tokenize, config.tokenizer_of(dataset)
-    options = None if isinstance(choice, str) else choice
-    padding = options.padding if options else False
-    return ResolvedTokenizer(
-        name_or_path=choice if isinstance(choice, str) else choice.name_or_path if choice else "",
-        add_special_tokens=options.add_special_tokens if options else True,
-        max_length=(options.max_length if options else None) or stage.max_length,
+    if choice is None or isinstance(choice, str):
+        choice = TokenizerConfig.model_construct(name_or_path=choice or "")
+    padded = choice.padding in ("max_length", "longest")
+    # Unpacked rows get the mask where it is asked for by name, and where it tells padding from text.
+    masked = choice.return_attention_mask and (padded or "return_attention_mask" in choice.model_fields_set)
+    return _copied(
+        ResolvedTokenizer,
+        choice,
+        max_length=choice.max_length or stage.max_length,
         long_documents=config.long_documents_of(dataset),
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
-        trust_remote_code=options.trust_remote_code if options else False,
         special_tokens_in_text=_special_tokens(config, dataset),
         engine=stage.engine,
-        padding="none" if padding in (False, "do_not_pad") else padding,
-        padding_side=options.padding_side if options and padding in ("max_length", "longest") else None,
-        attention_mask=not config.pack.enabled and _has_attention_mask(options),
+        padding=choice.padding if padded else "none",
+        padding_side=choice.padding_side if padded else None,
+        attention_mask=masked and not config.pack.enabled,
     )
 
 
@@ -200,14 +187,6 @@ def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTo
         return asked
     stage = config.tokenize.special_tokens_in_text
     return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
-
-
-def _has_attention_mask(tokenizer: TokenizerConfig | None) -> bool:
-    """Whether unpacked rows get the column: where it is asked for by name, and where it tells padding from text."""
-    if tokenizer is None or not tokenizer.return_attention_mask:
-        return False
-    asked = "return_attention_mask" in tokenizer.model_fields_set
-    return asked or tokenizer.padding in ("max_length", "longest")
 
 
 def _pack(config: PipelineConfig) -> ResolvedPack | None:

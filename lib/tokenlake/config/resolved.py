@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tokenlake.column_types import ColumnType
+from tokenlake.config.formats import SourceType
 from tokenlake.preference_columns import Method, Trainer
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
@@ -119,13 +120,20 @@ class ResolvedTexts:
         """Whether only a part of a document's tokens may bear loss."""
         return self.chat is not None or self.prompt is not None
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of all functions that rows are given to, each once."""
+        found = [self.format_callback]
+        for kind, arguments in (item for step in self.transforms for item in step.items()):
+            if kind in ("apply", "filter"):
+                found.append(arguments)
+            elif kind in ("map", "filter_by", "combine"):
+                found += [arguments.get("function"), arguments.get("combiner")]
+        return tuple(dict.fromkeys(name for name in found if name is not None))
+
     def identity(self) -> dict[str, Any]:
         """Return what of it is set, JSON-able; nothing for plain text."""
         return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
-
-
-SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
-"""What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
 
 
 def no_options() -> dict[str, Any]:
@@ -143,7 +151,7 @@ class ResolvedTokenizer:
         long_documents: what becomes of a document that has more.
         truncation_strategy, truncation_side: where a document is cut, for ``truncate``.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``.
-        engine: ``auto``, ``gigatoken`` or ``tokenizers``; never changes the ids.
+        engine: ``auto``, ``segments``, ``gigatoken`` or ``tokenizers``; never changes the ids.
         padding: of unpacked rows: to `max_length`, or to the longest of their row group.
         padding_side: None until the plan asked the tokenizer.
         attention_mask: whether unpacked rows say which of their ids are not padding.
@@ -154,7 +162,7 @@ class ResolvedTokenizer:
     max_length: int
     trust_remote_code: bool
     special_tokens_in_text: Literal["literal", "encode", "fail"]
-    engine: Literal["auto", "gigatoken", "tokenizers"]
+    engine: Literal["auto", "segments", "gigatoken", "tokenizers"]
     long_documents: Literal["keep", "truncate", "split", "drop"] = "keep"
     truncation_strategy: Literal["simple", "word", "sentence", "smart"] = "simple"
     truncation_side: Literal["right", "left"] = "right"
@@ -217,6 +225,7 @@ class ResolvedPack:
         seq_length: tokens of a row.
         eos_token_id: token after each document, or None: the tokenizer's.
         pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
+        strategy: one of :data:`tokenlake.packing.packer.STRATEGIES`.
         window_tokens: tokens inside which documents and rows may be reordered.
         num_packers: open rows of the strategy ``pool``.
         max_segments: at most so many pieces in a row; None: any number.
@@ -224,12 +233,12 @@ class ResolvedPack:
     """
 
     seq_length: int
-    eos_token_id: int | None
-    pad_token_id: int | None
-    strategy: Literal["greedy", "pool", "first_fit", "best_fit"]
-    window_tokens: int
-    store_segment_ids: bool
-    include_segment_ids: bool
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+    strategy: str = "greedy"
+    window_tokens: int = 1 << 24
+    store_segment_ids: bool = False
+    include_segment_ids: bool = True
     num_packers: int = 4
     max_segments: int | None = None
     shuffle_seed: int | None = None

@@ -8,12 +8,11 @@ A YAML file says where a secret is, not what it is::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, cast
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     PlainSerializer,
     SecretStr,
     ValidationInfo,
@@ -23,8 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
-from tokenlake.config.section import Section, problem
-from tokenlake.config.values import Text, VariableName
+from tokenlake.config.section import Section, Text, VariableName, problem
 
 REDACTED: Final = HIDDEN
 """What stands in a dump where a literal secret was."""
@@ -61,30 +59,21 @@ def _secret(value: object, _handler: object, info: ValidationInfo) -> SecretValu
         return value
     if isinstance(value, Mapping):
         return _reference(cast("Mapping[str, Any]", value))
-    return _literal(value, info)
-
-
-def _literal(value: object, info: ValidationInfo) -> SecretStr:
     if not isinstance(value, str | SecretStr):
         raise problem(f"got a value of type {type(value).__name__} (not shown): {_HOW}")
     secret = value if isinstance(value, SecretStr) else SecretStr(value)
     if secret.get_secret_value() == REDACTED:
         raise problem(f"got {REDACTED!r}, the mark of a secret that was removed on saving: {_HOW}")
-    if isinstance(value, str) and _refused(info):
+    if isinstance(value, str) and LITERALS_REFUSED in (info.context or {}):
         raise problem(f"got a literal secret (not shown), which files and overrides must not hold: {_HOW}")
     return secret
 
 
-def _refused(info: ValidationInfo) -> bool:
-    return bool(info.context) and LITERALS_REFUSED in cast("Mapping[str, Any]", info.context)
-
-
 def _reference(value: Mapping[str, Any]) -> EnvSecret | BlockSecret:
-    if set(value) == {"env"}:
-        return EnvSecret.model_validate(value)
-    if set(value) == {"block"}:
-        return BlockSecret.model_validate(value)
-    raise problem(f"got a mapping with the keys {sorted(map(str, value))}, {_HOW}")
+    kinds: dict[str, type[EnvSecret | BlockSecret]] = {"env": EnvSecret, "block": BlockSecret}
+    if len(value) != 1 or not kinds.keys() >= value.keys():
+        raise problem(f"got a mapping with the keys {sorted(map(str, value))}, {_HOW}")
+    return kinds[next(iter(value))].model_validate(value)
 
 
 _REFERENCES: Final[dict[str, Any]] = {
@@ -101,11 +90,6 @@ _REFERENCES: Final[dict[str, Any]] = {
 
 Secret = Annotated[SecretValue, WrapValidator(_secret), WithJsonSchema(_REFERENCES)]
 """A secret: in Python a text or SecretStr, in files ``{env: NAME}`` or ``{block: NAME}``."""
-
-
-def _options(value: object) -> object:
-    # A copy of its own: what the caller does with the mapping later must not reach a frozen model.
-    return dict(cast("Mapping[Any, Any]", value)) if isinstance(value, Mapping) else value
 
 
 def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -140,19 +124,36 @@ def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue
         raise problem(f"option {key!r}: {error.message()}") from None
 
 
-def _redacted(value: Any) -> Any:
+def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
+    """Return options as JSON: references as a file has them (``{"env": NAME}``), of literal secrets what is asked."""
     if isinstance(value, SecretStr):
-        return REDACTED
+        return literal(value.get_secret_value())
     if isinstance(value, Section):
-        return value.model_dump(mode="json")
+        return value.model_dump()
     if isinstance(value, dict):
-        return {key: _redacted(item) for key, item in cast("dict[str, Any]", value).items()}
-    return [_redacted(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+        return {key: _dumped(item, literal) for key, item in cast("dict[str, Any]", value).items()}
+    return [_dumped(item, literal) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _redacted(value: Any) -> Any:
+    return _dumped(value, lambda _: REDACTED)
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as JSON: references as a file has them (``{"env": NAME}``), literal secrets spelled out.
+
+    For the pipe to a worker process of this machine, and nothing else.
+    """
+
+    def spelled_out(secret: str) -> str:
+        remember([secret])
+        return secret
+
+    return _dumped(dict(options), spelled_out)
 
 
 Options = Annotated[
     dict[str, Any],
-    BeforeValidator(_options),
     AfterValidator(_guarded),
     PlainSerializer(_redacted, when_used="json"),
     WithJsonSchema({"type": "object"}),
@@ -171,9 +172,8 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         items = enumerate(cast("list[Any]", value))
     if items is None:
         yield path, value
-    else:
-        for key, item in items:
-            yield from _leaves(item, f"{path}.{key}".lstrip("."))
+    for key, item in items or ():
+        yield from _leaves(item, f"{path}.{key}".lstrip("."))
 
 
 def literal_secrets(value: object) -> list[str]:
@@ -191,24 +191,4 @@ def references(value: object) -> Iterator[EnvSecret | BlockSecret]:
 
 def referenced_blocks(value: object) -> list[str]:
     """Return the names of all Prefect blocks that a configuration refers to, each once."""
-    found = [reference.block for reference in references(value) if isinstance(reference, BlockSecret)]
-    return list(dict.fromkeys(found))
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON: references as a file has them (``{"env": NAME}``), literal secrets spelled out.
-
-    For the pipe to a worker process of this machine, and nothing else.
-    """
-    return {key: _plain(item) for key, item in options.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, SecretStr):
-        remember([value.get_secret_value()])
-        return value.get_secret_value()
-    if isinstance(value, Section):
-        return value.model_dump()
-    if isinstance(value, dict):
-        return plain_options(cast("dict[str, Any]", value))
-    return [_plain(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+    return list(dict.fromkeys(each.block for each in references(value) if isinstance(each, BlockSecret)))

@@ -1,24 +1,42 @@
-"""The base of every configuration model: frozen, closed to unknown keys, errors in our own words.
+"""The base of every configuration model, and the kinds of values that sections share.
 
-Pydantic says *that* ``parqet`` is no ``Literal``; a person wants to read ::
+A section is frozen, closed to unknown keys, and its errors are in our own words. Pydantic says *that* ``parqet`` is no
+``Literal``; a person wants to read ::
 
     save.format: got 'parqet', must be 'parquet', 'arrow' or 'jsonl'; did you mean 'parquet'?
 
 Each section rewrites its own errors, so that a model which is built directly and a YAML file which is loaded give the
-same sentences.
+same sentences. Numbers and texts are strict: ``seq_length: yes`` or ``"2048"`` is a mistake to report, not one to guess
+at.
 """
 
 from __future__ import annotations
 
+import math
+import operator
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
-from typing import Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, cast
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from annotated_types import Ge, Gt, Le
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import PATTERN, did_you_mean, parse_size
+from tokenlake.errors import ConfigError
 
 _OURS: Final = "tokenlake"
 _SHOWN: Final = 80
@@ -28,6 +46,11 @@ _RULES: Final = {
     "tuple_type": "must be a list",
 }
 _QUOTED: Final = re.compile(r"'([^']*)'")
+_INT32: Final = 2**31 - 1
+_INT64: Final = 2**63 - 1
+
+DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
+"""Names of datasets in a store."""
 
 
 def problem(message: str) -> PydanticCustomError:
@@ -51,43 +74,31 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def explained(error: ValidationError, known: Collection[str], hidden: Collection[str]) -> ValidationError:
-    """Return `error` with every message in our words; the locations stay as they are.
-
-    Args:
-        error: what pydantic raised for one section.
-        known: the keys of that section.
-        hidden: the keys whose values may be secrets and are never quoted.
-    """
-    lines = [_line(details, known, hidden) for details in error.errors(include_url=False)]
-    return ValidationError.from_exception_data(error.title, lines, hide_input=True)
-
-
 def path_of(location: tuple[int | str, ...]) -> str:
     """Return a location as the dotted key that overrides take too: ``datasets.0.tokenizer.max_length``."""
     return ".".join(str(part) for part in location)
 
 
-def _line(details: ErrorDetails, known: Collection[str], hidden: Collection[str]) -> InitErrorDetails:
-    if details["type"] == _OURS:
-        message = details["msg"]
-    else:
-        secret = bool(details["loc"]) and str(details["loc"][0]) in hidden
-        message = _sentence(details, known, quote=not secret)
-    # The input is left out: nothing that prints an error can then print a secret.
-    return InitErrorDetails(type=problem(message), loc=details["loc"], input=None)
+def _sentence(details: ErrorDetails, known: Collection[str], hidden: Collection[str]) -> str:
+    """Return the message of one error in our words.
 
-
-def _sentence(details: ErrorDetails, known: Collection[str], *, quote: bool) -> str:
-    kind, value = details["type"], details["input"]
+    Args:
+        known: the keys of the section.
+        hidden: the keys whose values may be secrets and are never quoted.
+    """
+    kind, value, place = details["type"], details["input"], details["loc"]
+    if kind == _OURS:
+        return details["msg"]
     if kind == "extra_forbidden":
         # The value stays out: behind a mistyped `hub_token` it would be the token.
-        return f"unknown key{did_you_mean(details['loc'][-1], known)} (known here: {', '.join(known)})"
+        return f"unknown key{did_you_mean(place[-1], known)} (known here: {', '.join(known)})"
     if kind == "missing":
         return "required, but missing"
     rule = _RULES.get(kind) or re.sub(r"^\w+ should", "must", details["msg"])
+    if place and str(place[0]) in hidden:
+        return f"{rule} (the value is not shown)"
     near = did_you_mean(value, _QUOTED.findall(rule)) if kind == "literal_error" else ""
-    return f"got {shown(value)}, {rule}{near}" if quote else f"{rule} (the value is not shown)"
+    return f"got {shown(value)}, {rule}{near}"
 
 
 class Section(BaseModel):
@@ -115,4 +126,120 @@ class Section(BaseModel):
         try:
             return handler(value)
         except ValidationError as error:
-            raise explained(error, tuple(cls.model_fields), cls.hidden_values) from None
+            known = tuple(cls.model_fields)
+            # The input is left out: nothing that prints an error can then print a secret.
+            lines = [
+                InitErrorDetails(
+                    type=problem(_sentence(each, known, cls.hidden_values)), loc=each["loc"], input=None
+                )
+                for each in error.errors(include_url=False)
+            ]
+            raise ValidationError.from_exception_data(error.title, lines, hide_input=True) from None
+
+
+def _index(value: object) -> object:
+    """Let NumPy integers in as the ints they are; bool stays bool and is refused by Strict."""
+    if isinstance(value, bool | int) or not hasattr(value, "__index__"):
+        return value
+    return operator.index(cast("Any", value))
+
+
+def _size(value: object) -> int:
+    try:
+        return parse_size(cast("Any", _index(value)))
+    except ConfigError as error:
+        raise problem(str(error)) from None
+
+
+def as_text(value: object) -> object:
+    """Return a path object as text, and anything else as it is."""
+    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+
+
+# The validator stands last and so runs first, before the strict check; the JSON Schema needs this order too.
+_Index = BeforeValidator(_index)
+Count = Annotated[int, Strict(), Gt(0), Le(_INT64), _Index]
+"""A number of things, at least one."""
+Length = Annotated[int, Strict(), Gt(0), Le(_INT32), _Index]
+"""A number of tokens, at least one."""
+TokenId = Annotated[int, Strict(), Ge(0), Le(_INT32), _Index]
+Seed = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
+"""A seed; 0 is one like any other."""
+Step = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
+Switch = Annotated[bool, Strict()]
+Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
+Positive = Annotated[float, Strict(), Gt(0.0)]
+Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+
+
+def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
+    """Return the type of texts that match `pattern`, which a message describes by `words`."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise problem(f"got {shown(value)}, must be {words}" if quote else f"must be {words}")
+        return value
+
+    return Annotated[
+        str, Strict(), AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
+    ]
+
+
+_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
+
+if TYPE_CHECKING:
+    Path = DatasetName = SourceName = SplitName = VariableName = Character = StoredName = str
+else:
+    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
+    DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
+    StoredName = _spelled(
+        DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?", "a dataset of the store: NAME, or NAME@v3 for one version"
+    )
+    SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
+    SplitName = _spelled(
+        r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
+    )
+    # Somebody may write the secret itself where its name belongs.
+    Character = _spelled(r"[^\x00\r\n\"]", "one character, no quote and no end of line")
+    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
+
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": PATTERN}]}),
+]
+"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.config.values`)."""
+
+
+def _sum_is_one(name: str) -> Callable[[dict[str, float]], dict[str, float]]:
+    """Return a check that numbers sum to 1 within 1e-6."""
+
+    def check(value: dict[str, float]) -> dict[str, float]:
+        total = math.fsum(value.values())
+        if abs(total - 1.0) > 1e-6:
+            # Twelve digits: enough to see what is missing, without the noise of binary fractions.
+            raise problem(f"{name} must sum to 1.0, got {float(f'{total:.12g}')}")
+        return value
+
+    return check
+
+
+Weights = Annotated[
+    dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_sum_is_one("Weights"))
+]
+"""Dataset name to weight; the weights sum to 1."""
+Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_sum_is_one("Splits"))]
+"""Split name to the fraction of documents it gets; the fractions sum to 1."""
+
+
+def _data_files(value: object) -> object:
+    files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+    texts = tuple(as_text(item) for item in files)
+    for item in texts or ([],):
+        if not isinstance(item, str) or not item or "\x00" in item:
+            raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")
+    return texts if isinstance(value, list | tuple) else texts[0]
+
+
+DataFiles = Annotated[str | tuple[str, ...], BeforeValidator(_data_files)]
+"""One path, glob, directory or URL, or several; a list becomes a tuple."""

@@ -10,14 +10,13 @@ from annotated_types import Ge
 from pydantic import AfterValidator, Strict, WrapValidator, model_validator
 
 from tokenlake.config.secret import Options, Secret
-from tokenlake.config.section import Section, problem, shown
-from tokenlake.config.sizes import MIB
-from tokenlake.config.values import (
+from tokenlake.config.section import (
     Count,
     Fraction,
     Length,
     Path,
     Positive,
+    Section,
     Seed,
     Size,
     Splits,
@@ -27,7 +26,10 @@ from tokenlake.config.values import (
     TokenId,
     Weights,
     as_text,
+    problem,
+    shown,
 )
+from tokenlake.config.values import MIB
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
 """What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
@@ -137,8 +139,9 @@ class TokenizeStageConfig(Section):
     remove_columns: tuple[Text, ...] | None = None
     """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
 
-    engine: Literal["auto", "gigatoken", "tokenizers"] = "auto"
-    """auto: the fast engine where it is proven exact, else the reference. Never changes the ids."""
+    engine: Literal["auto", "segments", "gigatoken", "tokenizers"] = "auto"
+    """auto: the fastest engine that is proven exact for the tokenizer (segments for large inputs), else the reference,
+    tokenizers. Never changes the ids."""
 
     special_tokens_in_text: SpecialTokensInText = "literal"
     """A special token's text in a document: literal (plain text; in conversations fail), encode (the token), fail (a

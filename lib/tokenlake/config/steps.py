@@ -13,8 +13,8 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
+from tokenlake.config.section import DATASET_NAME
 from tokenlake.config.stages import MixStageConfig, PackStageConfig
-from tokenlake.config.values import DATASET_NAME
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -31,8 +31,8 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
     texts = [dataset for dataset in config.datasets if dataset.dataset is None]
     if texts and not config.mixes:
         raise ConfigError(
-            f"datasets.{texts[0].name}: is text, beside datasets of the store; without a mixture they are not one "
-            "build. Write a section mix, or build the text first and name it as dataset: too"
+            f"datasets.{texts[0].name}: is text, and other datasets are stored ones: without a mixture they are not "
+            "one build. Add a section mix, or build the text first and name the result as `dataset`"
         )
     if texts and config.tokenize.cache_tokenized is False:
         raise NotAvailableError(
@@ -72,7 +72,7 @@ def foreseen(config: PipelineConfig) -> ResolvedBuild:
 def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
     """Return the name of the `tokens` dataset of one source: ``{name}.{source}.tokens``."""
     if config.name is None:
-        raise ConfigError("name: missing. A mixture needs a name, of which the names of its parts are made")
+        raise ConfigError("name: missing. A mixture needs a name, from which the names of its parts are made")
     name = f"{config.name}.{(dataset.name or '').lower()}.tokens"
     if not re.fullmatch(DATASET_NAME, name):
         raise ConfigError(

@@ -1,22 +1,348 @@
-"""The sections of a dataset that say how its rows become text: chat, prompt and preference."""
+"""What a dataset's sections say about its rows: transforms first, then how they become text (chat, prompt, preference).
+
+A transform is one step of a list: one name with its arguments. A function is named ``package.module:function``, which
+every process can find.
+"""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, cast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    JsonValue,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
-from tokenlake.config.section import Section, problem, shown
-from tokenlake.config.suggestion import did_you_mean
-from tokenlake.config.values import Switch, Text
+from tokenlake.config.section import Section, Switch, Text, problem, shown
+from tokenlake.config.values import did_you_mean
+from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import Method, Trainer
+
+_FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+
+
+def is_callable_name(value: object) -> bool:
+    """Say whether a value is spelled like the name of a function."""
+    return isinstance(value, str) and re.fullmatch(_FUNCTION, value) is not None
+
+
+def callable_name(function: object) -> str:
+    """Return the ``module:function`` under which another process finds the same function.
+
+    Raises:
+        ConfigError: none does: a lambda, a function inside a function, one of ``__main__``, an object.
+    """
+    if isinstance(function, str):
+        return function
+    module, path = _home(function)
+    why = _unfindable(function, module, path)
+    if why:
+        name = path or type(function).__name__
+        raise ConfigError(
+            f"the function {name} of {module or 'no module'} cannot run in worker processes: {why}. Define it with "
+            "`def` at the top of a module that workers can import, and give that function, or its name "
+            "'package.module:function'",
+            callable=f"{module}:{name}",
+        )
+    return f"{module}:{path}"
+
+
+def _home(function: object) -> tuple[str, str]:
+    owner = getattr(function, "__objclass__", function)
+    return str(getattr(owner, "__module__", None) or ""), str(getattr(function, "__qualname__", ""))
+
+
+def _unfindable(function: object, module: str, path: str) -> str | None:
+    if "<lambda>" in path:
+        return "a lambda has no name to import it by"
+    if "<locals>" in path:
+        return "it is defined inside another function, so that no import finds it"
+    if module == "__main__":
+        return "it is defined in the script or notebook that runs, which workers do not run again"
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    # Methods of classes are made anew at every access, but compare equal.
+    if not path or found is None or found != function:
+        return "the name it has does not import back to it"
+    return None
+
+
+def _function(value: object) -> object:
+    if callable(value) or is_callable_name(value):
+        return value
+    raise problem(f"got {shown(value)}, must be 'package.module:function', or a function (in Python)")
+
+
+def _json_name(value: object) -> str:
+    """Return the name of a function for a dump, which is made of any configuration that can be."""
+    module, path = _home(value)
+    return value if isinstance(value, str) else f"{module or '?'}:{path or type(value).__qualname__}"
+
+
+def _new_names(value: dict[str, str]) -> dict[str, str]:
+    if len(set(value.values())) < len(value):
+        raise problem(f"got {shown(value)}: two fields would get the same new name")
+    return value
+
+
+def _different(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise problem("got an empty list, must be a name of a field or a list of them")
+    if len(set(value)) < len(value):
+        raise problem("got a list in which a name comes twice, must be different names of fields")
+    return value
+
+
+def _filled(value: dict[str, Any]) -> dict[str, Any]:
+    if not value:
+        raise problem("got an empty mapping, must have at least one field")
+    return value
+
+
+Json = Annotated[JsonValue, WithJsonSchema({})]
+"""Any value that JSON has."""
+Names = Annotated[
+    tuple[Text, ...],
+    AfterValidator(_different),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+"""One name of a field, or several different ones."""
+Renames = Annotated[dict[Text, Text], AfterValidator(_new_names)]
+Function = Annotated[
+    Any,
+    BeforeValidator(_function),
+    PlainSerializer(_json_name, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{_FUNCTION}$"}),
+]
+
+
+class MapArguments(Section):
+    """A function of a field's value."""
+
+    field: Text
+    """Field whose value the function gets."""
+
+    function: Function
+    """Function of the value, 'package.module:function'."""
+
+    output_field: Text | None = None
+    """Field that gets the result; null: the same field."""
+
+
+class ExtractArguments(Section):
+    """A value from inside a field."""
+
+    source_path: Text
+    """Where it is, such as 'meta.authors[0].name'."""
+
+    target_field: Text
+    """Field that gets it."""
+
+    default: Json = None
+    """What the field gets where nothing, or null, is there."""
+
+
+class CombineArguments(Section):
+    """Several fields as one; `fields` and `output_field` may also be called `source_fields` and `target_field`."""
+
+    fields: Names | None = None  # pyright: ignore[reportIncompatibleVariableOverride] - pydantic's is a deprecated one
+    """Fields whose texts are joined, in this order."""
+
+    output_field: Text | None = None
+    """Field that gets the joined text."""
+
+    source_fields: Names | None = None
+    """Another name of `fields`."""
+
+    target_field: Text | None = None
+    """Another name of `output_field`."""
+
+    separator: str = " "
+    """What stands between the texts."""
+
+    combiner: Function | None = None
+    """Function of the list of values that makes the result, 'package.module:function'; null joins texts."""
+
+    drop_sources: Switch = False
+    """Take the fields away that were joined."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        for first, second in (("fields", "source_fields"), ("output_field", "target_field")):
+            given = [name for name in (first, second) if getattr(self, name) is not None]
+            if len(given) != 1:
+                told = (
+                    f"got both {first} and {second}, which name the same thing"
+                    if given
+                    else f"{first} is missing"
+                )
+                raise problem(told)
+        return self
+
+
+class FilterByArguments(Section):
+    """A condition on one field; exactly one of `equals`, `one_of` and `function`."""
+
+    field: Text
+    """Field whose value decides; a row without it is left out."""
+
+    equals: Json = None
+    """The value that rows must have."""
+
+    one_of: tuple[Json, ...] | None = None
+    """The values of which rows must have one."""
+
+    function: Function | None = None
+    """Function of the value that is true for rows that stay, 'package.module:function'."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        given = {name for name in ("one_of", "function") if getattr(self, name) is not None}
+        given |= self.model_fields_set & {"equals"}  # null is a value, too
+        if len(given) != 1:
+            told = " and ".join(sorted(given)) or "none of them"
+            raise problem(f"got {told}, must be exactly one of equals, one_of and function")
+        return self
+
+
+class ChatMLArguments(Section):
+    """How conversations become messages."""
+
+    role_mapping: dict[Text, Text] | None = None
+    """Names of roles to rename, {theirs: user, assistant, system or tool}."""
+
+    use_default_mapping: Switch = True
+    """Know the usual other names, too (human, gpt, ...)."""
+
+
+class InputOutputArguments(Section):
+    """Which fields are the turns of a conversation."""
+
+    input_field: Text = "input"
+    """Field of what the user says."""
+
+    output_field: Text = "output"
+    """Field of what the assistant answers."""
+
+    system_field: Text | None = "system"
+    """Field of the system message, where rows have it."""
+
+
+class TransformStep(Section):
+    """One step: exactly one of these keys."""
+
+    select: Names | None = None
+    """Keep these fields alone, in this order."""
+
+    drop: Names | None = None
+    """Take these fields away."""
+
+    rename: Annotated[Renames, AfterValidator(_filled)] | None = None
+    """Rename fields, {old: new}; a new name that another field has is an error."""
+
+    add: Annotated[dict[Text, Json], AfterValidator(_filled)] | None = None
+    """Give every row these fields, {field: value}."""
+
+    map: MapArguments | None = None
+    """Put a function of a field's value in its place, or into another field."""
+
+    extract: ExtractArguments | None = None
+    """Copy a value from inside a field into a field of its own."""
+
+    combine: CombineArguments | None = None
+    """Join the texts of several fields."""
+
+    filter_non_empty: Names | None = None
+    """Keep rows where none of these fields is missing, null or empty."""
+
+    filter_by: FilterByArguments | None = None
+    """Keep rows by the value of one field."""
+
+    filter: Function | None = None
+    """Keep rows for which a function of the row is true, 'package.module:function'."""
+
+    convert_to_chatml: ChatMLArguments | None = None
+    """Make messages of role and content of whatever conversation a row holds; {} for the usual names of roles."""
+
+    convert_input_output_to_chatml: InputOutputArguments | None = None
+    """Make messages of fields with an input and an output; {} for the usual names."""
+
+    where: Text | None = None
+    """Keep rows that meet an SQL predicate (DuckDB), such as "lang = 'en'"."""
+
+    apply: Function | None = None
+    """Give every row to a function, 'package.module:function': it returns a row, a list of rows, or None."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            got = f"{' and '.join(given)}, which are {len(given)} steps" if given else "no step"
+            raise problem(
+                f"got {got}, must be a mapping of exactly one of {', '.join(type(self).model_fields)} to its arguments"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # What was not written is no part of a step: `equals: null` would be a condition.
+        name, value = self._step
+        data = handler(self)[name]
+        if isinstance(value, Section):
+            data = {key: item for key, item in data.items() if key in value.model_fields_set}
+        return {name: data}
+
+    @property
+    def _step(self) -> tuple[str, Any]:
+        return next((name, value) for name, value in self if value is not None)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return ``{name: arguments}`` of plain values, functions by name.
+
+        Raises:
+            ConfigError: a function cannot be found by a name in other processes.
+        """
+        name, value = self._step
+        if isinstance(value, Section):
+            value = {key: getattr(value, key) for key in sorted(value.model_fields_set)}
+        return {name: _named(value)}
+
+
+Transforms = tuple[TransformStep, ...]
+"""The steps, in order."""
+
+
+def _named(value: Any) -> Any:
+    """Return plain values, functions by name."""
+    if callable(value):
+        return callable_name(value)
+    if isinstance(value, Mapping):
+        return {key: _named(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:
     """Return plain data; a date, which YAML makes of 2025-01-31, is its text."""
-    if isinstance(value, datetime.date):
+    if isinstance(value, date):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float):
         return value
@@ -56,7 +382,7 @@ class ChatConfig(Section):
     """Names of roles to rename, {theirs: user, assistant, system or tool}; beside the usual ones."""
 
     loss: Literal["assistant", "all"] = "assistant"
-    """What a trainer learns from: the assistant's turns, or everything."""
+    """Which tokens bear loss: those of the assistant's turns, or all."""
 
     template_kwargs: Variables | None = None
     """Further variables of the template; strftime_now is the date that the function of this name says."""
@@ -66,7 +392,7 @@ class ChatConfig(Section):
 
 
 class PromptConfig(Section):
-    """Section `prompt` of a dataset: a template puts columns into a text, of which the label is learned.
+    """Section `prompt` of a dataset: a template puts columns into a text, on whose label alone there is loss.
 
     Text goes in as it is; numbers and booleans as JSON writes them; a row whose value is null, missing or anything else
     is a bad record.
@@ -82,7 +408,7 @@ class PromptConfig(Section):
     """Columns that make the prompt; for custom, none given: all that the template uses beside the label."""
 
     label_column: Text | None = None
-    """Column of the answer, which is what is learned; null: everything is."""
+    """Column of the answer, on which there is loss; null: on everything."""
 
     optional_columns: tuple[Text, ...] = ()
     """Input columns that may be null or missing; their place then stays empty."""
@@ -91,7 +417,7 @@ class PromptConfig(Section):
     """For chat and completion: between the input columns that are not empty; for completion before the label too."""
 
     mask_input: Switch = True
-    """Learn from the answer alone (and its EOS), not from the prompt; false: from both, but never from examples."""
+    """Loss on the answer (and its EOS) alone; false: on the prompt too, but never on examples."""
 
     add_bos: Switch = True
     """Begin with what the tokenizer itself puts before a text (BOS), if it does."""
@@ -104,60 +430,48 @@ class PromptConfig(Section):
     """What stands before the prompt; a turn of its own in chat."""
 
     examples: tuple[dict[Text, Any], ...] = ()
-    """Worked examples (few-shot): rows put through the same template before each prompt; never learned."""
+    """Worked examples (few-shot): rows put through the same template before each prompt; without loss."""
 
     example_separator: str = "\n\n"
     """Between system message, examples and prompt; not for chat, where they are turns."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        for fault in (self._of_format(), self._of_columns(), self._of_examples()):
-            if fault:
-                raise problem(fault)
+        for fault in self._faults():
+            raise problem(fault)
         return self
 
-    def _of_format(self) -> str | None:
-        if self.format_type == "custom":
-            return None if self.template else "format_type: 'custom' needs a template, which is missing"
-        if self.template:
-            return f"template: is for format_type 'custom', but format_type is {self.format_type!r}"
-        if not self.input_columns or not self.label_column:
-            lacking = "label_column" if self.input_columns else "input_columns"
-            return f"{lacking}: missing, format_type {self.format_type!r} needs it"
-        return None
-
-    def _of_columns(self) -> str | None:
-        if self.label_column in self.input_columns:
-            return f"label_column: {self.label_column!r} is one of input_columns; the answer would stand in the prompt"
-        if len(set(self.input_columns)) < len(self.input_columns):
-            return "input_columns: a column is named twice"
-        if self.label_column in self.optional_columns:
-            return f"optional_columns: {self.label_column!r} is the label_column, without which nothing is learned"
+    def _faults(self) -> Iterator[str]:
+        kind, inputs, label = self.format_type, self.input_columns, self.label_column
+        if kind == "custom":
+            if not self.template:
+                yield "format_type: 'custom' needs a template, which is missing"
+        elif self.template:
+            yield f"template: is for format_type 'custom', but format_type is {kind!r}"
+        elif not inputs or not label:
+            yield f"{'label_column' if inputs else 'input_columns'}: missing, format_type {kind!r} needs it"
+        if label in inputs:
+            yield f"label_column: {label!r} is one of input_columns; the answer would stand in the prompt"
+        if len(set(inputs)) < len(inputs):
+            yield "input_columns: a column is named twice"
+        if label in self.optional_columns:
+            yield f"optional_columns: {label!r} is the label_column, which a row to learn from must have"
         for name in self.optional_columns:
-            if self.input_columns and name not in self.input_columns:
-                near = did_you_mean(name, self.input_columns)
-                return f"optional_columns: {name!r} is not one of input_columns{near}"
-        return None
-
-    def _of_examples(self) -> str | None:
-        columns = [*self.input_columns, *([self.label_column] if self.label_column else [])]
+            if inputs and name not in inputs:
+                yield f"optional_columns: {name!r} is not one of input_columns{did_you_mean(name, inputs)}"
+        needed = [name for name in (*inputs, label) if name and name not in self.optional_columns]
         for index, row in enumerate(self.examples):
-            for name in columns:
-                if (
-                    name not in row
-                    and name not in self.optional_columns
-                    and name.partition(".")[0] not in row
-                ):
+            for name in needed:
+                if name not in row and name.partition(".")[0] not in row:
                     has = ", ".join(map(repr, row)) or "none"
-                    return f"examples.{index}: has no column {name!r}; it has {has}{did_you_mean(name, row)}"
-        return None
+                    yield f"examples.{index}: has no column {name!r}; it has {has}{did_you_mean(name, row)}"
 
 
 class PreferenceConfig(Section):
     """Section `preference` of a dataset: rows hold answers that are better and worse, texts or conversations."""
 
     method: Method
-    """Which trainer the rows are for: pairs (dpo, orpo, cpo, reward), judged answers (kto, bco), or prompts (grpo)."""
+    """Trainer that the rows are for: pairs (dpo, orpo, cpo, reward), labelled answers (kto, bco) or prompts (grpo)."""
 
     trainer: Trainer = "easydel"
     """Whose column names the rows have: those of EasyDeL's trainers or of TRL's."""
@@ -172,7 +486,7 @@ class PreferenceConfig(Section):
     """Field of the worse answer."""
 
     completion_field: Text = "completion"
-    """Field of an answer that was judged by itself."""
+    """Field of an answer that has a label of its own."""
 
     label_field: Text = "label"
     """Field that says whether it was good: true or false."""

@@ -1,144 +1,71 @@
-"""The kinds of values that sections share: counts, fractions, names, sizes, paths, weights.
+"""What people write and what they meant: the known word nearest to a mistyped one, and sizes such as ``"500MB"``.
 
-Numbers and texts are strict: ``seq_length: yes`` or ``"2048"`` is a mistake to report, not one to guess at.
+All units of sizes are binary, with and without the ``i``: 1 KB = 1 KiB = 1024 bytes.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Final
 
-from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints, WithJsonSchema
-
-from tokenlake.config.section import problem, shown
-from tokenlake.config.sizes import PATTERN, parse_size
 from tokenlake.errors import ConfigError
 
-_INT32: Final = 2**31 - 1
-_INT64: Final = 2**63 - 1
+MIB: Final = 1 << 20
 
-DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
-"""Names of datasets in a store."""
+PATTERN: Final = r"^ *[0-9]+(\.[0-9]+)? *([kKmMgGtTpP][iI]?)?[bB]? *$"
+"""The form of a size as a regular expression, in the part of the syntax that Python and ECMA share."""
 
-
-def _index(value: object) -> object:
-    """Let NumPy integers in as the ints they are; bool stays bool and is refused by Strict."""
-    if isinstance(value, bool | int) or not hasattr(value, "__index__"):
-        return value
-    return operator.index(cast("Any", value))
+_LARGEST: Final = (1 << 63) - 1
+_UNITS: Final = " kmgtp"  # powers of 1024
+_SIZE: Final = re.compile(r" *([0-9]+(?:\.[0-9]+)?) *(?:([kmgtp])i?)?b? *", re.ASCII | re.IGNORECASE)
 
 
-def _size(value: object) -> int:
-    try:
-        return parse_size(cast("Any", _index(value)))
-    except ConfigError as error:
-        raise problem(str(error)) from None
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """Return the member of `known` that looks most like `word`, or None when nothing does.
+
+    Letter case, and the choice between ``-``, ``_`` and a space, do not count.
+    """
+    by_plain = {_plain(name): name for name in known}
+    close = get_close_matches(_plain(word), by_plain, n=1, cutoff=0.6)
+    return by_plain[close[0]] if close else None
 
 
-def as_text(value: object) -> object:
-    """Return a path object as text, and anything else as it is."""
-    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"``, or nothing when no known word is near."""
+    found = nearest(word, known)
+    return f"; did you mean {found!r}?" if found is not None else ""
 
 
-# The validator stands last and so runs first, before the strict check; the JSON Schema needs this order too.
-_Index = BeforeValidator(_index)
-Count = Annotated[int, Strict(), Gt(0), Le(_INT64), _Index]
-"""A number of things, at least one."""
-Length = Annotated[int, Strict(), Gt(0), Le(_INT32), _Index]
-"""A number of tokens, at least one."""
-TokenId = Annotated[int, Strict(), Ge(0), Le(_INT32), _Index]
-Seed = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
-"""A seed; 0 is one like any other."""
-Step = Annotated[int, Strict(), Ge(0), Le(_INT64), _Index]
-Switch = Annotated[bool, Strict()]
-Fraction = Annotated[float, Strict(), Ge(0.0), Le(1.0)]
-Positive = Annotated[float, Strict(), Gt(0.0)]
-Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
+def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise a ConfigError, with what was expected, unless the argument `name` is one of `allowed`."""
+    if value not in allowed:
+        expected = f"one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(
+            f"{name} is {value!r}, expected {expected}", field_path=name, expected=expected, got=repr(value)
+        )
 
 
-def _spelled(pattern: str, words: str, *, quote: bool = True) -> Any:
-    """Return the type of texts that match `pattern`, which a message describes by `words`."""
+def parse_size(value: int | str) -> int:
+    """Return a size in bytes, at least 1; a fraction of a byte is cut off.
 
-    def check(value: str) -> str:
-        if re.fullmatch(pattern, value) is None:
-            raise problem(f"got {shown(value)}, must be {words}" if quote else f"must be {words}")
-        return value
-
-    return Annotated[
-        str, Strict(), AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
-    ]
-
-
-_NAME_WORDS: Final = "letters, digits, '.', '_' and '-', a letter or digit first, at most 64 in all"
-
-if TYPE_CHECKING:
-    Path = DatasetName = SourceName = SplitName = VariableName = Character = StoredName = str
-else:
-    Path = Annotated[_spelled(r"[^\x00]+", "a path or URL, not empty"), BeforeValidator(as_text)]
-    DatasetName = _spelled(DATASET_NAME, f"a name of lower-case {_NAME_WORDS}")
-    StoredName = _spelled(
-        DATASET_NAME + r"(@v?[1-9][0-9]{0,8})?", "a dataset of the store: NAME, or NAME@v3 for one version"
-    )
-    SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
-    SplitName = _spelled(
-        r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
-    )
-    # Somebody may write the secret itself where its name belongs.
-    Character = _spelled(r"[^\x00\r\n\"]", "one character, no quote and no end of line")
-    VariableName = _spelled(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable", quote=False)
-
-Size = Annotated[
-    int,
-    BeforeValidator(_size),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": PATTERN}]}),
-]
-"""A number of bytes, written as an int or as ``"500MB"`` (see :mod:`tokenlake.config.sizes`)."""
+    Raises:
+        ConfigError: `value` is not a size, or is below one byte or above 2**63 - 1 bytes.
+    """
+    size: object = value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        size = int(Decimal(match[1]) * 1024 ** _UNITS.index((match[2] or " ").lower()))
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise ConfigError(
+            f"got {value!r}: a size must be a whole number of bytes or a text like '500MB', '1.5 GB' or "
+            "'1GiB' (units B, KB, MB, GB, TB, PB, all powers of 1024)"
+        )
+    if not 1 <= size <= _LARGEST:
+        raise ConfigError(f"got {value!r}: a size must be between 1 and {_LARGEST} bytes", got=value)
+    return size
 
 
-def total_is_one(name: str, numbers: Iterable[float]) -> None:
-    """Raise unless `numbers` sum to 1 within 1e-6."""
-    total = math.fsum(numbers)
-    if abs(total - 1.0) > 1e-6:
-        # Twelve digits: enough to see what is missing, without the noise of binary fractions.
-        raise problem(f"{name} must sum to 1.0, got {float(f'{total:.12g}')}")
-
-
-def _weights(value: dict[str, float]) -> dict[str, float]:
-    total_is_one("Weights", value.values())
-    return value
-
-
-def _splits(value: dict[str, float]) -> dict[str, float]:
-    total_is_one("Splits", value.values())
-    return value
-
-
-Weights = Annotated[dict[SourceName, Annotated[float, Strict(), Ge(0.0)]], AfterValidator(_weights)]
-"""Dataset name to weight; the weights sum to 1."""
-Splits = Annotated[dict[SplitName, Annotated[Positive, Le(1.0)]], AfterValidator(_splits)]
-"""Split name to the fraction of documents it gets; the fractions sum to 1."""
-
-
-def _data_files(value: object) -> object:
-    files = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
-    texts = [as_text(item) for item in files]
-    for item in texts:
-        if not isinstance(item, str) or not item or "\x00" in item:
-            raise problem(f"got {shown(item)}, must be a path, glob, directory or URL, or a list of them")
-    if not texts:
-        raise problem("got an empty list, must be a path, glob, directory or URL, or a list of them")
-    return tuple(texts) if isinstance(value, list | tuple) else texts[0]
-
-
-DataFiles = Annotated[str | tuple[str, ...], BeforeValidator(_data_files)]
-"""One path, glob, directory or URL, or several; a list becomes a tuple."""
-
-
-def nothing_means_defaults(value: object) -> object:
-    """Read an empty YAML section (``mix:`` with every line commented out) as one of defaults."""
-    return cast("Mapping[str, Any]", {}) if value is None else value
+def _plain(word: object) -> str:
+    return str(word).casefold().replace("-", "_").replace(" ", "_")

@@ -58,7 +58,7 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     if len(text) > MAX_BYTES:
         raise ConfigError(
             f"{name}: {len(text):,} characters, expected at most {MAX_BYTES:,}; "
-            "many files are named by a glob or a folder",
+            "name many files by a glob or a folder",
             file=name,
         )
     try:
@@ -66,14 +66,15 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         try:
             root = loader.get_single_node()
             if root is not None:
-                _refuse_duplicates(root, name, (), set())
-                _unfolded(root, name, {})
+                _values_of(root, name, (), {})
             data: Any = None if root is None else cast("Any", loader).construct_document(root)
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, TypeError) as error:
         # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of what is no mapping.
-        raise ConfigError(f"{_where(error, name)}: not YAML: {_what(error)}", file=name) from None
+        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
+        raise ConfigError(f"{where}: not YAML: {what or error}", file=name) from None
     except RecursionError:
         raise _too_deep(name) from None
     return YamlFile(name, data, root)
@@ -83,68 +84,51 @@ def _too_deep(name: str) -> ConfigError:
     return ConfigError(f"{name}: nested more than {MAX_DEPTH} deep, which no configuration is", file=name)
 
 
-def _unfolded(node: yaml.Node, name: str, known: dict[int, int]) -> int:
-    """Return how many values a node stands for, its aliases written out."""
+def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[int, int]) -> int:
+    """Return how many values a node stands for, its aliases written out.
+
+    Args:
+        above: ids of the nodes that it is in.
+        known: id of a node -> how many; an alias is the node that it names.
+
+    Raises:
+        ConfigError: these are too many, the node is too deep or in itself, or two of its keys are equal.
+    """
+    place = f"{name}:{node.start_mark.line + 1}"
+    if id(node) in above:
+        raise ConfigError(f"{place}: this anchor contains itself", file=name)
     if id(node) in known:
         return known[id(node)]
-    total = 1
-    if isinstance(node, yaml.ScalarNode):
-        if node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
-            raise ConfigError(
-                f"{name}:{node.start_mark.line + 1}: {len(node.value):,} characters that look like a number or a date; "
-                "put quotes around a text",
-                file=name,
-            )
-    elif isinstance(node, yaml.MappingNode):
-        pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
-        total += sum(_unfolded(part, name, known) for pair in pairs for part in pair)
-    else:
-        total += sum(_unfolded(item, name, known) for item in cast("list[yaml.Node]", node.value))
-    if total > MAX_VALUES:
+    if len(above) > MAX_DEPTH:
+        raise _too_deep(name)
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [part for pair in cast("list[tuple[yaml.Node, yaml.Node]]", node.value) for part in pair]
+        _refuse_equal_keys(children[::2], name)
+    elif isinstance(node, yaml.SequenceNode):
+        children = node.value
+    elif node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
         raise ConfigError(
-            f"{name}:{node.start_mark.line + 1}: its anchors unfold to more than {MAX_VALUES:,} values",
+            f"{place}: {len(node.value):,} characters that look like a number or a date; put quotes around a text",
             file=name,
         )
+    inside = (*above, id(node))
+    total = 1 + sum(_values_of(child, name, inside, known) for child in children)
+    if total > MAX_VALUES:
+        raise ConfigError(f"{place}: its anchors unfold to more than {MAX_VALUES:,} values", file=name)
     known[id(node)] = total
     return total
 
 
-def _where(error: Exception, name: str) -> str:
-    mark = getattr(error, "problem_mark", None)
-    return name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
-
-
-def _what(error: Exception) -> str:
-    return str(getattr(error, "problem", None) or error)
-
-
-def _refuse_duplicates(node: yaml.Node, name: str, above: tuple[int, ...], done: set[int]) -> None:
-    if id(node) in above:
-        raise ConfigError(f"{name}:{node.start_mark.line + 1}: this anchor contains itself", file=name)
-    if id(node) in done:
-        return
-    if len(above) > MAX_DEPTH:
-        raise _too_deep(name)
-    done.add(id(node))
-    for child in _children(node, name):
-        _refuse_duplicates(child, name, (*above, id(node)), done)
-
-
-def _children(node: yaml.Node, name: str) -> list[yaml.Node]:
-    if isinstance(node, yaml.SequenceNode):
-        return cast("list[yaml.Node]", node.value)
-    if not isinstance(node, yaml.MappingNode):
-        return []
-    first: dict[tuple[str, str], int] = {}
-    for key, _ in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
-        if isinstance(key, yaml.ScalarNode):
-            line, known = key.start_mark.line + 1, (str(key.tag), str(key.value))
-            if known in first:
-                raise ConfigError(
-                    f"{name}:{line}: key {key.value!r} is already on line {first[known]}", file=name
-                )
-            first[known] = line
-    return [value for _, value in node.value]
+def _refuse_equal_keys(keys: list[yaml.Node], name: str) -> None:
+    lines: dict[tuple[str, str], int] = {}
+    for key in (key for key in keys if isinstance(key, yaml.ScalarNode)):
+        line, spelled = key.start_mark.line + 1, (str(key.tag), str(key.value))
+        if spelled in lines:
+            raise ConfigError(
+                f"{name}:{line}: key {key.value!r} is already on line {lines[spelled]}", file=name
+            )
+        lines[spelled] = line
 
 
 def _entry(node: yaml.Node, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:

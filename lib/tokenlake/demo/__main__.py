@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from tokenlake.demo.settings import demo_settings
+from tokenlake.demo.corpus import demo_settings
 from tokenlake.report.numbers import duration
 
 _QUESTION = """\

@@ -1,11 +1,13 @@
-"""A small real corpus that every machine with Python has.
+"""A first dataset without downloading anything: a small real corpus that every machine with Python has, a tokenizer
+trained on it, and their configuration.
 
 ``code`` is the standard library's own modules, copied as they are: text files, each one document.
-``prose`` is documentation: the reference manual behind ``help()``, the descriptions of the installed
-distributions (``manuals.jsonl.zst``) and the docstrings of the standard library and of installed
-packages (``docstrings.parquet``, a row per module), gathered until there are :data:`PROSE_BYTES` of it.
+``prose`` is documentation: the reference manual behind ``help()``, the descriptions of installed distributions
+(``manuals.jsonl.zst``) and the docstrings of the standard library and of installed packages (``docstrings.parquet``, a
+row per module), gathered until there are :data:`PROSE_BYTES` of it.
 
-For one Python and one set of installed packages the corpus is the same byte for byte.
+For one Python and one set of installed packages the corpus is the same byte for byte. ``python -m tokenlake.demo`` is
+what `make demo` runs, everything below `.demo/`; the flows use these functions when they are given no data.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import json
+import os
+import re
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -24,10 +28,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from tokenlake.tokenizers.reference import train_bpe
+
 PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals come first and are taken whole."""
 
-_FORMAT = 2
+_FORMAT = 3
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 # Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
 _FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
@@ -38,49 +44,50 @@ Report: TypeAlias = Callable[[str], None]
 Document: TypeAlias = tuple[str, str]
 """Where a text comes from, and the text."""
 
+VOCABULARY: Final = 8192
+_SAMPLE_BYTES: Final = 6_000_000
+_SAMPLE_PER_TEXT: Final = 20_000
 
-def write_corpus(directory: Path, report: Report) -> dict[str, Path]:
-    """Write ``code/`` and ``prose/`` under ``directory``; returns the folder of each source.
+
+def _quiet(line: str) -> None:
+    """Report nothing."""
+
+
+def ensure_corpus(directory: str | os.PathLike[str], report: Report = _quiet) -> dict[str, Path]:
+    """Write the demo's corpus below ``directory`` unless it is there.
 
     A stamp written last says that the corpus is whole; with it present nothing is done.
+
+    Returns:
+        The folder of each source: ``code`` (text files), ``prose`` (JSONL with zstd, and Parquet).
     """
-    folders = {name: directory / name for name in ("code", "prose")}
-    stamp = directory / "corpus.json"
-    if _is_complete(stamp):
+    root = Path(directory).resolve() / "corpus"
+    folders = {name: root / name for name in ("code", "prose")}
+    stamp = root / "corpus.json"
+    written = json.dumps({"format": _FORMAT}) + "\n"
+    if stamp.is_file() and stamp.read_text() == written:
         return folders
     for folder in folders.values():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     report("copying the standard library's modules")
-    code = _write_code(folders["code"])
+    _write_code(folders["code"])
     report("reading manuals and docstrings")
-    prose = _write_prose(folders["prose"])
-    stamp.write_text(json.dumps({"format": _FORMAT, "bytes": {"code": code, "prose": prose}}) + "\n")
+    _write_prose(folders["prose"])
+    stamp.write_text(written)
     return folders
 
 
-def _is_complete(stamp: Path) -> bool:
-    try:
-        return bool(json.loads(stamp.read_text())["format"] == _FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _write_code(folder: Path) -> int:
-    total = 0
+def _write_code(folder: Path) -> None:
     root = _standard_library()
     for module in _modules(root):
-        source = _utf8(module)
-        if not source:
-            continue
-        target = folder / module.relative_to(root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source)
-        total += len(source)
-    return total
+        if source := _utf8(module):
+            target = folder / module.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source)
 
 
-def _write_prose(folder: Path) -> int:
+def _write_prose(folder: Path) -> None:
     manuals = list(_unique([*_manual_topics(), *_descriptions()]))
     docstrings: list[Document] = []
     total = sum(len(text) for _, text in manuals)
@@ -92,7 +99,6 @@ def _write_prose(folder: Path) -> int:
     _write_jsonl(folder / "manuals.jsonl.zst", manuals)
     columns = {"origin": [o for o, _ in docstrings], "text": [t for _, t in docstrings]}
     pq.write_table(pa.table(columns), folder / "docstrings.parquet", row_group_size=64, compression="zstd")
-    return total
 
 
 def _write_jsonl(path: Path, documents: Iterable[Document]) -> None:
@@ -122,21 +128,14 @@ def _manual_topics() -> list[Document]:
 
 
 def _descriptions() -> Iterator[Document]:
+    """The long descriptions in METADATA: its body, or the older header field; broken text is left out."""
     found = {dist.name.lower(): dist for dist in importlib.metadata.distributions() if dist.name}
     for name, dist in sorted(found.items()):
-        yield f"{name}/description", _description(dist)
-
-
-def _description(dist: importlib.metadata.Distribution) -> str:
-    """The long description in METADATA: its body, or the older header field; broken text is left out."""
-    metadata: Any = dist.metadata  # an email.message.Message, whose type says less
-    body = metadata.get_payload()
-    text = body if isinstance(body, str) and body.strip() else str(metadata.get("Description", ""))
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # surrogates: the METADATA was not UTF-8
-        return ""
-    return text
+        metadata: Any = dist.metadata  # an email.message.Message, whose type says less
+        body = metadata.get_payload()
+        text = body if isinstance(body, str) and body.strip() else str(metadata.get("Description", ""))
+        if not re.search("[\ud800-\udfff]", text):  # surrogates: the METADATA was not UTF-8
+            yield f"{name}/description", text
 
 
 def _docstring_pages() -> Iterator[Document]:
@@ -189,3 +188,61 @@ def _utf8(path: Path) -> bytes | None:
     except (OSError, UnicodeDecodeError):
         return None
     return None if b"\0" in data else data
+
+
+def ensure_tokenizer(
+    directory: str | os.PathLike[str], corpus: Mapping[str, Path], report: Report = _quiet
+) -> Path:
+    """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless ``directory`` has one.
+
+    Returns:
+        The tokenizer's folder.
+    """
+    folder = Path(directory).resolve() / "tokenizer"
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    report(f"training a byte-level BPE of {VOCABULARY:,} ids")
+    trained = train_bpe(_sample(corpus), VOCABULARY, name="demo")
+    folder.mkdir(parents=True, exist_ok=True)
+    # tokenizer.json last: its presence says that the folder is whole
+    for name, data in sorted(trained.files.items(), key=lambda item: item[0] == "tokenizer.json"):
+        partial = folder / f"{name}.partial"
+        partial.write_bytes(data)
+        partial.replace(folder / name)
+    return folder
+
+
+def demo_settings(
+    directory: str | os.PathLike[str], report: Report = _quiet, *, trained: bool = True
+) -> dict[str, Any]:
+    """Return the demo's configuration, as a person would write it in YAML; corpus and tokenizer are made where missing.
+
+    Args:
+        trained: with a tokenizer of its own, which takes some seconds to train.
+    """
+    root = Path(directory).resolve()
+    corpus = ensure_corpus(root, report)
+    tokenizer = {"default_tokenizer": str(ensure_tokenizer(root, corpus, report))} if trained else {}
+    return {
+        "name": "demo",
+        "datasets": [
+            {"name": "code", "data_files": str(corpus["code"] / "**" / "*.py"), "type": "txt"},
+            {"name": "prose", "data_files": str(corpus["prose"])},
+        ],
+        **tokenizer,
+        # small units: the demo is small, and there should be something to watch and to resume
+        "source": {"unit_size": "2MiB", "splits": {"train": 0.98, "validation": 0.02}},
+        "pack": {"enabled": True, "seq_length": 1024},
+        "save": {"output_dir": str(root / "artifacts")},
+    }
+
+
+def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:
+    """Beginnings of texts, an equal share of bytes from each source, spread over all of it."""
+    code = [path.read_text(encoding="utf-8") for path in sorted(corpus["code"].rglob("*.py"))]
+    prose = pq.read_table(corpus["prose"] / "docstrings.parquet", columns=["text"])["text"].to_pylist()
+    for texts in (code, list(map(str, prose))):
+        total = sum(min(len(text), _SAMPLE_PER_TEXT) for text in texts)
+        step = max(1, round(total / (_SAMPLE_BYTES // 2)))
+        for text in texts[::step]:
+            yield text[:_SAMPLE_PER_TEXT]

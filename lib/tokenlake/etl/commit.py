@@ -24,10 +24,9 @@ from dataclasses import replace
 from typing import Any
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.etl.mixture import MixtureSpec
+from tokenlake.etl.job import MixtureSpec, produced_by
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.produced_by import produced_by
 from tokenlake.report.card import render_card
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
@@ -145,17 +144,12 @@ def _mixture_record(
 
 
 def _order(spec: MixtureSpec) -> MixtureOrder:
+    same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "interpolation")
     return MixtureOrder(
-        lanes=spec.lanes,
-        batch_size=spec.batch_size,
-        block_size=spec.block_size,
-        step_rows=spec.step_rows,
-        seed=spec.seed,
-        stop=spec.stop,
         rows=spec.rows or 0,
         points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
-        interpolation=spec.interpolation,
         version=spec.order,
+        **{name: getattr(spec, name) for name in same},
     )
 
 

@@ -1,5 +1,9 @@
 """Jobs and answers: what a worker process is told and what it says, one JSON line each.
 
+A user's function that never returns, or a tokenizer's regular expression that never ends, cannot be stopped from
+inside. So a worker says what it does before it begins (:func:`begin`), and the pool ends a silent worker and names the
+last report.
+
 A job names the stores and says everything else by value, so that the same job gives the same bytes in a worker
 process of this machine and in one of another.
 """
@@ -7,17 +11,23 @@ process of this machine and in one of another.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tokenlake._version import __version__
 from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource
-from tokenlake.errors import WorkerError
-from tokenlake.etl.mixture import MixtureSpec
-from tokenlake.sources.inputs import FileRange
+from tokenlake.errors import IntegrityError, WorkerError
+from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
+from tokenlake.mixing.random import Int64
+from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.stream import MixtureStream, source_order
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.address import StoreAddress
 
 REFERENCE: Final = "tokenizers"
@@ -28,6 +38,32 @@ NO_ENGINE: Final = "none"
 
 Level: TypeAlias = Literal["documents", "sequences"]
 """What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureSpec:
+    """The arguments of :class:`tokenlake.mixing.mixture.SourceMixture`, in plain values.
+
+    Attributes:
+        lengths: source -> rows, in configuration order.
+        points: (step, source -> weight per row).
+        interpolation: between points.
+        lanes, batch_size, block_size, step_rows, seed, stop: of the order.
+        rows: where the stream is cut; None: at its own end.
+        order: version of the order.
+    """
+
+    lengths: Mapping[str, int]
+    points: tuple[tuple[int, Mapping[str, float]], ...]
+    interpolation: Literal["step", "linear", "cosine"]
+    lanes: int
+    batch_size: int
+    block_size: int
+    step_rows: int
+    seed: int
+    stop: Literal["restart", "first_exhausted", "all_exhausted"]
+    rows: int | None
+    order: int = MIXTURE_ORDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +90,7 @@ class RowsOut:
 
     Attributes:
         pack: how to pack documents; None: rows stay what they are (`tokens` or `packed`).
-        seq_length: ids of a packed row that is passed on or made; None for `tokens`.
+        width: ids of a packed row that is passed on or made; None for `tokens`.
         prefix, suffix: what the parents' post-processor puts around a document, as far as their configuration has it
             add that: a row of `tokens` begins and ends with these already.
         eos_id, pad_id: resolved ids.
@@ -65,7 +101,7 @@ class RowsOut:
     """
 
     pack: ResolvedPack | None
-    seq_length: int | None
+    width: int | None
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     eos_id: int
@@ -86,13 +122,18 @@ class SecretBlocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
-    """Choose the engine for a source: static checks, then a probe on its first documents."""
+    """Choose the engine for a source: static checks, then a probe on its first documents.
+
+    Attributes:
+        size: bytes of input that the source has in all units.
+    """
 
     store: StoreAddress
     tokenizer: str
     tokenizer_files: Mapping[str, str]
     source: ResolvedSource
     ranges: tuple[FileRange, ...]
+    size: int
     op: Literal["engine"] = "engine"
 
 
@@ -247,3 +288,70 @@ def job_of(line: bytes) -> Job | SecretBlocks:
 def answer_of(line: bytes) -> WorkerAnswer:
     """Return the answer that a line holds."""
     return msgspec.convert(json.loads(line), WorkerAnswer)
+
+
+def open_mixture(spec: MixtureSpec) -> SourceMixture:
+    """Return the mixture that a spec describes; ConfigError where there is none such."""
+    points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
+    same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "rows", "order")
+    scheduler = WeightScheduler(points, spec.interpolation)
+    return SourceMixture(spec.lengths, scheduler, **{name: getattr(spec, name) for name in same})
+
+
+def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
+    """Return the stream of a mixture.
+
+    Args:
+        group_rows: source to the rows of each of its row groups, int64[G].
+
+    Raises:
+        IntegrityError: a source has other rows than the spec says.
+    """
+    for name, rows in spec.lengths.items():
+        if rows != (got := int(group_rows[name].sum())):
+            raise IntegrityError(
+                f"source {name!r} has {got} rows; expected {rows}, with which it was planned"
+            )
+    mixture = open_mixture(spec)
+    orders = [
+        source_order(name, group_rows[name], lanes=spec.lanes, seed=spec.seed) for name in mixture.names
+    ]
+    return MixtureStream(mixture, orders)
+
+
+_LISTENERS: Final[list[Callable[[str], None]]] = []
+_TOLD: Final[list[str]] = ["beginning a job"]
+
+
+def listen(listener: Callable[[str], None]) -> None:
+    """Have `listener` told of everything from now on, in place of any other."""
+    _LISTENERS[:] = [listener]
+
+
+def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> None:
+    """Tell that something is about to be done with a file, or with the records at these positions of it."""
+    if _LISTENERS:
+        where = f", records from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
+        _TOLD[:] = [f"{what} {file.source}: {file.path}{where}"]
+    for listener in _LISTENERS:
+        listener(*_TOLD)
+
+
+def last_told() -> str:
+    """Return what was told last."""
+    return _TOLD[0]
+
+
+@cache
+def produced_by(engine: str | None = None) -> dict[str, str]:
+    """Name to version of the writer and, where one is given, of the tokenizer engine."""
+    # The segment cache is the writer's own code.
+    names = ["pyarrow", *([engine] if engine and engine != "segments" else [])]
+    return {"tokenlake": __version__} | {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,10 +1,10 @@
 """A pool of worker processes that survives the death of its workers.
 
-Each worker is ``python -m tokenlake.etl.worker``: a fresh interpreter that reads one JSON job per
-line and answers with JSON lines; values of secret blocks go before a job on a line of their own, which
-is not answered. Nothing is pickled, nothing is forked, the parent's ``__main__`` is
-not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker for one job; when that
-worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts another.
+Each worker is ``python -m tokenlake.etl.worker``: a fresh interpreter that takes jobs as JSON and answers with JSON;
+values of secret blocks go before a job in a message of their own, which is not answered. Nothing is pickled, nothing is
+forked, the parent's ``__main__`` is not imported again. A thread that calls :meth:`WorkerPool.run` borrows one worker
+for one job; when that worker dies, this thread gets :class:`~tokenlake.errors.WorkerDiedError` and the pool starts
+another.
 
 No worker outlives its parent, however that ends: the workers of a pool are one process group, and a small process
 in it reads a pipe from the parent and kills the group at the pipe's end. It needs nothing of a worker, which may be
@@ -18,21 +18,20 @@ hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, final
 
 from tokenlake.config.references import provided_blocks
-from tokenlake.errors import CancelledError, WorkerDiedError, WorkerError, from_json
+from tokenlake.errors import CancelledError, ConfigError, WorkerDiedError, WorkerError, from_json
 from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
-from tokenlake.etl.worker_io import Lines, SilenceError, patience
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -41,6 +40,30 @@ RSS_LIMIT: Final = 768 << 20
 
 #: At the end of its input, the process ends its whole group, itself included.
 _WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
+
+
+VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
+"""Environment variable: how many seconds a worker may be silent."""
+
+_SECONDS: Final = 1800.0
+
+
+class SilenceError(Exception):
+    """Nothing came for too long. Never leaves this package."""
+
+
+def patience() -> float:
+    """Return how many seconds a worker may be silent; ConfigError where the environment says no number."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        seconds = float(text) if text else _SECONDS
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds <= 1e6:
+        raise ConfigError(
+            f"{VARIABLE}={text!r}: expected a number of seconds, more than 0 and at most 1000000"
+        )
+    return seconds
 
 
 @final
@@ -195,58 +218,53 @@ class _Group:
 
 @final
 class _Worker:
-    """One process and its two pipes."""
+    """One process and our end of what connects it."""
 
     def __init__(self, group: int) -> None:
+        self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
             # -P, and folders by name: a json.py in the current folder must not run.
-            [sys.executable, "-P", "-m", "tokenlake.etl.worker", *_own_folders()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-P", "-m", "tokenlake.etl.worker", str(theirs.fileno()), *_own_folders()],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # whatever a library prints must not land in the output of a command
             env=_environment(),
             process_group=group,
         )
+        theirs.close()
         self.pid = self._process.pid
         self.at = ""
         """What it said that it does."""
-        assert self._process.stdout is not None
-        self._lines = Lines(self._process.stdout)
         self._told: dict[str, str] = {}
 
     def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
-        """Send a job and read lines until its answer.
+        """Send a job and read messages until its answer.
 
         Raises:
             OSError, EOFError, ValueError: the process is gone.
             SilenceError: it said nothing for so many seconds.
         """
-        stdin = self._process.stdin
-        assert stdin is not None
         self.at = f"beginning a job ({job.op})"
         if (blocks := provided_blocks()) != self._told:
             # Not by the environment, which other programs of this user can read.
-            stdin.write(to_line(SecretBlocks(values=blocks)))
+            self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
             self._told = blocks
-        stdin.write(to_line(job))
-        stdin.flush()
-        while line := self._lines.next(seconds):
-            answer = answer_of(line)
+        self._pipe.send_bytes(to_line(job))
+        while self._pipe.poll(seconds):
+            answer = answer_of(self._pipe.recv_bytes())
             if answer.rss:
                 return answer
             self.at = answer.at or self.at
             if answer.progress is not None and on_progress is not None:
                 on_progress(answer.progress)
-        raise EOFError
+        raise SilenceError
 
     def kill(self) -> None:
         self._process.kill()
 
     def reap(self) -> None:
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        self._pipe.close()
 
     def ending(self) -> str:
         """How the process ended, for people."""

@@ -95,8 +95,8 @@ def _adopted(
         (record, renamed_record(record, wanted[key])) for key, record in found.items() if key in wanted
     ]
     links = {link: new.unit for old, new in records for link in source.links(old, new, target)}
-    wrong = store.link_all(list(links), lambda link: not store.exists(target.ledger(links[link])))
-    spoilt = {unit for unit, error in zip(links.values(), wrong, strict=True) if error is not None}
+    done = store.link_all(list(links))
+    spoilt = {unit for unit, each in zip(links.values(), done, strict=True) if isinstance(each, Exception)}
     taken = [new for _, new in records if new.unit not in spoilt]
     store.put_all({target.ledger(record.unit): record.to_bytes() for record in taken})
     return taken
@@ -133,6 +133,7 @@ class _Listed:
                 size=there.bytes,
                 sha256=there.sha256,
                 seen=self.proof(there, old.unit),
+                orphan=lambda: not self.store.exists(target.ledger(new.unit)),
             )
             for there, here in zip(_files(old), _files(new), strict=True)
         ]

@@ -16,17 +16,20 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self, cast, final
 
+import msgspec
+
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import hide, scrub
 from tokenlake.config.secret import literal_secrets
 from tokenlake.errors import IntegrityError, StoreError, TokenlakeError
-from tokenlake.etl.produced_by import produced_by
+from tokenlake.etl.job import produced_by
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import RUNS, Layout
@@ -60,40 +63,26 @@ class Asked:
         options = config.save.storage_options
         own = {"hub_token": None, "storage_options": None if literal_secrets(options) else options}
         config = config.model_copy(update={"save": config.save.model_copy(update=own)})
-        if secrets := literal_secrets(config):
-            return cls(fingerprint, directory, None, f"it holds secrets themselves: {', '.join(secrets)}")
         found = config.model_dump(mode="json")
-        if signed := _signed(found):
-            return cls(
-                fingerprint,
-                directory,
-                None,
-                f"it holds URLs with passwords or signatures: {', '.join(signed)}",
-            )
-        return cls(fingerprint, directory, found)
+        if secrets := literal_secrets(config):
+            left_out = f"it holds secrets themselves: {', '.join(secrets)}"
+        elif signed := _signed(found):
+            left_out = f"it holds URLs with passwords or signatures: {', '.join(signed)}"
+        else:
+            return cls(fingerprint, directory, found)
+        return cls(fingerprint, directory, None, left_out)
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        facts = {
-            "fingerprint": self.fingerprint,
-            "directory": self.directory,
-            "config": self.config,
-            "left_out": self.left_out,
-        }
-        return json.dumps(facts, indent=2).encode() + b"\n"
+        return json.dumps(msgspec.to_builtins(self), indent=2).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Self:
         """Read :meth:`to_bytes`' form; IntegrityError for anything else."""
         try:
-            facts = json.loads(data)
-            config, left_out = facts["config"], facts["left_out"]
-            texts = (facts["fingerprint"], facts["directory"], left_out)
-            if not all(isinstance(text, str) for text in texts) or not isinstance(config, dict | None):
-                raise TypeError("expected texts and an object")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(f"{where}: does not say how a run was asked: {error}", file=where) from error
-        return cls(texts[0], texts[1], cast("dict[str, Any] | None", config), left_out)
 
 
 def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | None:
@@ -154,13 +143,8 @@ class RunLog:
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
         """Keep the text on which an engine failed, at once."""
-        facts = {
-            "engine": engine,
-            "error": str(error),
-            "details": error.details,
-            "produced_by": produced_by(engine),
-        }
-        self._put(f"{self.run_id}-condemned-{engine}", facts)
+        facts = {"engine": engine, "error": str(error), "details": error.details}
+        self._put(f"{self.run_id}-condemned-{engine}", {**facts, "produced_by": produced_by(engine)})
 
     def finish(self, how: Mapping[int, str], commits: Mapping[str, Mapping[str, str]]) -> None:
         """Publish the run's facts.
@@ -171,23 +155,19 @@ class RunLog:
         """
         with self._lock:
             seconds = dict(sorted(self._seconds.items()))
-        self._put(
-            self.run_id,
-            {
-                "begin": self._begin.isoformat(timespec="seconds"),
-                "seconds": round(time.monotonic() - self._clock, 3),
-                "host": socket.gethostname(),
-                "platform": platform.platform(),
-                "python": platform.python_version(),
-                "cpus": os.cpu_count(),
-                "produced_by": produced_by(),
-                "units": {
-                    word: sum(value == word for value in how.values()) for word in sorted(set(how.values()))
-                },
-                "unit_seconds": seconds,
-                "hub_commits": commits,
-            },
-        )
+        facts = {
+            "begin": self._begin.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - self._clock, 3),
+            "host": socket.gethostname(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "cpus": os.cpu_count(),
+            "produced_by": produced_by(),
+            "units": dict(sorted(Counter(how.values()).items())),
+            "unit_seconds": seconds,
+            "hub_commits": commits,
+        }
+        self._put(self.run_id, facts)
 
     def _put(self, name: str, facts: dict[str, Any]) -> None:
         self._store.put_new(self._layout.run(name), json.dumps(facts, indent=2, default=str).encode() + b"\n")

@@ -10,11 +10,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from typing import Literal, Self, final
 
 from tokenlake.config.load import load_config
-from tokenlake.errors import CancelledError, EngineMismatchError, StoreError, TokenlakeError
-from tokenlake.etl.bad_record_budget import BadRecordBudget
+from tokenlake.errors import (
+    CancelledError,
+    EngineMismatchError,
+    StoreError,
+    TokenlakeError,
+    TooManyBadRecordsError,
+)
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
 from tokenlake.etl.events import (
     BuildPlanned,
@@ -29,11 +35,12 @@ from tokenlake.etl.events import (
 )
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
+from tokenlake.etl.plan.units import most_records
 from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
-from tokenlake.sources.hub.repo import hub_commits
+from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
@@ -85,6 +92,46 @@ class Engines:
         return verdict["engine"]
 
 
+@final
+class BadRecordBudget:
+    """Bad records of each source so far, against all records that it has or can still have."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._allowed = {
+            source.name: source.max_bad_fraction
+            for source in plan.build.sources
+            if source.on_bad_record == "quarantine"
+        }
+        self._most: dict[int, int] = {}
+        self._left, self._rows, self._bad = Counter[str](), Counter[str](), Counter[str]()
+        for unit in plan.units:
+            if isinstance(unit, TextUnit) and unit.source in self._allowed:
+                self._most[unit.index] = most_records(unit.ranges)
+                self._left[unit.source] += self._most[unit.index]
+
+    def add(self, record: UnitRecord, times: int = 1) -> None:
+        """Count a unit's records; with `times` -1, take them back."""
+        if record.source in self._allowed:
+            self._left[record.source] -= times * self._most.get(record.unit, 0)
+            self._rows[record.source] += times * record.account.rows_read
+            self._bad[record.source] += times * sum(record.account.quarantined.values())
+
+    def check(self) -> None:
+        """Raise TooManyBadRecordsError when what is left of a source cannot dilute its bad records enough."""
+        for source, allowed in self._allowed.items():
+            left, bad = self._left[source], self._bad[source]
+            if bad > allowed * (rows := self._rows[source] + left):
+                when = "even if every record still unread is good" if left else "of all records read"
+                raise TooManyBadRecordsError(
+                    f"source {source!r}: {bad} bad records of {rows} are {bad / rows:.3%}, more than max_bad_fraction="
+                    f"{allowed:g} allows, {when}. See the quarantine/ files for each record and its reason; fix the "
+                    "input, or raise max_bad_fraction if the loss is acceptable",
+                    source=source,
+                    bad=bad,
+                    rows=rows,
+                )
+
+
 How = Literal["built", "resumed", "reused"]
 
 
@@ -124,13 +171,21 @@ class BuildSession:
         self.found_committed = status == "committed"
 
     @classmethod
-    def open(cls, config: Configuration, *, on_event: Watcher = ignore, plan: Plan | None = None) -> Self:
+    def open(
+        cls,
+        config: Configuration,
+        *,
+        on_event: Watcher = ignore,
+        plan: Plan | None = None,
+        after: int = 0,
+    ) -> Self:
         """Plan, claim a version, find what is finished and take over what another version already has.
 
         Args:
             config: a configuration, a dict of one, or the path of a YAML file.
             on_event: told of everything that happens.
-            plan: a plan of texts already made from ``config``.
+            plan: a plan already made from ``config``.
+            after: a version behind this one is found or claimed, also where an equal one is there before it.
 
         Raises:
             ConfigError, SourceError, TokenizerError: the build cannot be planned.
@@ -139,7 +194,7 @@ class BuildSession:
         whole = load_config(config) if plan is None else None
         plan = plan or plan_build(whole or config, on_event)
         store = open_store(plan.store)
-        claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {})
+        claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status != "committed":
             if whole is not None:
@@ -251,12 +306,10 @@ class BuildSession:
             if self.engines.is_condemned(record.engine):
                 return False
             publish_record(self._store, self._layout, record)
-            self._records[unit.index] = record
-            self._how[unit.index] = "built"
-            self._budget.add(record)
+            self._note(record, "built")
         self._log.finished(unit.index, seconds)
         self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
-        self._budget.check_possible()
+        self._budget.check()
         return True
 
     def _require_held(self) -> None:
@@ -271,7 +324,7 @@ class BuildSession:
             self._emit(EngineCondemned(engine, str(error)))
             for index in [index for index, record in self._records.items() if record.engine == engine]:
                 remove_record(self._store, self._layout, index)
-                self._budget.remove(self._records.pop(index))
+                self._budget.add(self._records.pop(index), -1)
                 self._how.pop(index, None)
 
     def _prepare(self) -> None:
@@ -288,9 +341,12 @@ class BuildSession:
 
     def _know(self, record: UnitRecord, how: How) -> None:
         with self._lock:
-            self._records[record.unit] = record
-            self._how[record.unit] = how
+            self._note(record, how)
+
+    def _note(self, record: UnitRecord, how: How) -> None:
+        if record.unit not in self._records:
             self._budget.add(record)
+        self._records[record.unit], self._how[record.unit] = record, how
 
     def _announce(self) -> None:
         pending = self.pending

@@ -1,11 +1,12 @@
-"""The worker process: one JSON job per line in, JSON lines out. Arguments: folders of a user's own modules.
+"""The worker process: jobs in, answers out, as :mod:`tokenlake.etl.job` writes them.
 
-The lines are those of :mod:`tokenlake.etl.job`. An unexpected exception is an error of type ``WorkerError`` whose
-message ends with the traceback: a bug should be seen, and the pool should live.
+Arguments: the file descriptor of the connection, and folders of a user's own modules. An unexpected exception is an
+error of type ``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import queue
@@ -14,14 +15,38 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
-from typing import Any, BinaryIO
+from multiprocessing.connection import Connection
+from typing import Any, Final, cast, final
 
 from tokenlake.config.references import hide, provide_blocks, scrub
+from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
-from tokenlake.etl.job import Job, MixJob, RepackJob, SecretBlocks, WorkerAnswer, job_of, to_line
-from tokenlake.etl.workbench import Workbench
-from tokenlake.etl.worker_io import last_told, listen
+from tokenlake.etl.job import (
+    EngineJob,
+    Job,
+    MixJob,
+    RepackJob,
+    SecretBlocks,
+    UnitJob,
+    WorkerAnswer,
+    answer_of,
+    job_of,
+    last_told,
+    listen,
+    to_line,
+)
+from tokenlake.etl.unit.documents import Recipe
+from tokenlake.etl.unit.mix import MixBuild, RepackBuild
+from tokenlake.etl.unit.stored_rows import OpenedParents
+from tokenlake.etl.unit.text import Progress, TextBuild
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.base import Store, read_files
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.gate import choose_encoder
 
 
 def main() -> None:
@@ -32,19 +57,21 @@ def main() -> None:
     # In the background of a terminal; what a library writes to it must not stop the process.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     # Behind everything else: a user's own functions are found, and no module of ours or Python's is hidden by theirs.
-    sys.path += sys.argv[1:]
+    sys.path += sys.argv[2:]
     # Parsed JSON is millions of objects without a cycle among them: looking for one takes 15% of a build of chats.
     gc.set_threshold(200_000, 50, 50)
     sys.meta_path.insert(0, _WithoutPandas())
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    # Whatever a library prints must not land between our lines.
-    os.dup2(2, 1)
+    parent = Connection(int(sys.argv[1]))
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
-    listen(lambda text: _send(answers, WorkerAnswer(at=hide(text))))
+    threading.Thread(target=_receive, args=(parent, jobs), daemon=True).start()
+
+    def say(**answer: Any) -> None:
+        parent.send_bytes(to_line(WorkerAnswer(**answer)))
+
+    listen(lambda text: say(at=hide(text)))
     workbench = Workbench()
     while True:
-        _answer(workbench, jobs.get(), answers)
+        _answer(workbench, jobs.get(), say)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -61,16 +88,17 @@ def _let_pandas_in(job: Job) -> None:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
-def _receive(jobs: queue.SimpleQueue[bytes]) -> None:
-    """Queue incoming lines; the end of the input means that the parent is gone or done with us."""
-    for line in sys.stdin.buffer:
-        jobs.put(line)
+def _receive(parent: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
+    """Queue incoming messages; the end of them means that the parent is gone or done with us."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            jobs.put(parent.recv_bytes())
     os._exit(0)
 
 
-def _answer(workbench: Workbench, line: bytes, answers: BinaryIO) -> None:
+def _answer(workbench: Workbench, line: bytes, say: Callable[..., None]) -> None:
     def progress(fields: dict[str, int]) -> None:
-        _send(answers, WorkerAnswer(progress=fields))
+        say(progress=fields)
 
     result, error = None, None
     try:
@@ -87,7 +115,7 @@ def _answer(workbench: Workbench, line: bytes, answers: BinaryIO) -> None:
     except BaseException:
         bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         error = _hidden(to_json(WorkerError(bug)))
-    _send(answers, WorkerAnswer(result=result, error=error, rss=_resident()))
+    say(result=result, error=error, rss=_resident())
 
 
 def _out_of_memory(error: MemoryError) -> WorkerError:
@@ -107,13 +135,6 @@ def _hidden(error: dict[str, Any]) -> dict[str, Any]:
     return {**error, "message": hide(error["message"]), "details": details}
 
 
-def _send(answers: BinaryIO, answer: WorkerAnswer) -> None:
-    # One write per line: a pipe keeps it whole for its single reader.
-    data = to_line(answer)
-    while data:
-        data = data[answers.write(data) or 0 :]
-
-
 def _resident() -> int:
     """Resident bytes now (Linux), else the peak."""
     try:
@@ -121,6 +142,128 @@ def _resident() -> int:
             return int(stat.read().split()[1]) * resource.getpagesize()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+#: Documents and bytes that the gate's probe takes from the start of a source, and of one document:
+#: the reference encodes 4 MB/s, so this is a tenth of a second.
+_PROBE_DOCUMENTS: Final = 200
+_PROBE_BYTES: Final = 1 << 18
+_PROBE_BYTES_EACH: Final = 1 << 14
+
+
+@final
+class Workbench:
+    """What a worker process keeps between jobs: stores, tokenizers (slow to load), and manifests of parents."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, Store] = {}
+        self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
+        self._encoders: dict[tuple[Any, ...], Encoder] = {}
+        self._parents = OpenedParents()
+
+    def run(self, job: Job, progress: Progress) -> dict[str, Any]:
+        """Do a job and return its result as JSON: the record of a unit, or a verdict on an engine."""
+        if isinstance(job, EngineJob):
+            return self._choose_engine(job)
+        if isinstance(job, UnitJob):
+            return self._build_unit(job, progress).to_json()
+        unit = MixBuild if isinstance(job, MixJob) else RepackBuild
+        stores = self._store(job.store), self._store(job.parents_store)
+        return unit(cast("Any", job), *stores, self._parents, progress).build().to_json()
+
+    def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+        """Build one unit and publish its parts; the caller publishes the record."""
+        store = self._store(job.store)
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = Recipe(job.source, files)
+        mode = recipe.special_tokens_in_text
+        key = _encoder_key(files, job.engine, mode, settings)
+        if key not in self._encoders:
+            self._encoders[key] = Encoder(
+                files,
+                engine=job.engine,
+                special_tokens_in_text=mode,
+                add_special_tokens=settings.add_special_tokens,
+            )
+        return TextBuild(job, store, self._encoders[key], recipe, progress).build()
+
+    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
+        """The gate's verdict for one source: ``{"engine", "reason"}``."""
+        files = self._tokenizer(job)
+        settings = job.source.tokenizer
+        recipe = Recipe(job.source, files)
+        mode = recipe.special_tokens_in_text
+        sample = list(_first_documents(job, recipe))
+        choice, encoder = choose_encoder(
+            files,
+            settings.engine,
+            mode,
+            sample,
+            job.size,
+            add_special_tokens=settings.add_special_tokens,
+            places=recipe.rendered,
+        )
+        self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
+        return {"engine": choice.engine, "reason": choice.reason}
+
+    def _store(self, address: StoreAddress) -> Store:
+        """Return an open store; its connections are kept."""
+        key = repr((address.url, address.options))
+        if key not in self._stores:
+            self._stores[key] = open_store(address)
+        return self._stores[key]
+
+    def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
+        """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
+        key = tuple(sorted(job.tokenizer_files.items()))
+        if key not in self._files:
+            found = read_files(self._store(job.store), job.tokenizer, job.tokenizer_files)
+            self._files[key] = TokenizerFiles(name=job.tokenizer, files=found)
+        return self._files[key]
+
+
+def _encoder_key(
+    files: TokenizerFiles, engine: str, mode: str, settings: ResolvedTokenizer
+) -> tuple[Any, ...]:
+    return files.json_bytes, engine, mode, settings.add_special_tokens
+
+
+def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
+    """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
+    size = count = 0
+    for part in job.ranges[:1]:
+        for prepared in recipe.read(part):
+            for value in prepared.documents.text:
+                # Only the beginning becomes a string: the document may have 200 MB.
+                text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
+                size += len(text)
+                count += 1
+                yield text
+                if count >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
+                    return
+
+
+@final
+class InProcessPool:
+    """Stands in for a pool of workers in tests and profiles: this process does the jobs, after a trip through JSON.
+
+    Args:
+        workbench: to keep between pools; None: a new one.
+    """
+
+    workers = 1
+
+    def __init__(self, workbench: Workbench | None = None) -> None:
+        self._workbench = workbench or Workbench()
+
+    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
+        """Do a job; errors are raised as they are."""
+        told = cast("Job", job_of(to_line(job)))
+        return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
+
+    def cancel(self) -> None:
+        """Nothing runs beside the caller."""
 
 
 if __name__ == "__main__":

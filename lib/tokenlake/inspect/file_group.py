@@ -12,14 +12,15 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
+from tokenlake.config.formats import FORMATS, Format
 from tokenlake.inspect.inspection import Feature, Remark, TextStatistics
-from tokenlake.inspect.kind import Kind, kind_of, mapped, value_at
+from tokenlake.inspect.kind import Kind, kind_of, mapped
 from tokenlake.inspect.mapping import ColumnMapper, ColumnMapping
 from tokenlake.inspect.sample import FileSample
 from tokenlake.inspect.schema import Shape, merged_columns
-from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local.patterns import expand
+from tokenlake.sources.local import expand
+from tokenlake.sources.rows import value_at
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LARGE_TEXT: Final = 1 << 20  # bytes of a text file on average, above which lines may be documents
@@ -233,7 +234,7 @@ def _in_records(part: FileGroup, look: FileSample) -> Iterable[Remark]:
             file=look.file.path,
             what=f"{sum(reasons.values()):,} of {seen:,} records looked at are bad: {told}",
         )
-    if part.content_field is not None and look.columns and part.format in {"parquet", "arrow", "csv", "tsv"}:
+    if part.content_field is not None and look.columns and FORMATS[part.format].schema:
         top = part.content_field if part.content_field in part.columns else part.content_field.split(".")[0]
         if top not in look.columns:
             yield Remark(file=look.file.path, what=f"it has no column {top!r}", fatal=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from tokenlake.inspect.mapping import ROLES, ColumnMapper, ColumnMapping, MappedColumn, rank_of, role_of
 from tokenlake.inspect.schema import Shape
+from tokenlake.sources.rows import value_at
 
 Kind = Literal["text", "instruction", "chat", "preference", "unknown", "empty", "damaged"]
 
@@ -68,18 +69,6 @@ def kind_of(mapping: ColumnMapping) -> Kind:
     if {"instruction", "output"} <= roles:
         return "instruction"
     return "text" if "text" in roles else "unknown"
-
-
-def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """Return what is at a dotted path, as `content_field` means it; None where nothing is."""
-    if path in row:
-        return row[path]
-    value: Any = row
-    for name in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = cast("Mapping[str, Any]", value).get(name)
-    return value
 
 
 def mean_length(rows: Iterable[Mapping[str, Any]], path: str) -> float:

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
-from tokenlake.config.suggestion import nearest
+from tokenlake.config.values import nearest
 from tokenlake.errors import ConfigError
 from tokenlake.inspect.schema import Shape
 

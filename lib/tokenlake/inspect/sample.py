@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from tokenlake.errors import DamagedFileError, TokenlakeError
 from tokenlake.inspect.schema import Shape, columns_of, shape_of_type
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
-from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import reader_of
@@ -24,6 +23,11 @@ from tokenlake.sources.stream import ByteStream, has_lines
 
 FILE_BYTES: Final = 4 << 20
 """Stored bytes that are read of one file at most."""
+_BUFFER_BYTES: Final = 64 << 10
+_BLOCK_BYTES: Final = (
+    1 << 20
+)  # decompressed bytes that are read at a time of a format without blocks of its own
+_BLOCKS: Final = 2
 
 
 class BoundReached(Exception):
@@ -39,7 +43,7 @@ class BoundedBytes(InputBytes):
     """
 
     def __init__(self, data: InputBytes, limit: int = FILE_BYTES) -> None:
-        self.file = data.file
+        self.file, self.read_ahead = data.file, _BUFFER_BYTES
         self._data, self._limit = data, limit
         self.bytes_read = 0
 
@@ -54,133 +58,6 @@ class BoundedBytes(InputBytes):
     def for_arrow(self) -> Any:
         """Return a random-access file that counts, for a local input too."""
         return pa.PythonFile(InputReader(self), mode="r")
-
-
-@final
-class MemoryBytes(InputBytes):
-    """The decompressed beginning of an input, as an input of its own that is not compressed."""
-
-    def __init__(self, file: InputFile, data: bytes) -> None:
-        self.file = replace(file, size=len(data), compression=None)
-        self._data = data
-
-    def read_into(self, view: memoryview, offset: int) -> int:
-        data = self._data[offset : offset + len(view)]
-        view[: len(data)] = data
-        return len(data)
-
-    def for_arrow(self) -> Any:
-        return pa.BufferReader(self._data)
-
-
-FIRST_BYTES: Final = 1 << 20
-"""Decompressed bytes that are looked at; more, up to the bound, only where no record ends in them."""
-
-# A string that the cut left open runs to the end.
-_JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]|[^"\[\]{},]++', re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """Decompressed bytes from the start of a file.
-
-    Attributes:
-        data: whole records.
-        whole: whether they are all there are, so that the stream was read to its end.
-        stored: bytes of the stored file that they come from.
-    """
-
-    data: bytes
-    whole: bool
-    stored: int
-
-
-def read_beginning(data: BoundedBytes, kind: Format, *, document: bool = False) -> Beginning | None:
-    """Return the beginning of an open file, None where its first record is longer than the bound.
-
-    Args:
-        document: the file is one text, which may be cut anywhere between two characters.
-
-    Raises:
-        DamagedFileError: the compressed stream is broken.
-    """
-    stream, taken, before = ByteStream(data), b"", data.bytes_read
-    cut = _cut_text if document else _CUTS[kind]
-    try:
-        for size in (FIRST_BYTES, FILE_BYTES - FIRST_BYTES):
-            wanted = min(size, FILE_BYTES - data.bytes_read) if not data.file.compression else size
-            taken += (more := stream.read(wanted))
-            if len(more) < wanted or (not data.file.compression and len(taken) == data.file.size):
-                return Beginning(data=taken, whole=True, stored=data.file.size)
-            if records := cut(taken):
-                stored = _stored(data, data.bytes_read - before, records)
-                return Beginning(data=records, whole=False, stored=stored)
-    except BoundReached:
-        return None
-    return None
-
-
-def _stored(data: BoundedBytes, read: int, records: bytes) -> int:
-    """Return about how many stored bytes `records` come from.
-
-    How far a decompressor has read says little, because it reads ahead; so they are compressed again.
-    """
-    codec = data.file.compression
-    if codec is None:
-        return len(records)
-    again: bytes = pa.compress(records, codec=codec, asbytes=True)
-    return max(1, min(read, len(again)))
-
-
-def _cut_lines(data: bytes) -> bytes:
-    return data[: data.rfind(b"\n") + 1]
-
-
-def _cut_quoted_lines(data: bytes) -> bytes:
-    """Cut CSV: a line break inside quotes ends nothing."""
-    end = data.rfind(b"\n") + 1
-    quotes = data.count(b'"', 0, end)
-    while end and quotes % 2:
-        before = data.rfind(b"\n", 0, end - 1) + 1
-        quotes -= data.count(b'"', before, end)
-        end = before
-    return data[:end]
-
-
-def _cut_array(data: bytes) -> bytes:
-    """Cut a JSON array after its last whole element, and close it."""
-    depth, end = 0, 0
-    for token in _JSON_TOKEN.finditer(data):
-        first = token[0][:1]
-        if first in b"{[":
-            depth += 1
-        elif first in b"}]":
-            depth -= 1
-        elif first == b"," and depth == 1:
-            end = token.start()
-    return data[:end] + b"]" if end else b""
-
-
-def _cut_text(data: bytes) -> bytes:
-    """Cut before a character that is not whole; what is no UTF-8 stays as it is."""
-    for left_out in range(4):
-        try:
-            str(data[: len(data) - left_out], "utf-8")
-        except UnicodeDecodeError as error:
-            if error.start < len(data) - 4:
-                break
-            continue
-        return data[: len(data) - left_out]
-    return data
-
-
-_CUTS: Final[dict[Format, Callable[[bytes], bytes]]] = {
-    "jsonl": _cut_lines,
-    "json": _cut_array,
-    "csv": _cut_quoted_lines,
-    "tsv": _cut_quoted_lines,
-    "text": _cut_lines,
-}
 
 
 def _no_reasons() -> dict[str, int]:
@@ -228,7 +105,6 @@ SAMPLE_ROWS: Final = 64
 
 _CHUNK_BYTES: Final = (1 << 20) + (1 << 18)  # a first page and its dictionary, at most what writers make
 _COLUMN_BYTES: Final = 3 << 20  # of a Parquet file's sample; the rest is for its footer
-_BUFFER_BYTES: Final = 64 << 10
 _DELIMITERS: Final = (",", ";", "\t", "|")
 
 
@@ -371,30 +247,55 @@ def _records(file: InputFile, batch: pa.RecordBatch | None) -> tuple[dict[str, A
 def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | None) -> FileSample:
     """Look into a format that is read from its beginning on."""
     document = file.format == "text" and file.text_mode == "document"
-    file = _by_its_bytes(file, data)
-    begun = read_beginning(data, file.format, document=document)
-    if begun is None:
-        return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
+    stream = ByteStream(data)
+    head = stream.read(_BLOCK_BYTES if document else _BUFFER_BYTES)
+    file = _by_its_bytes(file, head)
     if delimiter is None and file.format in {"csv", "tsv"}:
-        delimiter = _delimiter(file, begun.data)
-    memory = MemoryBytes(file, begun.data)
-    part = FileRange(file=memory.file, start=0, stop=memory.file.size, weight=memory.file.size)
-    want = _want(file, delimiter)
-    blocks = list(reader_of(file.format)(part, memory, want, None))
+        delimiter = _delimiter(file, head)
+    blocks, whole = _first_blocks(file, data, delimiter)
+    if not blocks and not whole:
+        return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
     rows = tuple(row for block in blocks for row in _objects(block))
     seen = sum(len(block) + len(block.bad) for block in blocks)
-    return FileSample(
+    found = FileSample(
         file=file,
         columns=_seen_columns(file, rows, blocks),
         rows=rows[:SAMPLE_ROWS],
-        lengths=_length(rows, begun.stored, file.size) if document else None,
         seen=seen,
         bad=Counter(bad.fault.reason for block in blocks for bad in block.bad),
-        stored=begun.stored,
-        total=1 if document else seen if begun.whole else None,
+        stored=file.size if whole else _stored(file, blocks),
+        total=seen if whole else None,
         delimiter=delimiter,
-        lines=_lines(begun.data) if file.format == "text" else (0, 0),
+        lines=(seen, sum(block.normalized.get("blank_line", 0) for block in blocks)),
     )
+    return _as_document(found, head, stream.consumed()) if document else found
+
+
+def _first_blocks(file: InputFile, data: BoundedBytes, delimiter: str | None) -> tuple[list[Parsed], bool]:
+    """Return the first blocks of records, and whether these are all there are."""
+    lines = replace(file, text_mode="lines")  # of a document, too, what its first lines hold is found out
+    part = FileRange(file=lines, start=0, stop=file.size, weight=file.size)
+    want = _want(file, delimiter)
+    blocks: list[Parsed] = []
+    try:
+        blocks.extend(islice(reader_of(file.format)(part, data, want, None), _BLOCKS))
+    except BoundReached:
+        return blocks, False
+    return blocks, len(blocks) < _BLOCKS
+
+
+def _stored(file: InputFile, blocks: list[Parsed]) -> int:
+    """Return about how many stored bytes blocks come from; half of what a decompressor took last is still to come."""
+    read = sum(block.bytes_read for block in blocks)
+    return max(1, read - _BUFFER_BYTES // 2 if file.compression else read)
+
+
+def _as_document(found: FileSample, head: bytes, stored: int) -> FileSample:
+    """Return what was found in the first lines of a file that is one text; `head` is of so many stored bytes."""
+    text = head.decode("utf-8", errors="replace")
+    rows = ({"text": text},) if text and not found.bad else ()
+    length = len(text) * found.file.size / max(stored, 1) if rows else None
+    return replace(found, rows=rows, lengths=length, seen=1, total=1)
 
 
 def _delimiter(file: InputFile, data: bytes) -> str | None:
@@ -408,8 +309,8 @@ def _delimiter(file: InputFile, data: bytes) -> str | None:
 
 def _want(file: InputFile, delimiter: str | None) -> Want:
     if file.format == "text":
-        return Want(text="text", delimiter=delimiter)
-    return Want(text=None, columns=None, delimiter=delimiter)
+        return Want(text="text", block_bytes=_BLOCK_BYTES)
+    return Want(text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES)
 
 
 def _objects(block: Parsed) -> list[dict[str, Any]]:
@@ -430,22 +331,10 @@ def _seen_columns(
     return {} if schema is None else _columns(schema)
 
 
-def _length(rows: tuple[dict[str, Any], ...], stored: int, size: int) -> float | None:
-    """Characters of a document, from its beginning."""
-    return len(rows[0]["text"]) * size / max(stored, 1) if rows else None
-
-
-def _lines(data: bytes) -> tuple[int, int]:
-    lines = data.splitlines()
-    blank = sum(not line.strip() for line in lines)
-    return len(lines) - blank, blank
-
-
-def _by_its_bytes(file: InputFile, data: BoundedBytes) -> InputFile:
+def _by_its_bytes(file: InputFile, head: bytes) -> InputFile:
     """Return the file with the format that it has: .json is often JSON Lines, and the other way round."""
     if file.format not in {"json", "jsonl"}:
         return file
-    head = ByteStream(data).read(min(_BUFFER_BYTES, file.size) if file.compression is None else _BUFFER_BYTES)
     if file.format == "jsonl" and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         return replace(file, format="json")
     return replace(file, format="jsonl") if has_lines(head) else file

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Final, final
 
+from tokenlake.config.formats import SourceType
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
@@ -17,11 +18,11 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.inspect.inspection import Remark, Split
 from tokenlake.inspect.mapping import words_of
 from tokenlake.sources.formats import belongs, compression_of, format_of
-from tokenlake.sources.hub.listing import HubListing, list_repo, listed
-from tokenlake.sources.hub.repo import HubClient, parse_id
-from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.hub import HubListing, list_repo, listed
+from tokenlake.sources.hub_repo import HubClient, parse_id
+from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.local.patterns import expand, is_url
+from tokenlake.sources.local import expand
 
 _DEFAULT_SPLIT: Final = "train"
 
@@ -239,7 +240,7 @@ def _of_split(files: list[InputFile], wanted: str, given: tuple[str, ...]) -> li
 _SHOWN = 6
 
 
-def passed_over(given: tuple[str, ...], wanted: str | None) -> tuple[Remark, ...]:
+def passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Remark, ...]:
     """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
     found: Counter[str] = Counter()
     for entry in given:

@@ -15,6 +15,9 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError, Tokenlak
 from tokenlake.etl.events import Event, Planning
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import run_pending
+from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.findings import (
     Damage,
     How,
@@ -30,11 +33,10 @@ from tokenlake.integrity.findings import (
 from tokenlake.integrity.repair_manifest import LostManifest
 from tokenlake.integrity.repair_plan import BuildRequest, Replanned
 from tokenlake.integrity.repair_sources import DamagedFile, Good, claim_bytes, find, readable_records
-from tokenlake.integrity.repair_successor import Successor
 from tokenlake.integrity.repair_units import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
 from tokenlake.store.ledger import UnitRecord
@@ -204,17 +206,14 @@ class _Repair:
         self._put_all(files)
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
-        if not units or self.dry_run or self._replanned is None:
-            return intact, self._finish(manifest, left, {}, None)
-        with Workshop(self._replanned.plan, self.layout, self._on_event) as workshop:
-            built = self._build(workshop, self._replanned.plan, units)
-            for unit, came in built.items():
-                of_unit = [file for file in left if file.unit == unit]
-                judge(workshop.store, self.layout, manifest, came, records, of_unit)
-            self._put_all(left)
+        if units and not self.dry_run and self._replanned is not None:
+            with Workshop(self._replanned.plan, self.layout) as workshop:
+                for unit, came in self._build(workshop, self._replanned.plan, units).items():
+                    of_unit = [file for file in left if file.unit == unit]
+                    judge(workshop.store, self.layout, manifest, came, records, of_unit)
+                self._put_all(left)
             left = [file for file in left if file.good is None]
-            made = {unit: came for unit, came in built.items() if isinstance(came, UnitRecord)}
-            return intact, self._finish(manifest, left, made, workshop.store)
+        return intact, self._finish(manifest, left)
 
     def _put_all(self, files: Sequence[DamagedFile]) -> None:
         """Repair what has good bytes, here and in the versions that share the file."""
@@ -227,19 +226,8 @@ class _Repair:
             for other in file.shared:
                 self._put(other, here)
 
-    def _finish(
-        self,
-        manifest: Manifest,
-        left: Sequence[DamagedFile],
-        built: Mapping[int, UnitRecord],
-        workshop: ReadStore | None,
-    ) -> int | None:
-        """Say what became of files that are not repaired in place; make a new version where that helps.
-
-        Args:
-            left: files without good bytes.
-            built: unit -> what came out, of those that were built.
-        """
+    def _finish(self, manifest: Manifest, left: Sequence[DamagedFile]) -> int | None:
+        """Say what became of files without good bytes; make a new version where that helps, and return its number."""
         if self.dry_run:
             for file in left:
                 if file.planned:
@@ -250,33 +238,41 @@ class _Repair:
             self._report(file, "not repaired", file.lost)
         if not anew:
             return None
-        if lost:
-            why = "its bytes came out different, and a new version needs all other files to be repaired"
+        whole = self._replanned is not None and self._replanned.plan.fingerprint == manifest.fingerprint
+        if lost or not whole:
+            needs = "all other files to be repaired" if lost else "all inputs to be what they were"
             for file in anew:
-                self._report(file, "not repaired", why)
+                self._report(
+                    file, "not repaired", f"its bytes came out different, and a new version needs {needs}"
+                )
             return None
-        version = None if self.dry_run else self._successor(manifest, anew, built, workshop)
+        version = None if self.dry_run else self._successor(manifest)
         note = f"the same rows, in the bytes of another release of a writer: v{version or 'N'}"
         for file in anew:
             self._report(file, "new version", note)
         return version
 
-    def _successor(
-        self,
-        manifest: Manifest,
-        anew: Sequence[DamagedFile],
-        built: Mapping[int, UnitRecord],
-        workshop: ReadStore | None,
-    ) -> int:
-        units = {file.unit for file in anew}
-        return Successor(
-            old=manifest,
-            damaged={file.path for file in anew},
-            built={unit: record for unit, record in built.items() if unit in units},
-            # Those that were repaired just now among them.
-            records=readable_records(self.store, self.layout, manifest),
-            workshop=workshop,
-        ).commit(self.store)
+    def _successor(self, manifest: Manifest) -> int:
+        """Commit the same build once more, beside the damaged version, and return its number.
+
+        Committed bytes are what their manifest says or damaged, never anything else. So what came out with other bytes
+        and the same rows is a version of its own; units that are whole are taken over.
+        """
+        assert self._replanned is not None
+        catalog, dataset, after = Catalog(self.store), self.layout.dataset, self.layout.version
+        for info in catalog.versions(dataset):
+            if info.version > after and info.committed:
+                same = catalog.manifest(dataset, info.version).fingerprint == manifest.fingerprint
+                if same and verify(self.store, dataset, info.version).ok:
+                    return info.version
+                after = info.version if same else after
+        session = BuildSession.open(
+            self._replanned.config, on_event=self._on_event, plan=self._replanned.plan, after=after
+        )
+        with WorkerPool(self.workers) as pool:
+            run_pending(session, pool, on_event=self._on_event)
+        session.commit()
+        return session.version
 
     def _build(
         self, workshop: Workshop, plan: Plan, units: Mapping[int, tuple[int, str | None]]

@@ -15,8 +15,8 @@ from typing import Final, final
 
 from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.commit import draft_manifest
+from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.produced_by import produced_by
 from tokenlake.integrity.repair_plan import input_changes, planned_inputs
 from tokenlake.integrity.repair_sources import common, manifests, rendered
 from tokenlake.store.base import ReadStore

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, cast, final
 
-import yaml
-
-from tokenlake.config.callables import is_callable_name
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.steps import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
+from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.parents import lineage
@@ -29,8 +27,9 @@ from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.run_log import newest_asked
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
+from tokenlake.store.diff import changes_between
 from tokenlake.store.entries import Parent
-from tokenlake.store.layout import CONFIG, Layout
+from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 
@@ -79,9 +78,10 @@ _HUB = ("hf", "huggingface")
 @final
 @dataclass(frozen=True, slots=True)
 class Replanned:
-    """A plan, and the names of its tokenizers as they were given, of those whose paths were made absolute."""
+    """A plan, its configuration, and the names of its tokenizers as they were given, of those made absolute."""
 
     plan: Plan
+    config: PipelineConfig
     names: Mapping[str, str]
 
 
@@ -134,7 +134,8 @@ class BuildRequest:
             "save": save,
             "datasets": _pinned(whole.datasets, self.parents),
         }
-        return Replanned(plan_build(whole.model_copy(update=changes), on_event, only=self.inputs), names)
+        config = whole.model_copy(update=changes)
+        return Replanned(plan_build(config, on_event, only=self.inputs), config, names)
 
     def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""
@@ -282,19 +283,26 @@ def why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     inputs = input_changes(wanted, planned_inputs(plan))
     if inputs:
         return "its inputs are not what they were: " + "; ".join(inputs)
-    parents = _parents(manifest, plan)
-    settings = parents or _differences(manifest.config, yaml.safe_load(plan.preamble()[CONFIG]))
-    if settings:
-        return "the configuration is not what it was built with: " + "; ".join(settings[:_SHOWN])
     if record is None and (others := input_changes(manifest.inputs, planned_inputs(plan), added=True)):
         return (
             "the list of inputs is not what it was, and its ledger record is damaged as well: "
             + "; ".join(others)
         )
-    return (
-        "the inputs are those it was built from, but cut into other units, or read with another tokenizer, other files "
-        "to exclude or other code of functions; give the configuration of then with --config"
+    now = lineage(plan.parents)
+    wrong = [
+        f"its parent {one.dataset}@v{one.version} is another one"
+        for one in manifest.parents
+        if one not in now
+    ]
+    wrong += [
+        f"{one.key} is {one.b!r}; expected {one.a!r}"
+        for one in changes_between("", manifest.config, dict(plan.config))
+    ]
+    shown = (
+        "; ".join(wrong[:_SHOWN])
+        or "other units, another tokenizer, other files to exclude or other functions"
     )
+    return f"the configuration is not what it was built with: {shown}; give the one of then with --config"
 
 
 def planned_inputs(plan: Plan) -> Iterable[Identity]:
@@ -325,29 +333,3 @@ def _name(file: Identity) -> str:
 
 def _what(file: Identity) -> str:
     return f"{file.size} bytes, {file.token}"
-
-
-def _parents(manifest: Manifest, plan: Plan) -> list[str]:
-    wanted = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in manifest.parents}
-    now = lineage(plan.parents)
-    got = {f"{parent.dataset}@v{parent.version}": parent.sha256 for parent in now}
-    return [
-        f"its parent {name} has a manifest of sha256 {got[name]}; expected {sha256}"
-        if name in got
-        else f"it is made of {', '.join(got) or 'text'}; expected {name}"
-        for name, sha256 in wanted.items()
-        if got.get(name) != sha256
-    ]
-
-
-def _differences(wanted: Any, got: Any, path: str = "") -> list[str]:
-    """Return a clause for each setting that differs."""
-    if isinstance(wanted, Mapping) and isinstance(got, Mapping):
-        ours, theirs = cast("Mapping[str, Any]", wanted), cast("Mapping[str, Any]", got)
-        keys = dict.fromkeys([*ours, *theirs])
-        return [
-            clause
-            for key in keys
-            for clause in _differences(ours.get(key), theirs.get(key), f"{path}.{key}".lstrip("."))
-        ]
-    return [] if wanted == got else [f"{path} is {got!r}; expected {wanted!r}"]

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
-from tokenlake.etl.job import REFERENCE
+from tokenlake.etl.job import REFERENCE, produced_by
 from tokenlake.etl.plan.plan import Plan, config_yaml
-from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.reuse import renamed_record
 from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
 from tokenlake.integrity.repair_plan import planned_unit, why_not
@@ -62,7 +61,7 @@ class Good:
             IntegrityError: the bytes are not good.
         """
         if self.key and self.workshop is None:
-            # Linked where the storage can: versions that shared a file share it again.
+            # Linked where nothing is there, else copied.
             store.link(self.key, damage.key, damage.sha256, replace_orphan=lambda: _is_seen(store, damage))
             return
         temp = store.temp(damage.layout.prefix)

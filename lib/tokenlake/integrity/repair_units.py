@@ -21,11 +21,9 @@ import pyarrow.parquet as pq
 
 from tokenlake.errors import EngineMismatchError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
-from tokenlake.etl.events import EngineCondemned, Watcher
 from tokenlake.etl.job import NO_ENGINE, REFERENCE
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.session import Engines
 from tokenlake.integrity.repair_sources import DamagedFile, Good, exact
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import StoreAddress
@@ -51,8 +49,8 @@ class Workshop:
         store: what was built lies there, under the version's own keys.
     """
 
-    def __init__(self, plan: Plan, layout: Layout, watcher: Watcher) -> None:
-        self._plan, self._layout, self._watcher = plan, layout, watcher
+    def __init__(self, plan: Plan, layout: Layout) -> None:
+        self._plan, self._layout = plan, layout
         # Only its context may remove it: a report of a failure must not lose what was built.
         self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
         self.store = LocalStore(self._folder.name)
@@ -79,7 +77,6 @@ class Workshop:
             Unit -> its record as it is now, or why it could not be built.
         """
         publish_preamble(self.store, self._plan, self._layout)
-        engines = Engines(self._plan, StoreAddress(self.store.url), self._layout, self._watcher)
         count = max(1, min(workers, len(units)))
         with (
             WorkerPool(count) as pool,
@@ -87,7 +84,7 @@ class Workshop:
         ):
             try:
                 futures = {
-                    unit: threads.submit(self._one, unit, index, engine, engines, pool, on_bytes)
+                    unit: threads.submit(self._one, unit, index, engine, pool, on_bytes)
                     for unit, (index, engine) in units.items()
                 }
                 return {unit: future.result() for unit, future in futures.items()}
@@ -96,40 +93,26 @@ class Workshop:
                 raise
 
     def _one(
-        self,
-        unit: int,
-        index: int,
-        engine: str | None,
-        engines: Engines,
-        pool: WorkerPool,
-        on_bytes: OnBytes,
+        self, unit: int, index: int, engine: str | None, pool: WorkerPool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
         def progress(fields: Mapping[str, int]) -> None:
             on_bytes(fields["bytes"])
 
-        planned, address = self._plan.units[index], StoreAddress(self.store.url)
-        try:
-            # The engine of then, if there is one: which one it is changes no id.
-            chosen = engines.choose(planned, pool) if engine is None else _installed(engine)
-            for attempt in range(_TRIES):
-                # Files are named by the unit's place in the version, which may be another one in the plan.
-                job = replace(self._plan.job(planned, address, self._layout, chosen), unit=unit)
-                try:
-                    return UnitRecord.from_json(pool.run(job, progress))
-                except WorkerDiedError:
-                    if attempt == _TRIES - 1:
-                        raise
-                except EngineMismatchError as error:
-                    if engines.condemn(chosen):
-                        self._watcher(EngineCondemned(chosen, str(error)))
-                    chosen = REFERENCE
-        except TokenlakeError as error:
-            return error
-        raise AssertionError("unreachable")
-
-
-def _installed(engine: str) -> str:
-    return engine if engine == NO_ENGINE or importlib.util.find_spec(engine) is not None else REFERENCE
+        # The engine of then, if it is there, and else the reference: which one it is changes no id.
+        known = engine is not None and (engine == NO_ENGINE or importlib.util.find_spec(engine) is not None)
+        tries = [engine if engine and known else REFERENCE, *[REFERENCE] * (_TRIES - 1)]
+        failed = list[TokenlakeError]()
+        for chosen in tries:
+            planned, address = self._plan.units[index], StoreAddress(self.store.url)
+            # Files are named by the unit's place in the version, which may be another one in the plan.
+            job = replace(self._plan.job(planned, address, self._layout, chosen), unit=unit)
+            try:
+                return UnitRecord.from_json(pool.run(job, progress))
+            except (WorkerDiedError, EngineMismatchError) as error:
+                failed.append(error)
+            except TokenlakeError as error:
+                return error
+        return failed[-1]
 
 
 def other_rows(

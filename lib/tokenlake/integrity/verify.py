@@ -14,8 +14,7 @@ from typing import Any, BinaryIO, Final, cast, final
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress, VerifyReport, listed_files
 from tokenlake.integrity.verify_records import ledger_problems, parent_problems, read_ledger, tag_problems
-from tokenlake.integrity.verify_rows import RowRules
-from tokenlake.integrity.verify_shard import ShardResult, check_shard
+from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, lists_ledger

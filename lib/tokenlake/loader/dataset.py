@@ -26,8 +26,7 @@ from tokenlake.loader.hf_arrow import to_hf
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
-from tokenlake.reading.version import StoredRows, verified_bytes
-from tokenlake.schema import packed_schema
+from tokenlake.reading.version import StoredRows, stored_schema, verified_bytes
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, parted
@@ -52,8 +51,10 @@ class Dataset:
 
     def __init__(self, store: ReadStore, manifest: Manifest, split: str) -> None:
         """Open nothing yet; ConfigError if there is no such split."""
-        self._store, self._rows = store, StoredRows(store, manifest, split)
-        self._cache = GroupCache(_CACHE_BYTES, _decode, _size)
+        self._store, self._rows = store, (rows := StoredRows(store, manifest, split))
+        self._cache: GroupCache[int, PackedGroup] = GroupCache(
+            _CACHE_BYTES, lambda group: rows.packed(group, loss_mask=rows.has_loss_mask)
+        )
 
     @property
     def name(self) -> str:
@@ -99,12 +100,7 @@ class Dataset:
     def schema(self) -> pa.Schema:
         """Of the stored rows (of kind packed without opening a file)."""
         if self.kind == "packed":
-            names = {name for shard in self.manifest.files for name in shard.logical}
-            return packed_schema(
-                self.seq_length,
-                store_segment_ids="segment_ids" in names,
-                loss_mask=self._rows.has_loss_mask,
-            )
+            return stored_schema(self.manifest)
         return self._rows.read(0).schema if len(self) else pa.schema([])
 
     @cached_property
@@ -183,7 +179,7 @@ class Dataset:
         assembler = Assembler([self._rows], check_columns(columns), fresh=True)
         groups: dict[int, PackedGroup] = {}
         for number in np.unique(group).tolist():
-            groups[number] = self._cache.read(self._rows, number)
+            groups[number] = self._cache.read(number)
         return assembler.batch(len(group), group, row, groups.__getitem__)
 
     def read(self, start: int, stop: int) -> pa.Table:
@@ -300,14 +296,6 @@ class Dataset:
                 f"{self.name} is of kind {self.kind}, which has no {what}; pack it first: "
                 f"datasets: [{{dataset: {self.manifest.dataset}@v{self.manifest.version}}}], pack: {{enabled: true}}"
             )
-
-
-def _decode(rows: StoredRows, group: int) -> PackedGroup:
-    return rows.packed(group, loss_mask=rows.has_loss_mask)
-
-
-def _size(group: PackedGroup) -> int:
-    return group.nbytes
 
 
 _SHOWN: Final = 20  # datasets that a message names

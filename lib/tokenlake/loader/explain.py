@@ -14,31 +14,25 @@ of a file; every page against its checksum, as everywhere.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.steps import BatchStep
+from tokenlake.loader.plan import BatchPlan, BatchStep
 from tokenlake.ragged import Int64, offsets_of
-from tokenlake.reading.shard_file import ShardFile
 from tokenlake.store.catalog import read_record
-from tokenlake.store.entries import InputFileEntry, ShardEntry
+from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 
 _COLUMNS: Final = ["segment_lengths", "documents"]
-_HINT: Final = "Run `tokenlake verify` to see all that is damaged"
-_DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
 @final
@@ -60,12 +54,15 @@ class Provenance:
     start: Int64
 
     @classmethod
-    def of(cls, table: pa.Table) -> Provenance:
-        """Read a row group; ValueError where its columns contradict each other."""
-        lengths, documents = (_whole(table, name) for name in _COLUMNS)
+    def of(cls, batch: pa.RecordBatch) -> Provenance:
+        """Read a row group; IntegrityError where its columns contradict each other."""
+        lengths, documents = (cast("Any", batch.column(name)) for name in _COLUMNS)
         counts = documents.value_lengths()
         if not counts.equals(lengths.value_lengths()):
-            raise ValueError(f"{' and '.join(_COLUMNS)} are not of the same segments")
+            raise IntegrityError(
+                f"{' and '.join(_COLUMNS)} of a row group are not of the same segments. "
+                "Run `tokenlake verify --deep` to see all that is damaged"
+            )
         fields = [_numbers(documents.flatten().field(name)) for name in ("file", "position", "start")]
         return cls(offsets_of(_numbers(counts)), _numbers(lengths.flatten()), *fields)
 
@@ -75,38 +72,13 @@ class Provenance:
 
 
 def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
-    """Yield row groups with their segments; of neighbours in one shard the file is opened once.
+    """Yield row groups with their segments.
 
     Raises:
         IntegrityError: a file is missing or damaged; names file and row group.
     """
-    places = ((group, *dataset.rows.shard_of(group)) for group in groups)
-    for path, some in groupby(places, key=lambda place: place[1].path):
-        where = f"{dataset.manifest.dataset}@v{dataset.manifest.version}: {path}"
-        with contextlib.ExitStack() as opened:
-            file: Any = None
-            for group, shard, index in some:
-                try:
-                    file = file or _open(opened, dataset, shard)
-                    found = Provenance.of(file.read_row_group(index, columns=_COLUMNS, use_threads=False))
-                except NotFoundError as error:
-                    raise IntegrityError(f"{where} is missing. {_HINT}.", file=path) from error
-                except (KeyError, *_DAMAGE) as error:
-                    raise IntegrityError(
-                        f"{where}: row group {index} cannot be read: {error}. {_HINT}.", file=path
-                    ) from error
-                if len(found.offsets) != dataset.rows.group_rows[group] + 1:
-                    raise IntegrityError(
-                        f"{where}: row group {index} has other rows than were committed. {_HINT}.", file=path
-                    )
-                yield group, found
-
-
-def _open(opened: contextlib.ExitStack, dataset: Dataset, shard: ShardEntry) -> ShardFile:
-    key = Layout(dataset.manifest.dataset, dataset.manifest.version).key(shard.path)
-    # Without the hash: nobody keeps a whole copy of a shard for the little that is read of it.
-    stream = opened.enter_context(dataset.store.open(key, size=shard.bytes))
-    return ShardFile(stream)
+    for group in groups:
+        yield group, Provenance.of(dataset.rows.read(group, _COLUMNS))
 
 
 def groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
@@ -143,10 +115,6 @@ def _record(dataset: Dataset, unit: int) -> UnitRecord | None:
         return read_record(dataset.store, layout, unit, dataset.manifest)
     except NotFoundError:  # of a version that was copied without its ledger
         return None
-
-
-def _whole(table: pa.Table, name: str) -> Any:
-    return table.column(name).combine_chunks()
 
 
 def _numbers(array: Any) -> Int64:

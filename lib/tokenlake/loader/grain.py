@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Unpack, final
+from typing import Any, Unpack, final
 
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import Batch
@@ -19,7 +19,6 @@ from tokenlake.loader.host_batches import (
 )
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
-from tokenlake.loader.state import position_of, state_of
 
 try:
     import grain
@@ -27,8 +26,6 @@ except ModuleNotFoundError as error:
     if error.name != "grain":
         raise
     raise MissingExtraError("a dataset of Grain needs grain: pip install 'tokenlake[grain]'") from error
-
-_TURN: Final = "turn"  # whose steps an iterator makes, where worker processes share them out
 
 
 def grain_dataset(
@@ -117,27 +114,18 @@ class GrainIterator(grain.DatasetIterator[Batch]):
 
     def __init__(self, reader: HostReader, turn: Turn) -> None:
         super().__init__()
-        self._reader, self._turn, self._position = reader, turn, reader.plan.begin(0)
-        self._batches: HostBatches | None = None
-        self._over = False
+        self._reader, self._turn = reader, turn
+        self._batches, self._over = HostBatches(reader, reader.plan.begin(0), turn), False
 
     def __next__(self) -> Batch:
         """Return column -> numpy array of shape (rows, L)."""
         if self._over:
             raise ValueError("this iterator is closed; make another one from its dataset")
-        if self._batches is None:
-            self._batches = self._reader.batches(self._position, self._turn)
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self._batches = None
-            raise
-        self._position = batch.step.after
-        return batch.columns
+        return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
         """Return where the iterator stands: JSON, small, of one shape; as of ``DataLoader.get_state()``."""
-        return {**state_of(self._reader.plan, self._position), _TURN: list(self._turn)}
+        return self._batches.state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, of this iterator or of a ``DataLoader`` of the same run.
@@ -145,29 +133,18 @@ class GrainIterator(grain.DatasetIterator[Batch]):
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        turn = Turn(*state.get(_TURN, self._turn))
-        if turn != self._turn:
-            raise ConfigError(
-                f"the state is of worker {turn.first} of {turn.of}, this is {self._turn.first} of {self._turn.of}; "
-                "expected the same number of workers of mp_prefetch"
-            )
-        position = position_of(self._reader.plan, state)
-        self._end()
-        self._position = position
+        batches = self._reader.resumed(state, self._turn, without=self._turn)
+        self._batches.close()
+        self._batches = batches
 
     def close(self) -> None:
         """End the threads; nothing more comes."""
         self._over = True
-        self._end()
+        self._batches.close()
         super().close()
 
     def __str__(self) -> str:
         return f"GrainIterator({_named(self._reader)})"
-
-    def _end(self) -> None:
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
 
 
 @final
@@ -183,10 +160,7 @@ class GrainRows:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return a row: column -> array of shape (L,); IndexError where there is none."""
-        at = int(index)
-        if not 0 <= at < len(self):
-            raise IndexError(f"{self._rows.name} has rows 0 to {len(self) - 1}; there is no row {at}")
-        return {name: values[0] for name, values in self._rows.take([at]).items()}
+        return self._rows.take([index])[0]
 
     def __repr__(self) -> str:
         # Grain's checkpoints compare it: equal for the same rows and columns, in any process.

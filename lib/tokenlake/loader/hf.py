@@ -7,17 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.hf_arrow import HfColumns, import_datasets
-from tokenlake.loader.host_batches import (
-    ALL,
-    HostBatch,
-    HostBatches,
-    HostReader,
-    PerProcess,
-    Turn,
-    shared_reader,
-)
+from tokenlake.loader.host_batches import HostBatches, HostReader, PerProcess, Turn, shared_reader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
 
@@ -85,9 +78,9 @@ class HfSteps:
         reader = self._reader.get()
         for number in step:
             batch = reader.read(number)
-            columns = self._columns.of_batch(batch.columns, wide_labels=True)
+            columns = self._columns.of_batch(batch, wide_labels=True)
             try:
-                for place in range(len(batch.columns[self._columns.ours[0]])):
+                for place in range(len(batch[self._columns.ours[0]])):
                     yield {name: values[place] for name, values in columns.items()}
             except GeneratorExit:  # a loop was left: its threads end
                 reader.close()
@@ -101,19 +94,18 @@ class _StepReader:
     def __init__(self, reader: PerProcess[HostReader]) -> None:
         self._reader = reader.get()
         self._batches: HostBatches | None = None
-        self._turn, self._last, self._next = ALL, -1, 0
+        self._stride, self._last = 1, -1
 
-    def read(self, step: int) -> HostBatch:
-        if self._batches is None or step != self._next:
-            self._begin(step)
-        assert self._batches is not None
-        try:
-            batch = next(self._batches)
-        except BaseException:
+    def read(self, step: int) -> Batch:
+        if self._batches is None or step != self._last + self._stride:
+            # In the strides that the last two steps tell: those of one of several workers.
+            self._stride = step - self._last if 0 <= self._last < step else 1
             self.close()
-            raise
-        self._last, self._next = step, step + self._turn.of
-        if (end := self._reader.plan.batches_in(0)) is not None and self._next >= end:
+            turn = Turn(step % self._stride, self._stride)
+            self._batches = HostBatches(self._reader, self._reader.plan.steps.position(step), turn)
+        batch, self._last = next(self._batches), step
+        end = self._reader.plan.batches_in(0)
+        if end is not None and step + self._stride >= end:
             self.close()
         return batch
 
@@ -121,10 +113,3 @@ class _StepReader:
         if self._batches is not None:
             self._batches.close()
             self._batches = None
-
-    def _begin(self, step: int) -> None:
-        """Read from a step on, in the strides that the last two steps tell: those of one of several workers."""
-        stride = step - self._last if 0 <= self._last < step else 1
-        self.close()
-        self._turn = Turn(step % stride, stride)
-        self._batches = self._reader.batches(self._reader.plan.steps.position(step), self._turn)

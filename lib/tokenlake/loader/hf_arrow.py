@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast, final
 
@@ -111,13 +112,8 @@ def arrow_files(rows: StoredRows, columns: HfColumns, folder: Path) -> list[Path
         IntegrityError: a shard is damaged.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    groups: dict[str, list[int]] = {}
-    shards: dict[str, ShardEntry] = {}
-    for group in range(len(rows.group_rows)):
-        shard, _ = rows.shard_of(group)
-        groups.setdefault(shard.path, []).append(group)
-        shards[shard.path] = shard
-    return [_file(rows, columns, folder, shards[path], there) for path, there in groups.items()]
+    groups = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
+    return [_file(rows, columns, folder, shard, list(there)) for shard, there in groups]
 
 
 def _file(rows: StoredRows, columns: HfColumns, folder: Path, shard: ShardEntry, groups: list[int]) -> Path:

@@ -6,7 +6,7 @@ import copy
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
@@ -14,14 +14,13 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batch import Assembler, check_columns
+from tokenlake.loader.batch import Assembler, Batch, check_columns
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, RowsOfBatch, rows_of_host
-from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.read_ahead import DecodedAhead
-from tokenlake.loader.steps import BatchStep, Position
+from tokenlake.loader.plan import BatchPlan, BatchStep, Position, RowsOfBatch, rows_of_host
+from tokenlake.loader.read_ahead import DecodedAhead, Prefetched
+from tokenlake.loader.state import position_of, state_of
 from tokenlake.ragged import Int64
 from tokenlake.store.local import LocalStore
 
@@ -31,6 +30,8 @@ _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
 
 T = TypeVar("T")
+_Made = tuple[BatchStep, Batch]
+Place = Callable[[Batch, int], dict[str, Any]]
 
 
 class Turn(NamedTuple):
@@ -43,20 +44,8 @@ class Turn(NamedTuple):
 ALL: Final = Turn(0, 1)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class HostBatch:
-    """A batch as one host has it.
-
-    Attributes:
-        step: which one it is.
-        wanted: which rows of the global batch, ascending, int64[m].
-        columns: column -> array of shape (m, L); once it is on devices, column -> global array of shape (B, L).
-    """
-
-    step: BatchStep
-    wanted: Int64
-    columns: dict[str, Any]
+TURN: Final = "turn"
+"""The key of a worker's turn in its state."""
 
 
 @final
@@ -82,18 +71,24 @@ class HostReader:
         wanted = rows_of_host(options.host, options.sizes)
         return cls(plan, Assembler(plan.sources, check_columns(options.columns)), wanted, options)
 
-    def batches(
-        self,
-        position: Position,
-        turn: Turn = ALL,
-        place: Callable[[HostBatch], HostBatch] | None = None,
-    ) -> HostBatches:
-        """Return an iterator over the steps of a turn, to the end of the pass; close it when it is left.
+    def resumed(self, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> HostBatches:
+        """Return the batches behind a state.
 
         Args:
-            place: puts batches onto devices.
+            state: of one of several workers, or of a loader.
+            turn: of this worker; the state must be of one of as many.
+            without: the turn that a state means which names none.
+
+        Raises:
+            ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        return HostBatches(self, position, turn, place)
+        position, theirs = position_of(self.plan, state), Turn(*state.get(TURN, without))
+        if theirs.of != turn.of:
+            raise ConfigError(
+                f"the state is of worker {theirs.first} of {theirs.of}, this is {turn.first} of {turn.of}; "
+                "expected as many workers (PyTorch, for another number: dataset.set_state(dataset.state_after(step)))"
+            )
+        return HostBatches(self, position, theirs)
 
     def rows_in(self, passes: int) -> int | None:
         """Return how many rows of a pass this host has; None: no end."""
@@ -121,46 +116,87 @@ class HostReader:
 
 
 @final
-class HostBatches:
-    """An iterator over the rest of a pass. Its threads end with it, with an error, or when it is forgotten."""
+class HostBatches(Iterator[Batch]):
+    """The steps of a turn to the end of a pass: column -> array of shape (rows, L).
+
+    Threads run from the first batch that is asked for on. They end with the pass, with an error (after which it goes on
+    where it stood, if it is asked to), when it is closed and nothing more comes, or when it is forgotten.
+
+    Args:
+        reader: of the run.
+        position: where to begin.
+        turn: which steps.
+        place: (columns, rows of the global batch) -> these columns on devices.
+        tell: is called after each batch, and at the end of the pass: (this iterator, whether it is the end).
+
+    Attributes:
+        position: behind the last batch that was delivered.
+        groups: what is decoded ahead; None before the first batch.
+    """
 
     def __init__(
         self,
         reader: HostReader,
         position: Position,
-        turn: Turn,
-        place: Callable[[HostBatch], HostBatch] | None,
+        turn: Turn = ALL,
+        *,
+        place: Place | None = None,
+        tell: Callable[[HostBatches, bool], None] | None = None,
     ) -> None:
-        # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.
-        self.groups = reader.read_ahead()
-        weakref.finalize(self, self.groups.release)
-        work, ahead = _Work(reader, self.groups, turn), reader.options.prefetch
-        self._made = Prefetched(work.planned(position), work.make, ahead=ahead)
-        if place is not None:
-            self._made = Prefetched(self._made, place, ahead=ahead)
+        self.position, self.groups = position, cast("DecodedAhead | None", None)
+        self._reader, self._turn, self._place, self._tell = reader, turn, place, tell
+        self._made: Prefetched[Any, _Made] | None = None
+        self._closed = False
 
-    def __iter__(self) -> HostBatches:
-        return self
-
-    def __next__(self) -> HostBatch:
+    def __next__(self) -> Batch:
         """Return the next batch; whatever went wrong in making it is raised here, in its place."""
+        if self._closed:
+            raise StopIteration
         try:
-            return next(self._made)
-        except BaseException:
-            self.close()
+            step, batch = next(self._made or self._begin())
+        except BaseException as error:
+            self._end()
+            if isinstance(error, StopIteration) and self._tell is not None and not self._closed:
+                self._tell(self, True)
             raise
+        self.position = step.after
+        if self._tell is not None:
+            self._tell(self, False)
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """Return where this worker stands: JSON, small; see :meth:`HostReader.resumed`."""
+        return {**state_of(self._reader.plan, self.position), TURN: list(self._turn)}
 
     def close(self) -> None:
         """End the threads and wait for them; nothing more comes."""
-        self._made.close()
-        self.groups.close()
+        self._closed = True
+        self._end()
+
+    def _begin(self) -> Prefetched[Any, _Made]:
+        # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.
+        self.groups = self._reader.read_ahead()
+        weakref.finalize(self, self.groups.release)
+        work, ahead = _Work(self._reader, self.groups, self._turn), self._reader.options.prefetch
+        made: Prefetched[Any, _Made] = Prefetched(work.planned(self.position), work.make, ahead=ahead)
+        if (place := self._place) is not None:
+            made = Prefetched(made, lambda one: (one[0], place(one[1], one[0].size)), ahead=ahead)
+        self._made = made
+        return made
+
+    def _end(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+        if self.groups is not None:
+            self.groups.close()
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Planned:
     step: BatchStep
-    wanted: Int64
+    rows: int
     number: Int64
     row: Int64
 
@@ -188,13 +224,11 @@ class _Work:
             yield pending.popleft()
             reach = min(horizon, reach * _FASTER)
 
-    def make(self, planned: _Planned) -> HostBatch:
+    def make(self, planned: _Planned) -> _Made:
         numbers = list(dict.fromkeys(planned.number.tolist()))
         decoded = self.groups.take(planned.step.step, numbers)
-        columns = self.reader.assembler.batch(
-            len(planned.wanted), planned.number, planned.row, decoded.__getitem__
-        )
-        return HostBatch(planned.step, planned.wanted, columns)
+        batch = self.reader.assembler.batch(planned.rows, planned.number, planned.row, decoded.__getitem__)
+        return planned.step, batch
 
     def _next_steps(self, position: Position, count: int) -> list[BatchStep]:
         found: list[BatchStep] = []
@@ -211,10 +245,8 @@ class _Work:
         for step, rows in zip(steps, self.reader.plan.rows(steps, wanted_of), strict=True):
             number = self.groups.number(rows.source, rows.group)
             self.groups.plan(step.step, set(number.tolist()))
-            wanted = wanted_of(step.size)
-            if not self.reader.options.pad_last:
-                wanted = wanted[: len(number)]
-            yield _Planned(step, wanted, number, rows.row)
+            here = len(wanted_of(step.size)) if self.reader.options.pad_last else len(number)
+            yield _Planned(step, here, number, rows.row)
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed."""
@@ -283,9 +315,18 @@ class SharedRows:
     def __len__(self) -> int:
         return self._length
 
-    def take(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return rows: column -> array of shape (n, L)."""
-        return self._opened.get().take(rows, self.columns)
+    def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return rows, each a dict of arrays of shape (L,); a row group is decoded once for all that lie in it.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        wanted = [int(row) for row in rows]
+        for at in wanted:
+            if not -self._length <= at < self._length:
+                raise IndexError(f"{self.name} has rows 0 to {self._length - 1}; there is no row {at}")
+        columns = self._opened.get().take([at % self._length for at in wanted], self.columns)
+        return [{name: values[place] for name, values in columns.items()} for place in range(len(wanted))]
 
 
 def _threads(data: Dataset | Mixture) -> int:

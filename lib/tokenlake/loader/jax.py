@@ -8,6 +8,7 @@ read follows from the sharding alone: hosts that share rows (a mesh with a model
 from __future__ import annotations
 
 import atexit
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -15,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.host_batches import HostBatch
-from tokenlake.loader.steps import BatchSizes
+from tokenlake.loader.options import BatchSizes
 from tokenlake.ragged import Int64
 from tokenlake.threads import end_threads
 
@@ -68,15 +68,18 @@ class Placement:
         """Return the rows of a batch that the devices of this host need, ascending, int64[m]."""
         return self._shares[size].wanted
 
-    def place(self, batch: HostBatch) -> HostBatch:
-        """Return a batch on the devices, or on its way there.
+    def place(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, Any]:
+        """Return the columns of a batch on the devices, or on their way there: global arrays of shape (size, L).
 
         On a CPU devices may share the memory of the host's arrays, and then hold a reference to it.
+
+        Args:
+            columns: the rows that this host needs, (m, L).
+            size: rows of the global batch.
         """
         # Moving batches is what was asked for, also where a guard against forgotten transfers is set.
         with jax.transfer_guard_host_to_device("allow"):
-            columns = {name: self._array(values, batch.step.size) for name, values in batch.columns.items()}
-        return HostBatch(batch.step, batch.wanted, columns)
+            return {name: self._array(values, size) for name, values in columns.items()}
 
     def _array(self, values: npt.NDArray[Any], size: int) -> jax.Array:
         places = self._shares[size].places

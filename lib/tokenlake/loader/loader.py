@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self, Unpack, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatch, HostBatches, HostReader
+from tokenlake.loader.host_batches import HostBatches, HostReader
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderKeywords, LoaderOptions
-from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions, check_counts
+from tokenlake.loader.plan import BatchPlan, Position
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import position_of, state_of
-from tokenlake.loader.steps import Position, check_counts
 from tokenlake.reading.cache import Decoded
-
-Batch = dict[str, Any]
 
 
 @final
@@ -86,9 +84,9 @@ class DataLoader:
 
             placement = Placement(sharding, asked.sizes, self._reader.assembler.length)
             self._reader, self._place = replace(self._reader, wanted=placement.wanted), placement.place
-        self._position = Position(0, 0, 0)
-        self._ended = False
-        self._delivery: weakref.ref[_Delivery] | None = None
+        self._position, self._ended = Position(0, 0, 0), False
+        # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
+        self._running: weakref.ref[HostBatches] | None = None
         self._groups: DecodedAhead | None = None
 
     @property
@@ -121,12 +119,9 @@ class DataLoader:
         self.close()
         if self._ended:
             self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = self._reader.batches(self._position, place=self._place)
-        self._groups = batches.groups
-        delivery = _Delivery(batches, self._move)
-        # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
-        self._delivery = weakref.ref(delivery)
-        return delivery
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
+        self._groups, self._running = None, weakref.ref(batches)
+        return batches
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
         """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
@@ -169,10 +164,10 @@ class DataLoader:
 
     def close(self) -> None:
         """End an iteration that is under way and its threads; the next one goes on behind it."""
-        delivery = None if self._delivery is None else self._delivery()
-        self._delivery = None
-        if delivery is not None:
-            delivery.close()
+        running = None if self._running is None else self._running()
+        self._running = None
+        if running is not None:
+            running.close()
 
     def __enter__(self) -> Self:
         return self
@@ -180,36 +175,5 @@ class DataLoader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _move(self, delivered: HostBatch | None) -> None:
-        """A batch was handed out; None: the pass has ended."""
-        if delivered is None:
-            self._ended = True
-        else:
-            self._position = delivered.step.after
-
-
-@final
-class _Delivery(Iterator[Batch]):
-    """Hands batches out and tells the loader."""
-
-    def __init__(self, batches: HostBatches, tell: Callable[[HostBatch | None], None]) -> None:
-        self._batches, self._tell = batches, tell
-        self._open = True
-
-    def __next__(self) -> Batch:
-        if not self._open:
-            raise StopIteration
-        try:
-            batch = next(self._batches)
-        except BaseException as error:
-            self._open = False
-            if isinstance(error, StopIteration):
-                self._tell(None)
-            raise
-        self._tell(batch)
-        return batch.columns
-
-    def close(self) -> None:
-        """End the threads; nothing more comes."""
-        self._open = False
-        self._batches.close()
+    def _move(self, batches: HostBatches, ended: bool) -> None:
+        self._position, self._ended, self._groups = batches.position, ended, batches.groups

@@ -90,9 +90,9 @@ class Mixture:
         )
 
     def stream(self, *, lanes: int, batch_size: int, seed: int, passes: int = 0) -> MixtureStream:
-        """Return the order of the mixture's rows, uncut; ConfigError where there can be none.
+        """Return the order of the mixture's rows; ConfigError where there can be none.
 
-        Where the stream is cut is a matter of positions, and which places of lanes these are, of the batch sizes.
+        Where it is cut is a matter of positions, and which places of lanes these are, of the batch sizes.
 
         Args:
             passes: how many came before. A later one deals each source's rows in another order; which source comes
@@ -106,7 +106,7 @@ class Mixture:
             source_order(name, dataset.rows.group_rows, lanes=lanes, seed=dealt)
             for name, dataset in self.datasets.items()
         ]
-        return MixtureStream(order, orders)
+        return MixtureStream(order, orders, rows=self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return what decides the order, beside lanes, batch size, seed and the datasets."""

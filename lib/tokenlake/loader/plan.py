@@ -5,12 +5,15 @@ next pass goes on with the next epochs; of a mixture that ends, each source is d
 
 Which stored row comes at which place of which batch has three answers (stored, shuffled, mixed), all functions of the
 seed and the place; asking for many rows at once is what makes them cheap.
+
+A *step* is a batch that was delivered, counted from 0 over everything. The size of a batch is a function of its step
+(batch-size warm-up); the place in the data is counted in rows, so that another size from some step on loses nothing.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, final
 
@@ -19,166 +22,113 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.steps import BatchSizes, BatchStep, PassSteps, Position, check_counts, whole_seed
-from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder
-from tokenlake.mixing.stream import MixtureStream, StreamRows
+from tokenlake.loader.options import BatchSizes, LoaderOptions, check_counts, whole_seed
+from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
+from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import StoredRows
 
 
-class Stream(ABC):
-    """The rows of a pass.
+@final
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Between two batches: how far delivery has come.
 
     Attributes:
-        rows: how many; None: without end.
-        layout: how its lanes make batches, whose sizes the number of lanes must divide.
+        step: batches delivered, over everything.
+        passes: passes over the data that ended.
+        rows: rows delivered in this pass.
     """
 
+    step: int
+    passes: int
+    rows: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchStep:
+    """One step.
+
+    Attributes:
+        step: its number.
+        passes: of which pass over the data, from 0.
+        start: rows of the pass before it.
+        size: rows of a full batch of this step.
+        rows: rows that it has: fewer than `size` only at the end of a pass.
+    """
+
+    step: int
+    passes: int
+    start: int
+    size: int
+    rows: int
+
+    @property
+    def after(self) -> Position:
+        """Where delivery stands when it is delivered."""
+        return Position(self.step + 1, self.passes, self.start + self.rows)
+
+
+@final
+@dataclass(frozen=True)
+class PassSteps:
+    """Which batches a pass has.
+
+    Attributes:
+        sizes: rows of each batch.
+        rows: of a pass; None: it has no end.
+        drop_last: leave out the last batch of a pass if it is not full.
+    """
+
+    sizes: BatchSizes
     rows: int | None
-    layout: LaneLayout
+    drop_last: bool
 
-    @property
-    def lanes(self) -> int:
-        """Every batch size must be divisible by it."""
-        return self.layout.lanes
+    def next(self, position: Position) -> BatchStep | None:
+        """Return the batch that comes next in this pass; None at its end."""
+        size = self.sizes.at(position.step)
+        left = size if self.rows is None else min(size, self.rows - position.rows)
+        if left <= 0 or (left < size and self.drop_last):
+            return None
+        return BatchStep(position.step, position.passes, position.rows, size, left)
 
-    @abstractmethod
-    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        """Return where rows of batches are stored.
+    def of_row(self, passes: int, first: int, row: int) -> BatchStep | None:
+        """Return the batch that has a row of a pass that begins at step `first`; None if it never comes."""
+        step = first + self.sizes.steps_in(first, row)
+        start = self.sizes.rows_before(step) - self.sizes.rows_before(first)
+        return self.next(Position(step, passes, start))
 
-        Args:
-            start: rows of the pass before the batch, int64[n].
-            size: rows of the full batch, int64[n].
-            row: in the batch, int64[n].
+    def batches(self, first: int) -> int | None:
+        """Return how many batches a pass has that begins at step `first`; None: no end."""
+        if self.rows is None:
+            return None
+        full = self.sizes.steps_in(first, self.rows)
+        taken = self.sizes.rows_before(first + full) - self.sizes.rows_before(first)
+        return full + (taken < self.rows and not self.drop_last)
 
-        Returns:
-            int64[n] each, in the order asked for.
+    def begin(self, passes: int) -> int:
+        """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
+        return self._walk(passes, None)[0]
 
-        Raises:
-            ConfigError: there is no such row.
+    def position(self, step: int) -> Position:
+        """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
+        first, passes = self._walk(None, step)
+        return Position(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
+
+    def _walk(self, passes: int | None, step: int | None) -> tuple[int, int]:
+        """The step that begins a pass, and its number: of that pass, or of the one that a step is in.
+
+        Passes are gone through one by one until the sizes have stopped changing, then counted.
         """
-
-    @abstractmethod
-    def places_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place at which each stored row comes in an epoch of its source, int64[n] both.
-
-        A place of -1: it never does. With the layout, the inverse of :meth:`at`.
-        """
-
-    @abstractmethod
-    def epochs(self, source: int, rows: int) -> range:
-        """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
-
-
-@final
-class StoredOrder(Stream):
-    """Rows as they are stored, epoch after epoch.
-
-    Args:
-        stored: the rows.
-        epochs: of the pass; None: without end.
-        first: number of its first epoch.
-    """
-
-    def __init__(self, stored: StoredRows, *, epochs: int | None, first: int = 0) -> None:
-        self._stored, self._first = stored, first
-        self.rows = None if epochs is None else epochs * stored.rows
-        self.layout = LaneLayout(None if self.rows is None else np.array([self.rows]), 1, 1)
-
-    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        epoch, index = np.divmod(start + row, self._stored.rows)
-        group, inside = self._stored.group_of(index)
-        return StreamRows(np.zeros_like(epoch), self._first + epoch, group, inside)
-
-    def places_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        first = np.array([self._stored.row_of(int(each)) for each in group], np.int64)
-        place = (epoch - self._first) * self._stored.rows + first + row
-        return np.zeros_like(place), _inside(place, self.rows)
-
-    def epochs(self, source: int, rows: int) -> range:
-        last = -(-rows // self._stored.rows) if self.rows is None else self.rows // self._stored.rows
-        return range(self._first, self._first + last)
-
-
-@final
-class ShuffledOrder(Stream):
-    """Rows of one dataset by :class:`EpochOrder`; each lane goes through its epochs by itself.
-
-    Args:
-        order: of the dataset.
-        epochs: of the pass; None: without end.
-        first: number of its first epoch.
-        batch_size: for :meth:`positions_of`.
-    """
-
-    def __init__(self, order: EpochOrder, *, epochs: int | None, first: int = 0, batch_size: int) -> None:
-        self._order, self._first, self._each = order, first, order.lengths
-        self._epochs = epochs
-        self.rows = None if epochs is None else epochs * order.rows
-        lengths = None if epochs is None else epochs * self._each
-        self.layout = LaneLayout(lengths, order.lanes, batch_size)
-
-    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        lane, place = self.layout.locate_in(start, size, row)
-        each = self._each[lane]
-        turn = place // each
-        epoch = self._first + turn
-        group, inside = self._order.at(epoch, lane, place - turn * each)
-        return StreamRows(np.zeros_like(group), epoch, group, inside)
-
-    def places_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        lane, place = self._order.place_of(epoch, group, row)
-        place = place + (epoch - self._first) * self._each[lane]
-        lengths = self.layout.lengths
-        return lane, _inside(place, None if lengths is None else lengths[lane])
-
-    def epochs(self, source: int, rows: int) -> range:
-        shortest = max(1, int(self._each.min()))
-        last = -(-rows // (shortest * self.lanes)) if self._epochs is None else self._epochs
-        return range(self._first, self._first + last)
-
-
-@final
-class MixedOrder(Stream):
-    """Rows of a mixture.
-
-    Args:
-        stream: its order, uncut.
-        rows: where it is cut; None: not.
-    """
-
-    def __init__(self, stream: MixtureStream, *, rows: int | None = None) -> None:
-        self._stream, self.layout = stream, stream.mixture.layout
-        self.rows = stream.mixture.rows if rows is None else rows
-
-    @property
-    def stream(self) -> MixtureStream:
-        """Where rows of the mixture lie."""
-        return self._stream
-
-    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
-        lane, place = self.layout.locate_in(start, size, row)
-        return self._stream.places(lane, place)
-
-    def places_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        return self._stream.place_of(source, epoch, group, row)
-
-    def epochs(self, source: int, rows: int) -> range:
-        mixture, order = self._stream.mixture, self._stream.orders[source]
-        most = 0
-        for lane in range(self.lanes):
-            end = mixture.lane_rows(lane)
-            place = -(-rows // self.lanes)
-            drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
-            most = max(most, -(-drawn // max(1, order.lane_rows(lane))))
-        return range(most)
-
-
-def _inside(place: Int64, end: Int64 | int | None) -> Int64:
-    outside = place < 0 if end is None else (place < 0) | (place >= end)
-    return np.where(outside, -1, place)
+        first = number = 0
+        while batches := self.batches(first):
+            left = (step - first) // batches if step is not None else (passes or 0) - number
+            if left <= 0:
+                break
+            skipped = left if first >= self.sizes.points[-1][0] else 1
+            first, number = first + skipped * batches, number + skipped
+        return first, number
 
 
 MOST_LANES: Final = 64
@@ -210,7 +160,7 @@ class BatchPlan:
         self.stream = lru_cache(2)(self._stream)
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
-        self.steps = PassSteps(self.sizes, self.stream(0).rows, options.drop_last)
+        self.steps = PassSteps(self.sizes, self.stream(0).length, options.drop_last)
         if self.steps.batches(0) == 0:
             raise ConfigError(
                 f"a pass has {self.steps.rows} rows, fewer than a batch of {self.sizes.first}, and drop_last leaves "
@@ -227,10 +177,8 @@ class BatchPlan:
     @property
     def window_rows(self) -> int:
         """Rows that are permuted together, in the mean, of the source where they are most; 1 where none are."""
-        if not self.options.shuffle:
-            return 1
         stream = self.stream(0)
-        orders = stream.stream.orders if isinstance(stream, MixedOrder) else [self._order]
+        orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
         return max(order.window_rows for order in orders)
 
     @property
@@ -272,7 +220,7 @@ class BatchPlan:
         The inverse of :meth:`rows`; None where it does not come in this pass.
         """
         stream, first = self.stream(passes), self.steps.begin(passes)
-        lane, place = stream.places_of(source, epoch, group, row)
+        lane, place = stream.place_of(source, epoch, group, row)
         there = np.flatnonzero(place >= 0)
         lane, place = lane[there], place[there]
         batches = [
@@ -319,24 +267,20 @@ class BatchPlan:
             "mixture": None if mixture is None else mixture.to_json(),
         }
 
-    def _stream(self, passes: int) -> Stream:
+    def _stream(self, passes: int) -> RowStream:
         """The order of a pass (as :attr:`stream`, which remembers)."""
+        batch_size = self.sizes.first
         if isinstance(self.data, Mixture):
-            return MixedOrder(
-                self.data.stream(
-                    lanes=self.lanes, batch_size=self.sizes.first, seed=self.seed, passes=passes
-                ),
-                rows=self.data.rows,
-            )
+            return self.data.stream(lanes=self.lanes, batch_size=batch_size, seed=self.seed, passes=passes)
         first = passes * (self.epochs or 0)
-        if not self.options.shuffle:
-            return StoredOrder(self.data.rows, epochs=self.epochs, first=first)
-        return ShuffledOrder(self._order, epochs=self.epochs, first=first, batch_size=self.sizes.first)
+        return EpochStream(self._order, epochs=self.epochs, first=first, batch_size=batch_size)
 
     @cached_property
-    def _order(self) -> EpochOrder:
+    def _order(self) -> EpochOrder | StoredOrder:
         """Of a single dataset."""
         (rows,) = self.sources
+        if not self.options.shuffle:
+            return StoredOrder(rows.group_rows)
         return EpochOrder(rows.group_rows, lanes=self.lanes, seed=self.seed, window=self.options.window)
 
     def _choose_lanes(self) -> int:

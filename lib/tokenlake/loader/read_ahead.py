@@ -3,6 +3,10 @@
 The order of rows is known in advance, so that nothing has to be guessed: threads decode the row group that is needed
 next and is not there yet, and where memory is full, the one goes that is needed last (Belady 1966), unless it is needed
 before the new one. So decoding runs evenly ahead of a trainer, some steps far and no further than memory reaches.
+
+:class:`Prefetched` makes items ahead, in order, at most so many at a time. Each thread draws the next item under a lock
+and leaves a promise of what it makes of it; the reader takes the promises in the order in which they were left, and
+waits as long as the first of them takes.
 """
 
 from __future__ import annotations
@@ -11,13 +15,13 @@ import contextlib
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from tokenlake.ragged import Int64, offsets_of
-from tokenlake.reading.cache import Decoded
+from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.threads import start_thread
@@ -48,9 +52,9 @@ class DecodedAhead:
         self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, reach: int, threads: int
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
-        self._state = _Shelf(sources, self._first, loss_mask, max_bytes, reach)
         # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._finalizer = weakref.finalize(self, self._state.close)
+        self._state = _Ahead(sources, self._first, loss_mask, max_bytes, reach)
+        weakref.finalize(self, self._state.close)
         self._threads = [
             start_thread(
                 partial(_read_ahead, self._state), end=self._state.close, name=f"tokenlake-decode-{index}"
@@ -61,7 +65,7 @@ class DecodedAhead:
     @property
     def decoded(self) -> Decoded:
         """What was decoded so far."""
-        return self._state.decoded
+        return self._state.cache.decoded
 
     def number(self, source: Int64, group: Int64) -> Int64:
         """Return the number of row groups of sources, int64[n]."""
@@ -71,7 +75,7 @@ class DecodedAhead:
         """Say which row groups a step needs; steps come in order."""
         self._state.plan(step, numbers)
 
-    def take(self, step: int, numbers: Iterable[int]) -> dict[int, PackedGroup]:
+    def take(self, step: int, numbers: Collection[int]) -> dict[int, PackedGroup]:
         """Return the row groups of a step, decoding here what nobody has begun with; steps before it are over.
 
         Raises:
@@ -88,25 +92,25 @@ class DecodedAhead:
         self._state.close()
         for thread in self._threads:
             thread.join()
+        self._state.cache.clear()
 
 
 @final
-class _Shelf:
+class _Ahead:
+    """What is needed when, over a cache that lets go of what is needed last; all under one lock."""
+
     def __init__(
         self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int, reach: int
     ) -> None:
         self._sources, self._begins = sources, first.tolist()
-        self._loss_mask, self._max_bytes, self._reach = loss_mask, max_bytes, reach
-        self._idle_bytes = _idle_bytes(sources, max_bytes)
-        self._now, self._full = -1, False
+        self._loss_mask, self._reach, self._idle_bytes = loss_mask, reach, _idle_bytes(sources, max_bytes)
+        self._now, self._full, self._closed, self._typical = -1, False, False, 0
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
         self._queue: deque[_Need] = deque()
-        self._held: dict[int, PackedGroup] = {}
-        self._bytes = self._typical = 0
-        self._under_way: dict[int, Future[PackedGroup]] = {}
-        self._closed = False
-        self.decoded = Decoded()
+        self.cache: GroupCache[int, PackedGroup] = GroupCache(
+            max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
+        )
 
     def plan(self, step: int, numbers: Iterable[int]) -> None:
         with self._changed:
@@ -117,31 +121,23 @@ class _Shelf:
                 uses.append(step)
             self._moved_on()
 
-    def take(self, step: int, numbers: Iterable[int]) -> dict[int, PackedGroup]:
+    def take(self, step: int, numbers: Collection[int]) -> dict[int, PackedGroup]:
         with self._changed:
             if self._now < 0:
                 self._now = step - 1  # the first step may be any
                 self._moved_on()
-            found = {number: self._held.get(number) for number in numbers}
-        taken = {number: there for number, there in found.items() if there is not None}
-        waiting = list[int]()
-        for number in [number for number in found if number not in taken]:
-            with self._changed:
-                there = self._held.get(number)
-                own = self._begin(number) if there is None else None
-            if there is not None:
-                taken[number] = there
-            elif own is not None:
-                taken[number] = self._decode(number, own)
-            else:
-                waiting.append(number)
-        for number in waiting:
-            taken[number] = self._wait_for(number)
+            kept = self.cache.kept
+            found = {number: kept[number] for number in numbers if number in kept}
+        missing = [number for number in numbers if number not in found]
+        # First what nobody has begun with: others decode the rest meanwhile.
+        missing.sort(key=lambda number: number in self.cache.under_way)
+        for number in missing:
+            found[number] = self.cache.read(number)
         with self._changed:
             self._now = step
             self._drop_idle()
             self._moved_on()
-        return taken
+        return {number: found[number] for number in numbers} if missing else found
 
     def ahead(self) -> bool:
         """Decode what is needed next and not there; False when there is nothing more to do, ever."""
@@ -150,17 +146,17 @@ class _Shelf:
                 if self._closed:
                     return False
                 self._changed.wait()
-            own = self._begin(wanted.number)
-        if own is not None:
-            # An error is raised again where the step that needs the row group is made.
-            with contextlib.suppress(Exception):
-                self._decode(wanted.number, own)
+        # An error is raised again where the step that needs the row group is made.
+        with contextlib.suppress(Exception):
+            self.cache.read(wanted.number)
+        with self._changed:
+            self._changed.notify_all()  # what is under way takes room
         return True
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._held.clear()
+            self.cache.clear()
             self._queue.clear()
             self._changed.notify_all()
 
@@ -170,7 +166,7 @@ class _Shelf:
             wanted = self._queue[0]
             # A step that came before the threads did has decoded what it needs; who needs it later does so as well.
             late = wanted.step <= self._now
-            if late or wanted.number in self._held or wanted.number in self._under_way:
+            if late or wanted.number in self.cache.kept or wanted.number in self.cache.under_way:
                 self._queue.popleft()
             elif self._room_for(wanted):
                 return self._queue.popleft()
@@ -181,13 +177,13 @@ class _Shelf:
     def _room_for(self, wanted: _Need) -> bool:
         if self._full or wanted.step > self._now + self._reach:
             return False
-        coming = (len(self._under_way) + 1) * self._typical
-        while self._held and self._bytes + coming > self._max_bytes:
-            last = self._last_needed()
+        coming = (len(self.cache.under_way) + 1) * self._typical
+        while self.cache.kept and self.cache.held + coming > self.cache.max_bytes:
+            last = self._last_needed(self.cache.kept)
             if self._next_use(last) <= wanted.step:
                 self._full = True  # until the next step: looking through all that is held takes its time
                 return False
-            self._drop(last)
+            self.cache.drop(last)
         return True
 
     def _moved_on(self) -> None:
@@ -197,67 +193,21 @@ class _Shelf:
 
     def _drop_idle(self) -> None:
         """Let go of what no planned step needs, but for what may be needed again. Under the lock."""
-        idle = [number for number in self._held if self._next_use(number) == _NEVER]
         kept = 0
-        for number in reversed(idle):
-            kept += self._held[number].nbytes
+        for number in reversed([one for one in self.cache.kept if self._next_use(one) == _NEVER]):
+            kept += self.cache.kept[number].nbytes
             if kept > self._idle_bytes:
-                self._drop(number)
+                self.cache.drop(number)
 
-    def _begin(self, number: int) -> Future[PackedGroup] | None:
-        """Take on a row group, unless somebody has. Under the lock."""
-        if number in self._under_way:
-            return None
-        self._under_way[number] = own = Future()
-        return own
-
-    def _wait_for(self, number: int) -> PackedGroup:
-        """What another thread decodes; if it failed, or what it gave is gone again, decode here."""
-        with self._changed:
-            there, other = self._held.get(number), self._under_way.get(number)
-            own = self._begin(number) if there is None else None
-        if there is not None:
-            return there
-        if own is not None:
-            return self._decode(number, own)
-        assert other is not None
-        try:
-            return other.result()
-        except Exception:
-            return self._wait_for(number)
-
-    def _decode(self, number: int, own: Future[PackedGroup]) -> PackedGroup:
-        source = self._source_of(number)
+    def _decode(self, number: int) -> PackedGroup:
+        source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
         rows = self._sources[source]
-        try:
-            found = rows.packed(
-                number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask
-            )
-        except BaseException as error:
-            with self._changed:
-                del self._under_way[number]
-                self._changed.notify_all()
-            own.set_exception(error)
-            raise
-        with self._changed:
-            del self._under_way[number]
-            self._keep(number, found)
-            self._changed.notify_all()
-        own.set_result(found)
+        found = rows.packed(number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask)
+        self._typical = max(self._typical, found.nbytes)
         return found
 
-    def _keep(self, number: int, found: PackedGroup) -> None:
-        self.decoded = self.decoded.plus(found.rows, found.nbytes)
-        if self._closed:
-            return
-        self._typical = max(self._typical, found.nbytes)
-        self._held[number] = found
-        self._bytes += found.nbytes
-        while self._bytes > self._max_bytes and len(self._held) > 1:
-            self._drop(self._last_needed())
-
-    def _last_needed(self) -> int:
-        return max(self._held, key=self._next_use)
+    def _last_needed(self, numbers: Iterable[int]) -> int:
+        return max(numbers, key=self._next_use)
 
     def _next_use(self, number: int) -> int:
         """The first step that is still to come and needs a row group. Under the lock."""
@@ -268,12 +218,6 @@ class _Shelf:
             return uses[0]
         self._uses.pop(number, None)
         return _NEVER
-
-    def _drop(self, number: int) -> None:
-        self._bytes -= self._held.pop(number).nbytes
-
-    def _source_of(self, number: int) -> int:
-        return next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
 
 
 def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
@@ -288,6 +232,140 @@ def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     return max_bytes // 4 if len(sources) > 1 else 0
 
 
-def _read_ahead(state: _Shelf) -> None:
+def _read_ahead(state: _Ahead) -> None:
     while state.ahead():
         pass
+
+
+Drawn = TypeVar("Drawn")
+Made = TypeVar("Made")
+
+
+@final
+class Prefetched(Generic[Drawn, Made]):
+    """An iterator over ``make(item)`` for the items of an iterator, which threads run ahead of.
+
+    Threads start with the first item that is asked for, and end with the last one, with an error, or when the iterator
+    is closed or forgotten.
+
+    Args:
+        items: closed with this iterator, if they can be.
+        make: called by the threads, for several items at once where there are several threads.
+        workers: how many threads.
+        ahead: results that are ready ahead, at most; 0: none, and no thread.
+    """
+
+    def __init__(
+        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], *, workers: int = 1, ahead: int
+    ) -> None:
+        self._queue = _Queue(items, make, ahead)
+        self._workers = workers if ahead else 0
+        self._threads: list[threading.Thread] = []
+
+    def __iter__(self) -> Prefetched[Drawn, Made]:
+        return self
+
+    def __next__(self) -> Made:
+        """Return the next result, however long it takes; whatever a thread raised is raised here, in its place."""
+        if len(self._threads) < self._workers:
+            self._start()
+        try:
+            return self._queue.next() if self._workers else self._queue.make_next()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop the threads and wait for them; what is being drawn is drawn to its end."""
+        self._queue.close()
+        for thread in self._threads:
+            thread.join()
+        self._queue.close_items()
+
+    def __del__(self) -> None:
+        self._queue.close()
+
+    def _start(self) -> None:
+        # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
+        self._threads = [
+            start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
+            for number in range(self._workers)
+        ]
+
+
+@final
+class _Queue(Generic[Drawn, Made]):
+    def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
+        self._items, self._make, self._ahead = items, make, ahead
+        self._drawing, self._changed = threading.Lock(), threading.Condition()
+        self._promised: deque[Future[Made]] = deque()
+        self._unread = 0  # promises left, less those that were taken and kept
+        self._ended = self._closed = False
+
+    def work(self) -> None:
+        """Draw and make until there is nothing more to do."""
+        while True:
+            with self._drawing:
+                promise = self._promise()
+                if promise is None:
+                    return
+                try:
+                    item = next(self._items)
+                except BaseException as error:  # also StopIteration: nothing comes after it
+                    self._ended = True
+                    promise.set_exception(error)
+                    return
+            self._keep(promise, item)
+            del item, promise
+
+    def next(self) -> Made:
+        with self._changed:
+            self._changed.wait_for(lambda: self._promised or self._closed)
+            if not self._promised:
+                raise StopIteration
+            promise = self._promised.popleft()
+        try:
+            return promise.result()
+        finally:
+            del promise  # an error refers to this frame
+            with self._changed:
+                self._unread -= 1
+                self._changed.notify_all()
+
+    def make_next(self) -> Made:
+        """Make one without a thread."""
+        if self._closed:
+            raise StopIteration
+        return self._make(next(self._items))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._promised.clear()
+            self._changed.notify_all()
+
+    def close_items(self) -> None:
+        """Close what items are drawn from, once no thread draws."""
+        close = getattr(self._items, "close", None)
+        if close is not None:
+            close()
+
+    def _promise(self) -> Future[Made] | None:
+        """Leave a promise once there is room for it; None where nothing more comes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._unread < self._ahead or self._ended or self._closed)
+            if self._ended or self._closed:
+                return None
+            promise = Future[Made]()
+            self._promised.append(promise)
+            self._unread += 1
+            self._changed.notify_all()
+            return promise
+
+    def _keep(self, promise: Future[Made], item: Drawn) -> None:
+        try:
+            promise.set_result(self._make(item))
+        except StopIteration as error:  # would look like the end of the items
+            promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
+        except BaseException as error:
+            promise.set_exception(error)

@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, MixedOrder
-from tokenlake.loader.steps import BatchSizes, Position
+from tokenlake.loader.options import BatchSizes, LoaderOptions
+from tokenlake.loader.plan import BatchPlan, Position
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.stream import MixtureStream
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")
@@ -81,8 +81,8 @@ def _schedule_problem(plan: BatchPlan, theirs: WeightScheduler, passes: int, row
     """Nothing where our schedule extends theirs behind the rows that were delivered."""
     assert isinstance(plan.data, Mixture)
     stream = plan.stream(passes)
-    assert isinstance(stream, MixedOrder)
-    safe = stream.stream.mixture.step_after(rows)
+    assert isinstance(stream, MixtureStream)
+    safe = stream.mixture.step_after(rows)
     schedule: WeightScheduler | None = plan.data.scheduler
     at = None
     while schedule is not None and schedule != theirs:

@@ -12,6 +12,7 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import (
     ALL,
+    TURN,
     HostBatches,
     HostReader,
     PerProcess,
@@ -20,9 +21,9 @@ from tokenlake.loader.host_batches import (
     shared_reader,
 )
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
+from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions, check_counts
+from tokenlake.loader.plan import Position
 from tokenlake.loader.state import position_of, state_of
-from tokenlake.loader.steps import Position, check_counts
 from tokenlake.reading.arrays import BLOCKS
 
 try:
@@ -39,7 +40,6 @@ Integers = Literal["mixed", "int32", "int64"]
 Item = dict[str, torch.Tensor]
 
 _LOSS: Final = frozenset({"labels", "targets"})
-_TURN: Final = "turn"  # in a worker's state: whose steps it makes
 _GIVEN: Final = "given"  # rows of the batch at hand that were delivered, where items are rows
 
 
@@ -154,7 +154,7 @@ class TorchBatches(IterableDataset[Item]):
         Raises:
             ConfigError: the state is of other data or of another order, or is a worker's.
         """
-        if _TURN in state:
+        if TURN in state:
             raise ConfigError(
                 "this is the state of one worker; load the whole state into the StatefulDataLoader, "
                 "or set one of state_after()"
@@ -189,22 +189,20 @@ class TorchIterator(Iterator[Item]):
     """The rest of a pass, of one worker; its state is what torchdata's StatefulDataLoader keeps."""
 
     def __init__(self, dataset: TorchBatches, position: Position, turn: Turn) -> None:
-        self._dataset, self._reader = dataset, dataset.reader.get()
-        self._position, self._turn, self._given = position, turn, 0
-        self._batches: HostBatches | None = None
-        self._at_hand: tuple[Position, Item] | None = None
+        self._dataset, self._reader, self._turn = dataset, dataset.reader.get(), turn
+        self._batches = HostBatches(self._reader, position, turn)
+        self._at_hand: Item | None = None
+        self._given, self._before = 0, self._batches.state()
 
     def __next__(self) -> Item:
         """Return a batch, or a row."""
-        if self._dataset.rows:
-            return self._next_row()
-        self._position, batch = self._next_batch()
-        return batch
+        return self._next_row() if self._dataset.rows else self._next_batch()
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this worker stands: JSON, small."""
-        state = state_of(self._reader.plan, self._position)
-        return {**state, _TURN: list(self._turn), _GIVEN: self._given}
+        # A batch of which not all rows were delivered is made again.
+        state = self._batches.state() if self._at_hand is None else self._before
+        return {**state, _GIVEN: self._given}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a worker of the same run stood, one of as many.
@@ -212,47 +210,30 @@ class TorchIterator(Iterator[Item]):
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        position = position_of(self._reader.plan, state)
-        turn = Turn(*state.get(_TURN, ALL))
-        if turn.of != self._turn.of:
-            raise ConfigError(
-                f"the state is of one of {turn.of} workers, here are {self._turn.of}; expected as many "
-                "(for another number: dataset.set_state(dataset.state_after(step)))"
-            )
+        batches = self._reader.resumed(state, self._turn, without=ALL)
         self.close()
-        self._position, self._turn, self._given = position, turn, int(state.get(_GIVEN, 0))
+        self._batches, self._given = batches, int(state.get(_GIVEN, 0))
 
     def close(self) -> None:
         """End the threads that read ahead."""
         self._at_hand = None
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
+        self._batches.close()
 
     def _next_row(self) -> Item:
         while self._at_hand is None:
-            after, batch = self._next_batch()
+            self._before, batch = self._batches.state(), self._next_batch()
             if _size(batch) > self._given:
-                self._at_hand = after, batch
+                self._at_hand = batch
             else:  # the last batch of a pass may have no rows of this host
-                self._position, self._given = after, 0
-        after, batch = self._at_hand
-        row = {name: values[self._given] for name, values in batch.items()}
+                self._given = 0
+        row = {name: values[self._given] for name, values in self._at_hand.items()}
         self._given += 1
-        if self._given == _size(batch):
-            self._position, self._given, self._at_hand = after, 0, None
+        if self._given == _size(self._at_hand):
+            self._given, self._at_hand = 0, None
         return row
 
-    def _next_batch(self) -> tuple[Position, Item]:
-        """A batch, and where delivery stands behind it."""
-        if self._batches is None:
-            self._batches = self._reader.batches(self._position, self._turn)
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            self.close()
-            raise
-        return batch.step.after, _tensors(batch.columns, self._dataset.integers)
+    def _next_batch(self) -> Item:
+        return _tensors(next(self._batches), self._dataset.integers)
 
 
 @final
@@ -272,15 +253,7 @@ class TorchRows(MapDataset[Item]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item]:
         """Return several rows, each row group decoded once for all of them."""
-        rows = [self._checked(index) for index in indices]
-        columns = _tensors(self._rows.take(rows), self._integers)
-        return [{name: values[place] for name, values in columns.items()} for place in range(len(rows))]
-
-    def _checked(self, index: Any) -> int:
-        at, length = int(index), len(self._rows)
-        if not -length <= at < length:
-            raise IndexError(f"{self._rows.name} has {length} rows; there is no row {at}")
-        return at % length
+        return [_tensors(row, self._integers) for row in self._rows.take(indices)]
 
 
 def _size(batch: Item) -> int:

@@ -36,8 +36,16 @@ ORDERS: Final = (2, 3)
 STOPS: Final[tuple[str, ...]] = get_args(Stop)
 
 
-def check_names(lengths: Mapping[str, int | None], scheduler: WeightScheduler) -> None:
-    """Raise ConfigError unless both name the same sources, none with fewer than 0 rows."""
+def check_order(order: int) -> None:
+    """Raise ConfigError unless there is such a version of the order."""
+    if order not in ORDERS:
+        raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
+
+
+def _check_arguments(
+    lengths: Mapping[str, int | None], scheduler: WeightScheduler, stop: str, sizes: Mapping[str, int]
+) -> None:
+    """Raise ConfigError unless both name the same sources, all sizes are at least 1, and there is such a strategy."""
     if set(lengths) != set(scheduler.names):
         raise ConfigError(
             f"sources {sorted(lengths)} are mixed by the weights of {sorted(scheduler.names)}; "
@@ -48,30 +56,14 @@ def check_names(lengths: Mapping[str, int | None], scheduler: WeightScheduler) -
     for name, rows in lengths.items():
         if rows is not None and rows < 0:
             raise ConfigError(f"source {name!r} has {rows} rows; expected 0 or more, or none for unknown")
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ConfigError unless all are at least 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"{name} is {size}; expected 1 or more")
-
-
-def check_order(order: int) -> None:
-    """Raise ConfigError unless there is such a version of the order."""
-    if order not in ORDERS:
-        raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
-
-
-def check_stop(stop: str) -> None:
-    """Raise ConfigError unless there is such a stop strategy."""
     if stop not in STOPS:
         near = get_close_matches(stop, STOPS, n=1, cutoff=0.4)
+        guess = f". Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"stop {stop!r}; expected one of {', '.join(STOPS)}"
-            + (f". Did you mean {near[0]!r}?" if near else ""),
-            expected=list(STOPS),
-            got=stop,
+            f"stop {stop!r}; expected one of {', '.join(STOPS)}{guess}", expected=list(STOPS), got=stop
         )
 
 
@@ -211,9 +203,8 @@ class SourceMixture:
             "rows": rows,
             "order": order,
         }
-        check_names(lengths, scheduler)
-        check_sizes(lanes=lanes, block_size=block_size, step_rows=step_rows)
-        check_stop(stop)
+        sizes = {"lanes": lanes, "block_size": block_size, "step_rows": step_rows}
+        _check_arguments(lengths, scheduler, stop, sizes)
         check_order(order)
         self._scheduler = scheduler
         self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
@@ -346,13 +337,14 @@ class SourceMixture:
     def _deal(self, block_size: int, seed: int, order: int) -> Dealt:
         lanes, batch_size, step_rows = self._lanes, self._endless.batch_size, self._step_rows
         if order == MIXTURE_ORDER:
-            sizes = {
-                "lanes": lanes,
-                "batch_size": batch_size,
-                "block_size": block_size,
-                "step_rows": step_rows,
-            }
-            return Deal(self._scheduler, **sizes, seed=seed)
+            return Deal(
+                self._scheduler,
+                lanes=lanes,
+                batch_size=batch_size,
+                block_size=block_size,
+                step_rows=step_rows,
+                seed=seed,
+            )
         each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
         return EvenDeal(Counts(self._scheduler, **each, block_size=block_size), block_size)
 

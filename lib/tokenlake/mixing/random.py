@@ -90,56 +90,36 @@ _CHUNK: Final = 1 << 14  # indices at a time: their digits and what is drawn for
 
 @final
 class Permutation:
-    """A permutation of ``range(size)``; a different one for each key.
+    """The permutations of ``range(size)``, a different one for each key.
 
     Args:
         size: 0 to 2^62.
-        key: of :func:`tokenlake.mixing.random.key_of`; taken modulo 2^64.
+        key: of :func:`key_of`, for all indices, taken modulo 2^64; or one for each index, uint64[n].
     """
 
-    __slots__ = ("_digits", "_key")
+    __slots__ = ("_key", "_left", "_right", "_rounds", "_size")
 
-    def __init__(self, size: int, key: int) -> None:
-        self._digits = Digits(size)
-        self._key = np.array([key & WORD], np.uint64)
-
-    def at(self, index: Int64) -> Int64:
-        """Return where each index goes, int64[n]; all must be in ``range(size)``."""
-        return self._digits.permuted(index, self._key)
-
-    def inverse(self, index: Int64) -> Int64:
-        """Return what goes to each index, int64[n]: ``inverse(at(i)) == i``."""
-        return self._digits.permuted(index, self._key, backwards=True)
-
-
-@final
-class Digits:
-    """The permutations of ``range(size)``, one for each key."""
-
-    __slots__ = ("_left", "_right", "_rounds", "_size")
-
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, key: int | UInt64) -> None:
         if not 0 <= size <= LARGEST:
             raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
-        self._size = size
+        self._size, self._key = size, np.array([key & WORD], np.uint64) if isinstance(key, int) else key
         self._rounds = _ROUNDS_OF_FEW if size < _FEW else _ROUNDS
         root = isqrt(max(size - 1, 0)) + 1
         self._left, self._right = np.uint64(root), np.uint64(max(-(-size // root), 1))
 
-    def permuted(self, index: Int64, keys: UInt64, *, backwards: bool = False) -> Int64:
-        """Return where the permutation of each key sends each index (backwards: what it sends there).
-
-        Args:
-            index: int64[n], all in ``range(size)``.
-            keys: uint64[n], or uint64[1] for all.
-        """
+    def at(self, index: Int64, *, backwards: bool = False) -> Int64:
+        """Return where each index goes (backwards: what goes there), int64[n]; all must be in ``range(size)``."""
         self._check(index)
         found = np.empty(len(index), np.uint64)
         for first in range(0, len(index), _CHUNK):
             part = slice(first, first + _CHUNK)
-            key = keys if len(keys) == 1 else keys[part]
+            key = self._key if len(self._key) == 1 else self._key[part]
             found[part] = self._walk(index[part].astype(np.uint64), key, backwards)
         return found.view(np.int64)
+
+    def inverse(self, index: Int64) -> Int64:
+        """Return what goes to each index, int64[n]: ``inverse(at(i)) == i``."""
+        return self.at(index, backwards=True)
 
     def _walk(self, value: UInt64, key: UInt64, backwards: bool) -> UInt64:
         value = self._pass(value, key, backwards)

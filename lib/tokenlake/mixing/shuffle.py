@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.random import Digits, Permutation, UInt64, extended, key_of
+from tokenlake.mixing.random import Permutation, UInt64, extended, key_of
 from tokenlake.ragged import Int64, grouped, offsets_of
 
 ORDER_VERSION: Final = 2
@@ -80,12 +80,12 @@ class _Windows:
             return virtual
         inside, keys = virtual - self.begin, extended(keys, self.number)
         if (self.size == self.size[0]).all():
-            return self.begin + Digits(int(self.size[0])).permuted(inside, keys, backwards=backwards)
+            return self.begin + Permutation(int(self.size[0]), keys).at(inside, backwards=backwards)
         moved = np.empty_like(inside)
         by_size, sizes, ends = grouped(self.size)
         for size, (first, last) in zip(sizes.tolist(), pairwise(ends.tolist()), strict=True):
             there = by_size[first:last]
-            moved[there] = Digits(size).permuted(inside[there], keys[there], backwards=backwards)
+            moved[there] = Permutation(size, keys[there]).at(inside[there], backwards=backwards)
         return self.begin + moved
 
 
@@ -231,7 +231,7 @@ class EpochOrder:
         keys = extended(key_of(self._seed, _GROUPS), epochs)
         index = np.tile(np.arange(groups), len(epochs))
         each = keys if len(keys) == 1 else np.repeat(keys, groups)
-        order = Digits(groups).permuted(index, each)
+        order = Permutation(groups, each).at(index)
         return _Laid(order, offsets_of(self._group_rows[order]))
 
     def _check(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
@@ -260,6 +260,24 @@ class EpochOrder:
             raise ConfigError(
                 f"row group {group[first]} has no row {row[first]}: it has {self._group_rows[group[first]]} rows"
             )
+
+
+@final
+class StoredOrder:
+    """Rows as they are stored, in every epoch and in one lane; attributes and methods as of :class:`EpochOrder`."""
+
+    lanes = window_rows = 1
+
+    def __init__(self, group_rows: Int64) -> None:
+        self._begins = offsets_of(group_rows)
+        self.rows, self.lengths = int(self._begins[-1]), self._begins[-1:]
+
+    def at(self, epoch: Int64, lane: Int64, place: Int64) -> tuple[Int64, Int64]:
+        group = np.searchsorted(self._begins, place, side="right") - 1
+        return group, place - self._begins[group]
+
+    def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        return np.zeros_like(group), self._begins[group] + row
 
 
 def _some(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:

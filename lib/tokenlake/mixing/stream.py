@@ -1,11 +1,13 @@
-"""The rows of a mixture as they lie in storage: which row group of which source, and the row in it.
+"""Rows as they lie in storage, in the order of a pass: which row group of which source, and the row in it.
 
 A :class:`SourceMixture` says which row of which source comes at a position, and the :class:`EpochOrder` of that source
-where that row is stored. Both together are the stream, whether it is written by a flow or read by a trainer.
+where that row is stored. Both together are the stream of a mixture, whether it is written by a flow or read by a
+trainer; the stream of one dataset needs the second alone.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, final
@@ -14,9 +16,10 @@ import numpy as np
 import xxhash
 
 from tokenlake.errors import ConfigError
+from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
-from tokenlake.mixing.shuffle import EpochOrder
+from tokenlake.mixing.shuffle import EpochOrder, StoredOrder
 from tokenlake.ragged import Int64, grouped
 
 _AT_ONCE: Final = 1 << 18
@@ -40,20 +43,101 @@ class StreamRows(NamedTuple):
     row: Int64
 
 
+class RowStream(ABC):
+    """The rows of a pass.
+
+    Attributes:
+        length: how many; None: without end.
+        layout: how its lanes make batches, whose sizes the number of lanes must divide.
+    """
+
+    length: int | None
+    layout: LaneLayout
+
+    def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
+        """Return where rows of batches are stored, in the order asked for.
+
+        Args:
+            start: rows of the pass before the batch, int64[n].
+            size: rows of the full batch, int64[n].
+            row: in the batch, int64[n].
+
+        Raises:
+            ConfigError: there is no such row.
+        """
+        return self.places(*self.layout.locate_in(start, size, row))
+
+    @abstractmethod
+    def places(self, lane: Int64, place: Int64) -> StreamRows:
+        """Return what is at places of lanes, int64[n] both."""
+
+    @abstractmethod
+    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
+
+        A place of -1: they never do. The inverse of :meth:`places`.
+        """
+
+    @abstractmethod
+    def epochs(self, source: int, rows: int) -> range:
+        """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
+
+
 @final
-class MixtureStream:
-    """Position -> (source, epoch, row group, row).
+class EpochStream(RowStream):
+    """Epochs of one dataset, laid end to end; each lane goes through them by itself.
+
+    Args:
+        order: of the dataset.
+        epochs: of the pass; None: without end.
+        first: number of its first epoch.
+        batch_size: of the layout.
+    """
+
+    def __init__(
+        self, order: EpochOrder | StoredOrder, *, epochs: int | None, first: int = 0, batch_size: int
+    ) -> None:
+        self._order, self._first, self._epochs, self._each = order, first, epochs, order.lengths
+        self.length = None if epochs is None else epochs * order.rows
+        lengths = None if epochs is None else epochs * self._each
+        self.layout = LaneLayout(lengths, order.lanes, batch_size)
+
+    def places(self, lane: Int64, place: Int64) -> StreamRows:
+        each = self._each[lane]
+        turn = place // each
+        epoch = self._first + turn
+        group, inside = self._order.at(epoch, lane, place - turn * each)
+        return StreamRows(np.zeros_like(group), epoch, group, inside)
+
+    def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        lane, place = self._order.place_of(epoch, group, row)
+        there = epoch >= self._first and (self._epochs is None or epoch < self._first + self._epochs)
+        return lane, place + (epoch - self._first) * self._each[lane] if there else np.full_like(place, -1)
+
+    def epochs(self, source: int, rows: int) -> range:
+        shortest = max(1, int(self._each.min()))
+        last = -(-rows // (shortest * self.layout.lanes)) if self._epochs is None else self._epochs
+        return range(self._first, self._first + last)
+
+
+@final
+class MixtureStream(RowStream):
+    """Rows of a mixture.
 
     Args:
         mixture: the order of the sources' rows.
         orders: the order inside each source, in the order of the mixture's names.
+        rows: where it is cut; None: where the mixture is.
 
     Raises:
         ConfigError: they are not of the same sources.
     """
 
-    def __init__(self, mixture: SourceMixture, orders: Sequence[EpochOrder]) -> None:
-        lanes = mixture.layout.lanes
+    def __init__(
+        self, mixture: SourceMixture, orders: Sequence[EpochOrder], *, rows: int | None = None
+    ) -> None:
+        self.layout, self.length = mixture.layout, mixture.rows if rows is None else rows
+        lanes = self.layout.lanes
         if len(orders) != len(mixture.names) or any(order.lanes != lanes for order in orders):
             raise ConfigError(
                 f"{len(orders)} orders of {sorted({order.lanes for order in orders})} lanes; expected one of "
@@ -104,7 +188,7 @@ class MixtureStream:
     def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
 
-        A place of -1: they never do. The inverse of :meth:`places`, some milliseconds for each row.
+        As of any stream, some milliseconds for each row.
         """
         order = self._orders[source]
         lane, index = order.place_of(epoch, group, row)
@@ -113,6 +197,15 @@ class MixtureStream:
             found = self._mixture.place_of(there, source, epoch * order.lane_rows(there) + at)
             place[number] = -1 if found is None else found
         return lane, place
+
+    def epochs(self, source: int, rows: int) -> range:
+        mixture, order = self._mixture, self._orders[source]
+        most, place = 0, -(-rows // self.layout.lanes)
+        for lane in range(self.layout.lanes):
+            end = mixture.lane_rows(lane)
+            drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
+            most = max(most, -(-drawn // max(1, order.lane_rows(lane))))
+        return range(most)
 
     def lanes(self, start: int, stop: int) -> Int64:
         """Return the lane of each of these positions, int64[n]."""

@@ -262,19 +262,19 @@ _LEAST_GAP: Final = 64
 """A gap smaller than a row divided by this is not worth a piece of its own."""
 
 
-def spilled(rests: Rests, seq_length: int, too_many: int, max_segments: int | None = None) -> Rests:
+def spilled(rests: Rests, capacity: int, too_many: int, max_segments: int | None = None) -> Rests:
     """Empty up to `too_many` rows; return the rests as they are where none can be.
 
     Args:
-        rests: in shared rows of `seq_length` tokens.
+        rests: in shared rows of `capacity` tokens.
         max_segments: at most so many pieces in a row; None: any number.
     """
     used = np.bincount(rests.bin, rests.length).astype(np.int64)
     whole = np.bincount(rests.bin, rests.start == 0) > 0  # rows with a document that is not cut
     movable = np.flatnonzero(~whole)
     emptied = movable[np.argsort(used[movable], kind="stable")][:too_many]
-    room = seq_length - used
-    room[room < seq_length // _LEAST_GAP] = 0
+    room = capacity - used
+    room[room < capacity // _LEAST_GAP] = 0
     if max_segments is not None:
         room[np.bincount(rests.bin) + 2 > max_segments] = 0
     while len(emptied):
@@ -310,8 +310,8 @@ _PADDING: Final = 1000
 """One slot in so many may be padding before something else is tried."""
 
 
-def best_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `seq_length` tokens.
+def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
+    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
 
     Args:
         max_segments: at most so many pieces in a row; None: any number.
@@ -320,22 +320,22 @@ def best_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None 
         Rows in the order of their first tokens in the input. A document that fits a row is never cut. A longer one is
         whole rows and a rest, which is mostly one piece.
     """
-    goal = _enough(int(lengths.sum()), seq_length) - int((lengths // seq_length).sum())
+    goal = _enough(int(lengths.sum()), capacity) - int((lengths // capacity).sum())
     methods = (best_fit_decreasing, exact_fit)
-    if 2 * int(lengths.max(initial=0)) <= seq_length:  # nothing large: exact fit will do, and at once
+    if 2 * int(lengths.max(initial=0)) <= capacity:  # nothing large: exact fit will do, and at once
         methods = (exact_fit, best_fit_decreasing)
     best: Rests | None = None
     for method in methods:
-        rests = Rests.of(lengths, seq_length, lambda sizes, fit=method: fit(sizes, seq_length, max_segments))
+        rests = Rests.of(lengths, capacity, lambda sizes, fit=method: fit(sizes, capacity, max_segments))
         if rests.bins > goal:
-            rests = spilled(rests, seq_length, rests.bins - goal, max_segments)
+            rests = spilled(rests, capacity, rests.bins - goal, max_segments)
         best = rests if best is None or rests.bins < best.bins else best
         if best.bins <= goal:
             break
     assert best is not None
-    return from_rests(lengths, seq_length, best)
+    return from_rests(lengths, capacity, best)
 
 
-def _enough(tokens: int, seq_length: int) -> int:
+def _enough(tokens: int, capacity: int) -> int:
     """Return how many rows are few enough: as few as is possible, or where hardly a slot is padding."""
-    return max(-(-tokens // seq_length), tokens * _PADDING // (seq_length * (_PADDING - 1)))
+    return max(-(-tokens // capacity), tokens * _PADDING // (capacity * (_PADDING - 1)))

@@ -12,21 +12,23 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Literal, Protocol, get_args
+from itertools import chain
+from typing import Final, final
 
 import numpy as np
 
+from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing.best_fit import best_fit_segments
-from tokenlake.packing.greedy import GreedyPacker, segments_of
-from tokenlake.packing.segments import Packed, Rests, Segments, from_rests
-from tokenlake.packing.window import WindowPacker
+from tokenlake.packing.greedy import GreedyRows, join_documents, segments_of
+from tokenlake.packing.segments import Packed, Rests, Segments, Stretch, from_rests
+from tokenlake.packing.window import WindowRows
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 
-def first_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `seq_length` tokens.
+def first_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
+    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
 
     Args:
         max_segments: at most so many pieces in a row; None: any number.
@@ -34,8 +36,8 @@ def first_fit_segments(lengths: Int64, seq_length: int, max_segments: int | None
     Returns:
         Rows in the order of their first tokens in the input.
     """
-    rests = Rests.of(lengths, seq_length, lambda sizes: first_fit(sizes, seq_length, max_segments))
-    return from_rests(lengths, seq_length, rests)
+    rests = Rests.of(lengths, capacity, lambda sizes: first_fit(sizes, capacity, max_segments))
+    return from_rests(lengths, capacity, rests)
 
 
 def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
@@ -74,8 +76,8 @@ def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int6
     return np.array(bins, np.int64)
 
 
-def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `seq_length` tokens.
+def pool_segments(lengths: Int64, capacity: int, packers: int, max_segments: int | None = None) -> Segments:
+    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
 
     Args:
         packers: rows that stand open at a time.
@@ -84,8 +86,8 @@ def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: i
     Returns:
         Rows in the order in which they were opened, the pieces of a row in the order in which they came.
     """
-    most = max_segments or seq_length
-    room = [seq_length] * packers
+    most = max_segments or capacity
+    room = [capacity] * packers
     pieces = [0] * packers
     row = list(range(packers))  # numbers for the time being: who opens a row first is seen at the end
     opened = packers
@@ -93,13 +95,13 @@ def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: i
     for document, length in enumerate(lengths.tolist()):
         # The least room that is enough, or else the least: of equals the first packer's.
         best = least = 0
-        enough = seq_length + 1
+        enough = capacity + 1
         for packer, left in enumerate(room):
             if length <= left < enough:
                 best, enough = packer, left
             if left < room[least]:
                 least = packer
-        packer = least if enough > seq_length else best
+        packer = least if enough > capacity else best
         start = 0
         while start < length:
             piece = min(length - start, room[packer])
@@ -108,7 +110,7 @@ def pool_segments(lengths: Int64, seq_length: int, packers: int, max_segments: i
             room[packer] -= piece
             pieces[packer] += 1
             if not room[packer] or pieces[packer] == most:
-                room[packer], pieces[packer], row[packer] = seq_length, 0, opened
+                room[packer], pieces[packer], row[packer] = capacity, 0, opened
                 opened += 1
     return _by_row(np.array(placed, np.int64).reshape(-1, 4))
 
@@ -123,40 +125,51 @@ def _by_row(placed: Int64) -> Segments:
     return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank[row])))
 
 
-Strategy = Literal["greedy", "pool", "first_fit", "best_fit"]
-STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+STRATEGIES: Final[Mapping[str, Callable[[Int64, ResolvedPack], Segments]]] = {
+    "greedy": lambda lengths, pack: segments_of(lengths, pack.seq_length, pack.max_segments),
+    "pool": lambda lengths, pack: pool_segments(
+        lengths, pack.seq_length, pack.num_packers, pack.max_segments
+    ),
+    "first_fit": lambda lengths, pack: first_fit_segments(lengths, pack.seq_length, pack.max_segments),
+    "best_fit": lambda lengths, pack: best_fit_segments(lengths, pack.seq_length, pack.max_segments),
+}
+"""From the lengths of documents (int64[n], each at least 1) to the places of their pieces; no token is looked at.
+
+Every token of every document is in exactly one piece. A new strategy is a file of its own, a line here, and its name in
+:class:`tokenlake.config.stages.PackStageConfig`.
+"""
 
 
-def plan_segments(
-    strategy: Strategy,
-    lengths: Int64,
-    seq_length: int,
-    *,
-    num_packers: int = 4,
-    max_segments: int | None = None,
-) -> Segments:
-    """Place documents of `lengths` (int64[n], each at least 1) in rows of `seq_length` tokens.
+def plan_segments(lengths: Int64, pack: ResolvedPack) -> Segments:
+    """Place documents of `lengths` (int64[n], each at least 1) in rows."""
+    return STRATEGIES[pack.strategy](lengths, pack)
 
-    Every token of every document is in exactly one piece. No token is looked at.
+
+_TOGETHER: Final = 1 << 22
+"""Tokens assembled at a time: bounds the copy that a very long document needs (16 MiB)."""
+
+
+@final
+class Packer:
+    """Takes documents in order and gives rows, a multiple of a row group at a time.
 
     Args:
-        num_packers: rows that stand open at a time, for ``pool``.
-        max_segments: at most so many pieces in a row; None: any number.
+        rows: what becomes of the stream.
+        capacity: tokens per row.
+        group_rows: rows of a row group.
+        prefix, suffix: ids put around every document (BOS, EOS).
     """
-    if strategy == "best_fit":
-        return best_fit_segments(lengths, seq_length, max_segments)
-    if strategy == "first_fit":
-        return first_fit_segments(lengths, seq_length, max_segments)
-    if strategy == "pool":
-        return pool_segments(lengths, seq_length, num_packers, max_segments)
-    return segments_of(lengths, seq_length, max_segments)
 
-
-WINDOW_TOKENS: Final = 1 << 24
-
-
-class Packer(Protocol):
-    """Takes documents in order and gives rows, a multiple of a row group at a time."""
+    def __init__(
+        self,
+        rows: GreedyRows | WindowRows,
+        capacity: int,
+        group_rows: int,
+        prefix: tuple[int, ...],
+        suffix: tuple[int, ...],
+    ) -> None:
+        self._rows, self._capacity, self.group_rows = rows, capacity, group_rows
+        self._prefix, self._suffix = np.asarray(prefix, np.int32), np.asarray(suffix, np.int32)
 
     def add(
         self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
@@ -171,60 +184,94 @@ class Packer(Protocol):
             again: bool[n], True for a further piece of the document before it; it gets a prefix and a suffix of its
                 own, and its `start` counts on where the piece before it ends. None: all are whole.
         """
-        ...
+        whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
+        ends = np.cumsum(whole)
+        starts = _starts_of(ends - whole, again)
+        first = 0
+        while first < len(whole):
+            limit = int(ends[first] - whole[first]) + _TOGETHER
+            last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
+            if int(whole[first]) > _TOGETHER:
+                tokens = ids[offsets[first] : offsets[first + 1]]
+                windows = (tokens[at : at + _TOGETHER] for at in range(0, len(tokens), _TOGETHER))
+                yield from self.add_long(windows, int(file[first]), int(position[first]), int(starts[first]))
+            else:
+                stream = join_documents(ids, offsets[first : last + 1], self._prefix, self._suffix)
+                own, here = slice(first, last), np.ones(last - first, np.bool_)
+                yield from self._rows.take(
+                    Stretch(stream, whole[own], starts[own], file[own], position[own], here)
+                )
+            first = last
 
     def add_long(
         self, windows: Iterable[Int32], file: int, position: int, start: int = 0
     ) -> Iterator[Packed]:
-        """Append one document that comes in ``windows``, so that it need not lie in memory whole."""
-        ...
+        """Append one document that comes in ``windows``, so that it need not lie in memory whole.
+
+        Args:
+            start: of the document's first token; not 0 for a further piece of a document.
+        """
+        for ids, last in _blocks(chain([self._prefix], windows, [self._suffix]), self._capacity):
+            yield from self._rows.take(Stretch.one(ids, start, file, position, ends=last))
+            start += len(ids)
 
     def finish(self) -> Iterator[Packed]:
         """Yield what is left, rows padded; the packer is empty afterwards."""
-        ...
+        return self._rows.finish()
 
 
 def open_packer(
-    strategy: Strategy,
-    seq_length: int,
+    pack: ResolvedPack,
     *,
-    group_rows: int,
+    pad_id: int,
+    group_tokens: int,
     prefix: tuple[int, ...] = (),
     suffix: tuple[int, ...] = (),
-    pad_id: int,
-    window_tokens: int = WINDOW_TOKENS,
-    num_packers: int = 4,
-    max_segments: int | None = None,
     shuffle_key: int | None = None,
 ) -> Packer:
     """Return a packer for one stream of documents.
 
     Args:
-        seq_length: tokens per row.
-        group_rows: rows come out in multiples of this (a row group), but for the last.
-        prefix, suffix: ids put around every document (BOS, EOS).
         pad_id: fills the ends of rows.
-        window_tokens: tokens inside which documents, and rows where they are shuffled, may be reordered.
-        num_packers: rows that stand open at a time, for ``pool``.
-        max_segments: at most so many pieces in a row; None: any number.
+        group_tokens: of a row group; rows come out in multiples of one, but for the last.
+        prefix, suffix: ids put around every document (BOS, EOS).
         shuffle_key: shuffle whole rows inside each window by this key; None: leave them as the strategy orders them.
     """
-    if strategy == "greedy" and max_segments is None and shuffle_key is None:
-        return GreedyPacker(seq_length, group_rows=group_rows, prefix=prefix, suffix=suffix, pad_id=pad_id)
-    return WindowPacker(
-        partial(
-            plan_segments,
-            strategy,
-            seq_length=seq_length,
-            num_packers=num_packers,
-            max_segments=max_segments,
-        ),
-        seq_length,
-        group_rows=group_rows,
-        prefix=prefix,
-        suffix=suffix,
-        pad_id=pad_id,
-        window_tokens=window_tokens,
-        shuffle_key=shuffle_key,
-        carries=strategy == "greedy",
-    )
+    capacity, group_rows = pack.seq_length, max(1, group_tokens // pack.seq_length)
+    if pack.strategy == "greedy" and pack.max_segments is None and shuffle_key is None:
+        rows = GreedyRows(capacity, group_rows=group_rows, pad_id=pad_id)
+    else:
+        rows = WindowRows(
+            partial(plan_segments, pack=pack),
+            capacity,
+            group_rows=group_rows,
+            pad_id=pad_id,
+            window_tokens=pack.window_tokens,
+            shuffle_key=shuffle_key,
+            carries=pack.strategy == "greedy",
+        )
+    return Packer(rows, capacity, group_rows, prefix, suffix)
+
+
+def _starts_of(places: Int64, again: Bools | None) -> Int64:
+    """int64[n]: 0 for documents laid out at `places` of a stream, for further pieces the way from their document's."""
+    if again is None:
+        return np.zeros(len(places), np.int64)
+    first = np.flatnonzero(~again)
+    return places - places[first[np.cumsum(~again) - 1]]
+
+
+def _blocks(windows: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:
+    """Yield the same ids in blocks, and whether a block is the last; the others are multiples of `step` long."""
+    parts: list[Int32] = []
+    size = 0
+    for ids in windows:
+        parts.append(ids)
+        size += len(ids)
+        if size > step:
+            stream = np.concatenate(parts)
+            full = (size - 1) // step * step  # the last block is never empty
+            yield stream[:full], False
+            parts, size = [stream[full:].copy()], size - full
+    if size:
+        yield np.concatenate(parts), True

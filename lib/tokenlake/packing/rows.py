@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
-from tokenlake.packing.packer import STRATEGIES, WINDOW_TOKENS, Strategy, open_packer
+from tokenlake.packing.packer import STRATEGIES, open_packer
 from tokenlake.packing.segments import Packed
-from tokenlake.ragged import Int32, Int64, offsets_of
+from tokenlake.ragged import Int32, offsets_of
 
 Row = dict[str, Any]
 
@@ -47,10 +49,10 @@ class PackedRows:
     seq_length: int
     eos_token_id: int
     pad_token_id: int | None = None
-    strategy: Strategy = "greedy"
+    strategy: str = "greedy"
     num_packers: int = 4
     max_segments: int | None = None
-    window_tokens: int = WINDOW_TOKENS
+    window_tokens: int = 1 << 24
     shuffle_packed: bool = False
     shuffle_buffer_factor: int = 10
     seed: int = 0
@@ -95,20 +97,21 @@ class PackedRows:
         )
 
     def _rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        pad = self.eos_token_id if self.pad_token_id is None else self.pad_token_id
-        packer = open_packer(
-            self.strategy,
-            self.seq_length,
-            group_rows=max(1, _TOGETHER // self.seq_length),
-            pad_id=pad,
+        pack = ResolvedPack(
+            seq_length=self.seq_length,
+            strategy=self.strategy,
             window_tokens=self.window_tokens,
             num_packers=self.num_packers,
             max_segments=self.max_segments,
         )
+        pad = self.eos_token_id if self.pad_token_id is None else self.pad_token_id
+        packer = open_packer(pack, pad_id=pad, group_tokens=_TOGETHER)
         columns = frozenset[str]()
         for block in _blocks(self._documents(rows)):
             columns = block[0].columns
-            for packed in packer.add(*_laid(block)):
+            ids = [document.ids for document in block]
+            places = np.array([(document.file, document.position) for document in block], np.int64)
+            for packed in packer.add(np.concatenate(ids), offsets_of(list(map(len, ids))), *places.T):
                 yield from self._objects(packed, columns)
         for packed in packer.finish():
             yield from self._objects(packed, columns)
@@ -126,14 +129,14 @@ class PackedRows:
             expected = columns
             ids = _ids(row, self.field, number)
             if len(ids):
-                yield self._finished(row, ids, columns, number)
+                where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
+                yield _GivenDocument(self._finished(row, ids, number), *where, columns)
 
-    def _finished(
-        self, row: Mapping[str, Any], ids: Int32, columns: frozenset[str], number: int
-    ) -> _GivenDocument:
+    def _finished(self, row: Mapping[str, Any], ids: Int32, number: int) -> Int32:
         """Put EOS after a document that lacks it, and the mask into its ids."""
-        lacks = int(ids[-1]) != self.eos_token_id
-        if "loss_mask" in columns:
+        end = np.int32(self.eos_token_id)
+        lacks = ids[-1] != end
+        if "loss_mask" in row:
             mask = np.asarray(row["loss_mask"]).astype(np.bool_)
             if mask.shape != ids.shape:
                 raise BadRecordError(
@@ -141,30 +144,30 @@ class PackedRows:
                     f"the {len(ids)} ids",
                     row=number,
                 )
-            ids = marked(ids, mask)
-        if lacks:
-            end = self.eos_token_id | LOSS if "loss_mask" in columns else self.eos_token_id
-            ids = np.append(ids, np.int32(end))
-        where = (int(row["file"]), int(row["position"])) if "file" in columns else (0, number)
-        return _GivenDocument(ids, *where, columns)
+            ids, end = marked(ids, mask), end | LOSS
+        return np.append(ids, np.int32(end)) if lacks else ids
 
     def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
-        length = self.seq_length
         mask = learned(packed.input_ids) if "loss_mask" in columns else None
         ids = packed.input_ids if mask is None else plain(packed.input_ids)
+        segment_ids = packed.segment_ids if self.include_segment_ids else None
         for number in range(packed.rows):
-            cells = slice(number * length, (number + 1) * length)
-            pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
-            sizes = packed.segment_lengths[pieces]
+            cells = slice(number * packed.width, (number + 1) * packed.width)
             row: Row = {"input_ids": ids[cells].copy()}
-            if self.include_segment_ids:
-                row["segment_ids"] = _segment_ids(sizes, length)
+            if segment_ids is not None:
+                row["segment_ids"] = segment_ids[cells].copy()
             if mask is not None:
                 row["loss_mask"] = mask[cells].copy()
             if "file" in columns:
-                row["segment_lengths"] = sizes.copy()
-                row["documents"] = _provenance(packed, pieces)
+                pieces = slice(int(packed.row_offsets[number]), int(packed.row_offsets[number + 1]))
+                row["segment_lengths"] = packed.segment_lengths[pieces].copy()
+                places = (packed.file[pieces], packed.position[pieces], packed.start[pieces])
+                each = zip(*(column.tolist() for column in places), strict=True)
+                row["documents"] = [dict(zip(_PLACE, place, strict=True)) for place in each]
             yield row
+
+
+_PLACE: Final = ("file", "position", "start")
 
 
 @final
@@ -220,41 +223,14 @@ def _blocks(documents: Iterable[_GivenDocument]) -> Iterator[list[_GivenDocument
         yield block
 
 
-def _laid(block: Sequence[_GivenDocument]) -> tuple[Int32, Int64, Int64, Int64]:
-    """ids, offsets, file, position, as a packer takes them."""
-    return (
-        np.concatenate([document.ids for document in block]),
-        offsets_of([len(document.ids) for document in block]),
-        np.array([document.file for document in block], np.int64),
-        np.array([document.position for document in block], np.int64),
-    )
-
-
-def _segment_ids(sizes: Int32, length: int) -> Int32:
-    out = np.zeros(length, np.int32)
-    numbers = np.repeat(np.arange(1, len(sizes) + 1, dtype=np.int32), sizes)
-    out[: len(numbers)] = numbers
-    return out
-
-
-def _provenance(packed: Packed, pieces: slice) -> list[dict[str, int]]:
-    columns = (packed.file[pieces], packed.position[pieces], packed.start[pieces])
-    return [
-        {"file": file, "position": position, "start": start}
-        for file, position, start in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-
-
 def _shuffled(rows: Iterable[Row], most: int, seed: int) -> Iterator[Row]:
     """Yield windows of `most` rows in another order each."""
-    window: list[Row] = []
-    number = 0
-    for row in rows:
-        window.append(row)
-        if len(window) == most:
-            yield from (window[at] for at in shuffled(most, key_of(seed, number)).tolist())
-            window, number = [], number + 1
-    yield from (window[at] for at in shuffled(len(window), key_of(seed, number)).tolist())
+    source = iter(rows)
+    for number in count():
+        window = list(islice(source, most))
+        yield from (window[at] for at in shuffled(len(window), key_of(seed, number)).tolist())
+        if len(window) < most:
+            return
 
 
 _FIELDS = ("input_ids", "tokens")

@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
+from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 
 
 @final
@@ -57,14 +57,14 @@ class Rests:
     bin: Int64
 
     @classmethod
-    def of(cls, lengths: Int64, seq_length: int, bins: Callable[[Int64], Int64]) -> Self:
+    def of(cls, lengths: Int64, capacity: int, bins: Callable[[Int64], Int64]) -> Self:
         """Return the rests of documents of `lengths` (int64[n], each at least 1), placed by `bins`.
 
-        A document is ``length // seq_length`` whole rows, and a rest of ``length % seq_length`` tokens, if any.
+        A document is ``length // capacity`` whole rows, and a rest of ``length % capacity`` tokens, if any.
         """
-        whole, rests = np.divmod(lengths, seq_length)
+        whole, rests = np.divmod(lengths, capacity)
         document = np.flatnonzero(rests)
-        return cls(document, whole[document] * seq_length, rests[document], bins(rests[document]))
+        return cls(document, whole[document] * capacity, rests[document], bins(rests[document]))
 
     @property
     def bins(self) -> int:
@@ -72,24 +72,24 @@ class Rests:
         return int(self.bin.max()) + 1 if len(self.bin) else 0
 
 
-def from_rests(lengths: Int64, seq_length: int, rests: Rests) -> Segments:
+def from_rests(lengths: Int64, capacity: int, rests: Rests) -> Segments:
     """Return the whole rows of documents and the rows that their rests share.
 
     Rows come in the order of their first tokens in the input, and the pieces of a row in the order of the documents.
 
     Args:
         lengths: int64[n], tokens per document, each at least 1.
-        seq_length: tokens per row.
+        capacity: tokens per row.
         rests: of these documents.
     """
-    whole = lengths // seq_length
+    whole = lengths // capacity
     full = np.repeat(np.arange(len(lengths)), whole)
-    full_start = (np.arange(len(full)) - np.repeat(np.cumsum(whole) - whole, whole)) * seq_length
+    full_start = (np.arange(len(full)) - np.repeat(np.cumsum(whole) - whole, whole)) * capacity
     order = np.argsort(small(rests.bin), kind="stable")
     counts = np.concatenate([np.ones(len(full), np.int64), np.bincount(rests.bin)])
     document = np.concatenate([full, rests.document[order]])
     start = np.concatenate([full_start, rests.start[order]])
-    length = np.concatenate([np.full(len(full), seq_length), rests.length[order]])
+    length = np.concatenate([np.full(len(full), capacity), rests.length[order]])
     rows = Segments(document, start, length, offsets_of(counts))
     first = rows.row_offsets[:-1]
     begins = np.cumsum(lengths) - lengths
@@ -149,10 +149,8 @@ class Stretch:
         whole = int(np.searchsorted(ends, tokens, side="right"))
         inside = tokens - (int(ends[whole - 1]) if whole else 0)
         count = whole + (inside > 0)
-        head, tail = (
-            self._documents(0, count, self.ids[:tokens]),
-            self._documents(whole, None, self.ids[tokens:]),
-        )
+        head = self._documents(0, count, self.ids[:tokens])
+        tail = self._documents(whole, None, self.ids[tokens:])
         if inside:
             head.length[-1], head.ends[-1] = inside, False
             tail.length[0] -= inside
@@ -160,15 +158,8 @@ class Stretch:
         return head, tail
 
     def _documents(self, first: int, last: int | None, ids: Int32) -> Stretch:
-        own = slice(first, last)
-        return Stretch(
-            ids,
-            self.length[own].copy(),
-            self.start[own].copy(),
-            self.file[own].copy(),
-            self.position[own].copy(),
-            self.ends[own].copy(),
-        )
+        columns: tuple[Any, ...] = (self.length, self.start, self.file, self.position, self.ends)
+        return Stretch(ids, *(column[first:last].copy() for column in columns))
 
     @classmethod
     def joined(cls, parts: Sequence[Self], ids: Int32 | None = None) -> Self:
@@ -191,10 +182,10 @@ class Stretch:
 @final
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows of ``seq_length`` tokens.
+    """Rows of one length.
 
     Attributes:
-        input_ids: int32[rows * seq_length], contiguous; the pieces of a row, then its padding.
+        input_ids: int32[rows * width], contiguous; the pieces of a row, then its padding.
         segment_lengths: int32[S], tokens of each piece, rows one after another.
         row_offsets: int64[rows + 1] into the pieces.
         file, position: int64[S], where each piece's document comes from.
@@ -212,9 +203,29 @@ class Packed:
     ends: Bools
     pad: int
 
+    @classmethod
+    def of(cls, input_ids: Int32, cut: Segments, documents: Stretch, pad: int) -> Self:
+        """Return rows whose pieces are those of `cut`, which numbers the documents of a stretch."""
+        own = cut.document
+        return cls(
+            input_ids=input_ids,
+            segment_lengths=cut.length.astype(np.int32),
+            row_offsets=cut.row_offsets,
+            file=documents.file[own],
+            position=documents.position[own],
+            start=(cut.start + documents.start[own]).astype(np.int32),
+            ends=documents.ends[own] & (cut.start + cut.length == documents.length[own]),
+            pad=pad,
+        )
+
     @property
     def rows(self) -> int:
         return len(self.row_offsets) - 1
+
+    @property
+    def width(self) -> int:
+        """Tokens of a row, padding included."""
+        return len(self.input_ids) // max(1, self.rows)
 
     @property
     def row_lengths(self) -> Int64:
@@ -226,22 +237,28 @@ class Packed:
         """int64[S]: where in `input_ids` each piece begins."""
         counts = np.diff(self.row_offsets)
         before = offsets_of(self.segment_lengths)[:-1]
-        row_begins = np.arange(self.rows) * (len(self.input_ids) // max(1, self.rows))
+        row_begins = np.arange(self.rows) * self.width
         # Within its row a piece lies where it lies among all pieces, less what went before the row.
         return before + np.repeat(row_begins - before[self.row_offsets[:-1]], counts)
+
+    @property
+    def segment_ids(self) -> Int32:
+        """int32[rows * width]: 1, 2, 3 ... for the pieces of each row, 0 for padding."""
+        per_row = np.diff(self.row_offsets)
+        number = np.arange(len(self.segment_lengths)) - np.repeat(self.row_offsets[:-1], per_row) + 1
+        ids = np.repeat(number.astype(np.int32), self.segment_lengths)
+        if not self.pad:
+            return ids
+        out = np.zeros((self.rows, self.width), np.int32)
+        out[cells(self.row_lengths, self.width, left=False)] = ids
+        return out.ravel()
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return the rows of all parts, of which there is at least one."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            input_ids=np.concatenate([part.input_ids for part in parts]),
-            segment_lengths=np.concatenate([part.segment_lengths for part in parts]),
-            row_offsets=offsets_of(np.concatenate([np.diff(part.row_offsets) for part in parts])),
-            file=np.concatenate([part.file for part in parts]),
-            position=np.concatenate([part.position for part in parts]),
-            start=np.concatenate([part.start for part in parts]),
-            ends=np.concatenate([part.ends for part in parts]),
-            pad=sum(part.pad for part in parts),
-        )
+        names = ("input_ids", "segment_lengths", "file", "position", "start", "ends")
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        counts = np.concatenate([np.diff(part.row_offsets) for part in parts])
+        return cls(**columns, row_offsets=offsets_of(counts), pad=sum(part.pad for part in parts))

@@ -7,18 +7,16 @@ they came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.packing.greedy import join_documents, starts_of
 from tokenlake.packing.segments import Packed, Segments, Stretch
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of
+from tokenlake.ragged import Int32, Int64, offsets_of
 
 _NO_IDS: Final = np.empty(0, np.int32)
 
@@ -75,39 +73,30 @@ class Gather:
         buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(np.ascontiguousarray(window.ids).data)]
         self._strings: Any = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(order), buffers)
 
-    def packed(self, first: int, last: int, seq_length: int, pad_id: int) -> Packed:
+    def packed(self, first: int, last: int, capacity: int, pad_id: int) -> Packed:
         """Return the rows from `first` to `last`."""
-        window, cut = self._window, self._cut
-        offsets = cut.row_offsets[first : last + 1]
-        pieces = slice(int(offsets[0]), int(offsets[-1]))
-        taken: Any = self._strings.take(pa.array(self._string[pieces]))
-        ids = np.frombuffer(taken.buffers()[2], np.int32)
-        document, start, length = cut.document[pieces], cut.start[pieces], cut.length[pieces]
-        row_offsets = offsets - offsets[0]
-        used = np.diff(offsets_of(length)[row_offsets])
-        return Packed(
-            input_ids=_padded(ids[: int(used.sum())], used, seq_length, pad_id),
-            segment_lengths=length.astype(np.int32),
-            row_offsets=row_offsets,
-            file=window.file[document],
-            position=window.position[document],
-            start=(start + window.start[document]).astype(np.int32),
-            ends=window.ends[document] & (start + length == window.length[document]),
-            pad=(last - first) * seq_length - int(used.sum()),
-        )
+        offsets = self._cut.row_offsets[first : last + 1]
+        own = slice(int(offsets[0]), int(offsets[-1]))
+        taken: Any = self._strings.take(pa.array(self._string[own]))
+        whole = self._cut
+        cut = Segments(whole.document[own], whole.start[own], whole.length[own], offsets - offsets[0])
+        used = np.diff(offsets_of(cut.length)[cut.row_offsets])
+        tokens = int(used.sum())
+        ids = _padded(np.frombuffer(taken.buffers()[2], np.int32)[:tokens], used, capacity, pad_id)
+        return Packed.of(ids, cut, self._window, (last - first) * capacity - tokens)
 
 
-def _padded(ids: Int32, used: Int64, seq_length: int, pad_id: int) -> Int32:
-    """Spread rows of `used` ids (int64[R]), laid end to end, to `seq_length` each."""
-    if len(ids) == len(used) * seq_length:
+def _padded(ids: Int32, used: Int64, capacity: int, pad_id: int) -> Int32:
+    """Spread rows of `used` ids (int64[R]), laid end to end, to `capacity` each."""
+    if len(ids) == len(used) * capacity:
         return ids
-    out = np.full(len(used) * seq_length, pad_id, np.int32)
+    out = np.full(len(used) * capacity, pad_id, np.int32)
     # Full rows before and after are copied together with the row that has padding.
-    edges = np.append(np.flatnonzero(used < seq_length) + 1, len(used))
+    edges = np.append(np.flatnonzero(used < capacity) + 1, len(used))
     begin = source = 0
     for end in edges.tolist():
         size = int(used[begin:end].sum())
-        out[begin * seq_length : begin * seq_length + size] = ids[source : source + size]
+        out[begin * capacity : begin * capacity + size] = ids[source : source + size]
         begin, source = end, source + size
     return out
 
@@ -117,16 +106,15 @@ Planner = Callable[[Int64], Segments]
 
 
 @final
-class WindowPacker:
+class WindowRows:
     """Packs one stream of documents in windows.
 
     Holds the tokens of one window and less than a row group of rows.
 
     Args:
         plan: the strategy.
-        seq_length: tokens per row.
+        capacity: tokens per row.
         group_rows: rows come out in multiples of this (a row group), but for :meth:`finish`.
-        prefix, suffix: ids put around every document (BOS, EOS).
         pad_id: fills the ends of rows.
         window_tokens: tokens after which a window ends; BOS and EOS count.
         shuffle_key: whole rows are shuffled inside each window, by this key; None: they come as planned.
@@ -136,59 +124,29 @@ class WindowPacker:
     def __init__(
         self,
         plan: Planner,
-        seq_length: int,
+        capacity: int,
         *,
         group_rows: int,
-        prefix: tuple[int, ...],
-        suffix: tuple[int, ...],
         pad_id: int,
         window_tokens: int,
         shuffle_key: int | None = None,
         carries: bool = False,
     ) -> None:
-        self._plan, self._seq_length, self._group_rows = plan, seq_length, group_rows
-        self._prefix = np.asarray(prefix, np.int32)
-        self._suffix = np.asarray(suffix, np.int32)
+        self._plan, self._capacity, self._group_rows = plan, capacity, group_rows
         self._pad_id = pad_id
-        self._window_tokens, self._windows = max(window_tokens, seq_length), 0
+        self._window_tokens, self._windows = max(window_tokens, capacity), 0
         self._shuffle_key, self._carries = shuffle_key, carries
         # A window ends less than a row past its tokens.
-        self._held = Growing(self._window_tokens + seq_length)
+        self._held = Growing(self._window_tokens + capacity)
         self._rows: list[Packed] = []  # that do not make a row group yet
 
-    def add(
-        self, ids: Int32, offsets: Int64, file: Int64, position: Int64, again: Bools | None = None
-    ) -> Iterator[Packed]:
-        """Append documents and yield the row groups that are full; as :meth:`GreedyPacker.add`."""
-        if len(offsets) > 1:
-            whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
-            starts = starts_of(np.cumsum(whole) - whole, again)
-            stream = join_documents(ids, offsets, self._prefix, self._suffix)
-            yield from self._feed(
-                Stretch(stream, whole, starts, file, position, np.ones(len(whole), np.bool_))
-            )
+    def take(self, stretch: Stretch) -> Iterator[Packed]:
+        """Append a stretch and yield the row groups that are full.
 
-    def add_long(
-        self, windows: Iterable[Int32], file: int, position: int, start: int = 0
-    ) -> Iterator[Packed]:
-        """Append one document that comes in `windows`; as :meth:`GreedyPacker.add_long`."""
-        fed = start
-        for ids, last in _blocks(chain([self._prefix], windows, [self._suffix]), self._seq_length):
-            yield from self._feed(Stretch.one(ids, fed, file, position, ends=last))
-            fed += len(ids)
-
-    def finish(self) -> Iterator[Packed]:
-        """Yield what is left, rows padded; the packer is empty afterwards."""
-        if self._held.tokens:
-            yield from self._close(final=True)
-        rows, self._rows = self._rows, []
-        if rows:
-            yield Packed.joined(rows)
-
-    def _feed(self, stretch: Stretch) -> Iterator[Packed]:
-        """Append a stretch, whose first document begins, or goes on at a whole number of rows from its beginning."""
+        Its first document begins here, or goes on at a whole number of rows from its beginning.
+        """
         while True:
-            head, stretch = stretch.split(self._window_tokens - self._held.tokens, self._seq_length)
+            head, stretch = stretch.split(self._window_tokens - self._held.tokens, self._capacity)
             self._held.append(head)
             if self._held.tokens < self._window_tokens:
                 return
@@ -196,12 +154,20 @@ class WindowPacker:
             if not len(stretch.ids):
                 return
 
+    def finish(self) -> Iterator[Packed]:
+        """Yield what is left, rows padded; nothing is held afterwards."""
+        if self._held.tokens:
+            yield from self._close(final=True)
+        rows, self._rows = self._rows, []
+        if rows:
+            yield Packed.joined(rows)
+
     def _close(self, *, final: bool) -> Iterator[Packed]:
         """Plan the window and yield its row groups."""
         window = self._held.joined()
         carried = Stretch.nothing()
         cut = self._plan(window.length)
-        if self._carries and not final and int(cut.length[cut.row_offsets[-2] :].sum()) < self._seq_length:
+        if self._carries and not final and int(cut.length[cut.row_offsets[-2] :].sum()) < self._capacity:
             # The last row is the end of the window.
             cut = cut.taken(np.arange(cut.rows - 1))
             window, carried = window.cut(int(cut.length.sum()))
@@ -217,24 +183,8 @@ class WindowPacker:
         first = 0
         while first < cut.rows:
             last = min(cut.rows, first + self._group_rows - sum(part.rows for part in self._rows))
-            self._rows.append(pieces.packed(first, last, self._seq_length, self._pad_id))
+            self._rows.append(pieces.packed(first, last, self._capacity, self._pad_id))
             first = last
             if sum(part.rows for part in self._rows) == self._group_rows:
                 rows, self._rows = self._rows, []
                 yield Packed.joined(rows)
-
-
-def _blocks(windows: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:
-    """Yield the same ids in blocks, and whether a block is the last; the others are multiples of `step` long."""
-    parts: list[Int32] = []
-    size = 0
-    for ids in windows:
-        parts.append(ids)
-        size += len(ids)
-        if size > step:
-            stream = np.concatenate(parts)
-            full = (size - 1) // step * step  # the last block is never empty
-            yield stream[:full], False
-            parts, size = [stream[full:].copy()], size - full
-    if size:
-        yield np.concatenate(parts), True

@@ -12,16 +12,7 @@ from typing import Any, Final
 import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterDeploymentId,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas import filters
 from prefect.client.schemas.objects import TERMINAL_STATES, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events.worker import EventsWorker
@@ -90,9 +81,11 @@ def _drain(state: State[Any], client: SyncPrefectClient) -> None:
     deadline = time.monotonic() + _DRAIN_SECONDS
     known = -1
     while time.monotonic() < deadline:
-        children = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=run))
+        children = filters.FlowRunFilter(parent_flow_run_id=filters.FlowRunFilterParentFlowRunId(any_=run))
         ids = [*run, *(child.id for child in client.read_flow_runs(flow_run_filter=children))]
-        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
+        runs = client.read_task_runs(
+            flow_run_filter=filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=ids))
+        )
         if len(runs) == known and all(one.state is not None and one.state.is_final() for one in runs):
             return
         known = len(runs)
@@ -101,10 +94,10 @@ def _drain(state: State[Any], client: SyncPrefectClient) -> None:
 
 def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
     """Delete our oldest finished runs beyond the newest ``kept``, a few at a time; runs of deployments stay."""
-    ours = FlowFilter(name=FlowFilterName(any_=[tokenize.name, mix.name]))
-    finished = FlowRunFilter(
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(TERMINAL_STATES))),
-        deployment_id=FlowRunFilterDeploymentId(is_null_=True),
+    ours = filters.FlowFilter(name=filters.FlowFilterName(any_=[tokenize.name, mix.name]))
+    finished = filters.FlowRunFilter(
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))),
+        deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
     )
     old = client.read_flow_runs(
         flow_filter=ours,
@@ -115,7 +108,7 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
     )
     # Another flow may have the name, but not the parameters.
     for run in (run for run in old if {"config", "workers", "overrides"} <= run.parameters.keys()):
-        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+        of_run = filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id]))
         for artifact in client.read_artifacts(flow_run_filter=of_run):
             client.delete_artifact(artifact.id)
         client.delete_flow_run(run.id)

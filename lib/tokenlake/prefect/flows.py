@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from prefect import flow
@@ -13,8 +14,8 @@ from pydantic import WithJsonSchema
 from tokenlake.errors import TokenlakeError
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
-from tokenlake.prefect.request import DEFAULT_MIXTURE, require_flow, resolve_request
-from tokenlake.prefect.run_state import cancellable, final_state, flow_run_name, result_of_flow
+from tokenlake.prefect.request import DEFAULT, DEFAULT_MIXTURE, requested_name, require_flow, resolve_request
+from tokenlake.prefect.run_state import cancellable, final_state, result_of_flow, run_name
 from tokenlake.prefect.tasks import Summary, build_all, commit_version, plan_build, publish_table
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
@@ -40,7 +41,7 @@ Weights: TypeAlias = Annotated[
 ]
 
 
-@flow(name="tokenize", flow_run_name=flow_run_name, persist_result=False)
+@flow(name="tokenize", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
 def tokenize(
     config: Config = "",
     data_files: Files = "",
@@ -74,7 +75,7 @@ def tokenize(
         return final_state(error)
 
 
-@flow(name="mix", flow_run_name=flow_run_name, persist_result=False)
+@flow(name="mix", flow_run_name=run_name(partial(requested_name, DEFAULT_MIXTURE)), persist_result=False)
 def mix(
     config: Config = "",
     data_files: FilesBySource = None,

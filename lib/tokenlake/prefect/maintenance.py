@@ -16,15 +16,7 @@ from pydantic import WithJsonSchema
 
 from tokenlake.config.references import provide_blocks, resolve_options
 from tokenlake.config.stores import default_store
-from tokenlake.errors import (
-    ConfigError,
-    IntegrityError,
-    NotFoundError,
-    SourceError,
-    StoreError,
-    TokenlakeError,
-    VersionConflictError,
-)
+from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
 from tokenlake.prefect.flows import Count, Text, Texts
@@ -33,11 +25,9 @@ from tokenlake.prefect.policy import (
     require_allowed_repository,
     require_allowed_store,
 )
-from tokenlake.prefect.run_state import final_state, push_run_name, verify_run_name
-from tokenlake.prefect.tasks import load_blocks, retried
-from tokenlake.publish.push import PushReport
-from tokenlake.publish.push import push as push_to_hub
-from tokenlake.publish.repository import HubTarget
+from tokenlake.prefect.run_state import final_state, run_name
+from tokenlake.prefect.tasks import is_worth_a_retry, load_blocks, retried
+from tokenlake.publish.push import PushReport, push_to_hub
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
@@ -76,14 +66,12 @@ def token_of(reference: Mapping[str, str]) -> str | None:
 def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     """Whether the same push may succeed next time: the Hub or the store could not be reached."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, StoreError | SourceError) and not isinstance(
-        error, NotFoundError | VersionConflictError
-    )
+    return isinstance(error, SourceError) or is_worth_a_retry(task, run, state)
 
 
 @retried("push-version", "{dataset} v{version} to {repo}", may_pass)
 def push_version(
-    store: ReadStore,
+    store: str,
     dataset: str,
     version: int,
     repo: str,
@@ -92,7 +80,9 @@ def push_version(
     strict: bool,
 ) -> PushReport:
     """Publish one version in a private repository; another try sends what is missing."""
-    report = push_to_hub(store, dataset, version, HubTarget(repo, branch, token_of(token)), strict=strict)
+    report = push_to_hub(
+        store, repo, name=f"{dataset}@v{version}", revision=branch, token=token_of(token), strict=strict
+    )
     log = get_run_logger()
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
@@ -100,21 +90,10 @@ def push_version(
     return report
 
 
-_VERSIONS: Final = (
-    label("name", "version"),
-    label("state"),
-    number("files"),
-    number("bytes", "size", numbers.size),
-    number("rows"),
-    number("tokens"),
-)
-_PROBLEMS: Final = (
-    label("name", "version"),
-    label("path"),
-    label("problem"),
-    label("expected"),
-    label("got"),
-)
+_NAME: Final = label("name", "version")
+_SIZE: Final = number("bytes", "size", numbers.size)
+_VERSIONS: Final = (_NAME, label("state"), number("files"), _SIZE, number("rows"), number("tokens"))
+_PROBLEMS: Final = (_NAME, *map(label, ("path", "problem", "expected", "got")))
 _SHOWN: Final = 200  # problems on a run's page; all are in its logs
 
 
@@ -201,7 +180,12 @@ Verified: TypeAlias = dict[str, Any]
 """JSON-able: how many versions and bytes were read."""
 
 
-@flow(name="verify", flow_run_name=verify_run_name, persist_result=False)
+def _verified(parameters: dict[str, Any]) -> str:
+    names = parameters.get("names") or ["everything"]
+    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
+@flow(name="verify", flow_run_name=run_name(_verified), persist_result=False)
 def verify(
     names: Texts = (), store: Text = "", deep: bool = True, workers: Count = 0
 ) -> Verified | State[Any]:
@@ -234,7 +218,7 @@ Reference: TypeAlias = Annotated[
 ]
 
 
-@flow(name="push", flow_run_name=push_run_name, persist_result=False)
+@flow(name="push", flow_run_name=run_name("{name} to {repo}".format_map), persist_result=False)
 def push(
     name: str, repo: str, store: Text = "", revision: Text = "", token: Reference = None, strict: bool = True
 ) -> dict[str, Any] | State[Any]:
@@ -254,8 +238,7 @@ def push(
         require_allowed_repository(repo)
         reference = check_reference(token)
         require_allowed_reference(reference)
-        opened = open_store(address)
-        dataset, version = Catalog(opened).resolve(name)
-        return push_version(opened, dataset, version, repo, revision or "main", reference, strict).to_json()
+        dataset, version = Catalog(open_store(address)).resolve(name)
+        return push_version(address, dataset, version, repo, revision or "main", reference, strict).to_json()
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

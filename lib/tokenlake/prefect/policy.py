@@ -46,7 +46,6 @@ from urllib.parse import unquote, urlsplit
 
 from prefect.runtime import deployment
 
-from tokenlake.config.callables import callable_names
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
@@ -54,7 +53,7 @@ from tokenlake.config.secret import BlockSecret, EnvSecret, references
 from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
-from tokenlake.sources.local.patterns import is_url
+from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
 
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
@@ -118,7 +117,7 @@ def require_allowed_repository(repo: str) -> None:
         ConfigError: it lies outside what the worker's environment allows.
     """
     if deployment.id is not None:
-        check_repository(repo, os.environ)
+        _check(f"hf://datasets/{repo}", entries_of(os.environ.get(OUTPUTS)), OUTPUTS, "the repository")
 
 
 def require_allowed_reference(reference: Mapping[str, str]) -> None:
@@ -149,13 +148,8 @@ def require_allowed_config(path: Path, deployments: Path) -> None:
         ConfigError: it lies neither in `deployments` nor in what the worker's environment allows.
     """
     if deployment.id is not None:
-        check_config(path, deployments, os.environ)
-
-
-def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
-    """Check a configuration's file against an environment; see :func:`require_allowed_config`."""
-    folders = [str(deployments), *(entries_of(environment.get(CONFIGS)) or ())]
-    _check(str(path), folders, CONFIGS, "config")
+        folders = [str(deployments), *(entries_of(os.environ.get(CONFIGS)) or ())]
+        _check(str(path), folders, CONFIGS, "config")
 
 
 @contextmanager
@@ -190,11 +184,6 @@ def _without_contents(path: str, error: ConfigError) -> str:
     return "\n  ".join(own)
 
 
-def check_repository(repo: str, environment: Mapping[str, str]) -> None:
-    """Check a repository ``org/name`` against an environment; see :func:`require_allowed_repository`."""
-    _check_url(f"hf://datasets/{repo}", entries_of(environment.get(OUTPUTS)), OUTPUTS, "the repository")
-
-
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
     for reference in references(config):
@@ -205,28 +194,28 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_source(source, environment.get(INPUTS))
         _check_tokenizer(source, environment)
         _check_templates(source, environment)
-        _check_callables(source, environment.get(CALLABLES, ""))
+        for name in source.texts.functions:
+            allowed = environment.get(CALLABLES, "")
+            _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if config.is_text_build else foreseen(config)
     _check_store(last.store, last.store_options, entries_of(environment.get(OUTPUTS)))
 
 
 def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:
-    if is_local(store):
-        # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
-        path = unquote(urlsplit(store).path) if "://" in store else store
-        _check(path, entries, OUTPUTS, "the store")
-    else:
-        _check_url(store, entries, OUTPUTS, "the store")
+    # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
+    local = is_local(store) and "://" in store
+    _check(unquote(urlsplit(store).path) if local else store, entries, OUTPUTS, "the store")
     _check_options(options, entries, OUTPUTS, "the store")
 
 
 def _check_source(source: ResolvedSource, allowed: str | None) -> None:
     entries, what = entries_of(allowed), f"data_files of {source.name!r}"
     for pattern in source.data_files:
-        address = f"hf://datasets/{pattern}" if source.type == "hub" and not is_url(pattern) else pattern
-        if is_url(address):
-            _check_url(address, entries, INPUTS, what)
+        if is_url(pattern):
+            _check(pattern, entries, INPUTS, what)
+        elif source.type == "hub":
+            _check(f"hf://datasets/{pattern}", entries, INPUTS, what)
         else:
             _check(_static(pattern.removeprefix("file://")), entries, INPUTS, what)
     if source.exclude is not None:
@@ -279,11 +268,6 @@ def _folders(environment: Mapping[str, str]) -> list[str] | None:
     return [entry for entry in entries if entry.startswith(("/", ".", "~"))] if lists else None
 
 
-def _check_callables(source: ResolvedSource, allowed: str) -> None:
-    for name in callable_names(source.texts):
-        _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
-
-
 def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
     if isinstance(reference, BlockSecret):
         name = reference.block.removeprefix("secret/")
@@ -304,23 +288,33 @@ def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
         )
 
 
-def _check(path: str, entries: list[str] | None, variable: str, what: str) -> None:
+def _check(
+    place: str, entries: list[str] | None, variable: str, what: str, *, url: bool | None = None
+) -> None:
+    """Check a path, or a URL, against the folders and URLs that a variable lists; None: it is not set.
+
+    Args:
+        url: whether it is one; None: as it is spelled.
+    """
     if entries is None:
         return
-    # Links are followed: what counts is where bytes are.
-    real = Path(path).expanduser().resolve()
-    folders = [Path(folder).expanduser().resolve() for folder in entries if not is_url(folder)]
-    if not any(real.is_relative_to(folder) for folder in folders):
-        raise _refused(what, path, str(real), list(map(str, folders)), variable)
-
-
-def _check_url(address: str, entries: list[str] | None, variable: str, what: str) -> None:
-    if entries is None:
-        return
-    url = parse_url(address, what)  # refuses URLs with credentials, so that the message shows none
-    allowed = [parse_url(entry) for entry in entries if is_url(entry)]
-    if is_odd(url.path) or not any(lies_below(url, above) for above in allowed):
-        raise _refused(what, str(url), str(url), list(map(str, allowed)), variable)
+    if is_url(place) if url is None else url:
+        address = parse_url(place, what)  # refuses URLs with credentials, so that the message shows none
+        above = [parse_url(entry) for entry in entries if is_url(entry)]
+        inside = not is_odd(address.path) and any(lies_below(address, each) for each in above)
+        place = real = str(address)
+        allowed = list(map(str, above))
+    else:
+        # Links are followed: what counts is where bytes are.
+        path = Path(place).expanduser().resolve()
+        folders = [Path(entry).expanduser().resolve() for entry in entries if not is_url(entry)]
+        inside, real = any(path.is_relative_to(folder) for folder in folders), str(path)
+        allowed = list(map(str, folders))
+    if not inside:
+        raise ConfigError(
+            f"{what}: {place!r} is outside what this worker allows; got {real!r}, expected a path in"
+            f" {', '.join(allowed) or 'nothing'} ({variable} in the worker's environment)"
+        )
 
 
 def _check_options(options: Mapping[str, Any], entries: list[str] | None, variable: str, whose: str) -> None:
@@ -329,7 +323,12 @@ def _check_options(options: Mapping[str, Any], entries: list[str] | None, variab
         if key == "client_kwargs" and isinstance(value, Mapping):
             _check_options(cast("Mapping[str, Any]", value), entries, variable, whose)
         elif key in _ADDRESSES:
-            _check_address(value, entries, variable, what)
+            if not isinstance(value, str):
+                raise ConfigError(
+                    f"{what}: expected a URL that is written out, to be compared with {variable}"
+                )
+            # Without a list, too: the credentials of the worker's machine would go there.
+            _check(value, entries or [], variable, what, url=True)
         elif not _is_known(key, value):
             known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
             raise ConfigError(
@@ -337,13 +336,6 @@ def _check_options(options: Mapping[str, Any], entries: list[str] | None, variab
                 f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
                 "written out as one word"
             )
-
-
-def _check_address(value: object, entries: list[str] | None, variable: str, what: str) -> None:
-    if not isinstance(value, str):
-        raise ConfigError(f"{what}: expected a URL that is written out, to be compared with {variable}")
-    # Without a list, too: the credentials of the worker's machine would go there.
-    _check_url(value, entries or [], variable, what)
 
 
 def _is_known(key: str, value: object) -> bool:
@@ -370,13 +362,6 @@ def _is_credential(value: object) -> bool:
 
 def _is_reference(value: object) -> bool:
     return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
-
-
-def _refused(what: str, path: str, real: str, allowed: list[str], variable: str) -> ConfigError:
-    return ConfigError(
-        f"{what}: {path!r} is outside what this worker allows; got {real!r}, expected a path in"
-        f" {', '.join(allowed) or 'nothing'} ({variable} in the worker's environment)"
-    )
 
 
 def _static(pattern: str) -> str:

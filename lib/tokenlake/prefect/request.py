@@ -10,12 +10,12 @@ from typing import Any, Final
 from tokenlake.config.load import config_text, load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stores import store_overrides
-from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
-from tokenlake.demo.settings import demo_settings
+from tokenlake.demo.corpus import demo_settings
 from tokenlake.errors import ConfigError
 from tokenlake.prefect.policy import contents_untold, require_allowed_config
-from tokenlake.sources.local.hash_cache import default_path
+from tokenlake.sources.hash_cache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
 _PACKAGED: Final = Path(__file__).resolve().parent / "deployments"
@@ -84,13 +84,16 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
         )
 
 
-def requested_name(config: object, name: str | None, default: str = DEFAULT) -> str:
-    """A name for a run, before anything of it was read or checked."""
-    if name:
-        return name
+def requested_name(default: str, parameters: Mapping[str, Any]) -> str:
+    """A name for a run by its parameters, before anything of it was read or checked.
+
+    Args:
+        default: the configuration of runs that name none.
+    """
+    config, name = parameters.get("config"), parameters.get("name")
     if isinstance(config, Mapping):
-        return str(config.get("name") or ("mix" if default == DEFAULT_MIXTURE else "tokenize"))
-    return Path(str(config)).stem if config else default
+        name = name or config.get("name") or ("mix" if default == DEFAULT_MIXTURE else "tokenize")
+    return str(name or (Path(str(config)).stem if config else default))
 
 
 def _load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -19,7 +19,6 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.prefect.request import DEFAULT, DEFAULT_MIXTURE, requested_name
 
 #: Seconds between two looks at whether somebody cancelled the run.
 _LOOK_SECONDS: Final = 1.5
@@ -101,29 +100,13 @@ def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
             return
 
 
-def flow_run_name() -> str:
-    """The name that somebody gave, else the dataset being built; a run has its number and its time already."""
-    if given := given_name(flow_run.name):
-        return given
-    parameters = flow_run.parameters or {}
-    default = DEFAULT_MIXTURE if flow_run.flow_name == "mix" else DEFAULT
-    return requested_name(parameters.get("config"), parameters.get("name"), default)
+def run_name(of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
+    """Return what names a run: as somebody called it, else by its parameters; it has a number and a time already."""
 
+    def name() -> str:
+        return given_name(flow_run.name) or of(flow_run.parameters or {})
 
-def verify_run_name() -> str:
-    """The name that somebody gave, else what is verified."""
-    if given := given_name(flow_run.name):
-        return given
-    names = (flow_run.parameters or {}).get("names") or ["everything"]
-    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-
-
-def push_run_name() -> str:
-    """The name that somebody gave, else what goes where."""
-    if given := given_name(flow_run.name):
-        return given
-    parameters = flow_run.parameters or {}
-    return f"{parameters.get('name')} to {parameters.get('repo')}"
+    return name
 
 
 def given_name(name: str | None) -> str | None:

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -166,25 +165,14 @@ def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
         yield group
 
 
-@contextmanager
-def staged(
-    store: ReadStore, layout: Layout, group: Sequence[PublishedFile]
-) -> Generator[list[tuple[PublishedFile, Path]]]:
-    """Copy a group of shards to temporary files, compared with the manifest, for the ``with`` block.
+def _copied(store: ReadStore, layout: Layout, shard: PublishedFile, path: Path) -> Path:
+    """Copy a shard and compare it with the manifest.
 
     Raises:
-        NotFoundError: a shard is missing.
-        IntegrityError: a shard is not what the manifest says.
+        NotFoundError: it is missing.
+        IntegrityError: it is not what the manifest says.
         StoreError: it cannot be copied; the temporary folder is full, perhaps.
     """
-    with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
-        yield [
-            (shard, _copied(store, layout, shard, Path(folder) / f"{n}.parquet"))
-            for n, shard in enumerate(group)
-        ]
-
-
-def _copied(store: ReadStore, layout: Layout, shard: PublishedFile, path: Path) -> Path:
     key = layout.key(shard.path)
     try:
         got = store.download(key, path)
@@ -252,144 +240,11 @@ class PushReport:
         return asdict(self)
 
 
-def push(
-    store: ReadStore,
-    dataset: str,
-    version: int,
-    target: HubTarget,
-    *,
-    public: bool = False,
-    message: str | None = None,
-    dry_run: bool = False,
-    scanned_rows: int = SCANNED_ROWS,
-    strict: bool = False,
-    environment: Mapping[str, str] = os.environ,
-    on_progress: Callable[[PushProgress], None] | None = None,
-) -> PushReport:
-    """Publish a committed version on the Hub; see the module.
-
-    Args:
-        public: create the repository as a public one, or push to one that is public.
-        message: of the commit; None: ``small v3``.
-        dry_run: look at everything, and change nothing; needs no token.
-        scanned_rows: rows of each shard to decode and search for secrets, 0 for none.
-        strict: refuse the push for findings in rows, too.
-        environment: variables whose values must not be in what is published, where their names are telling.
-        on_progress: called after each part.
-
-    Raises:
-        NotFoundError: there is no such version.
-        IntegrityError: a file is not what the manifest says; nothing is visible.
-        ConfigError: a secret was found, the repository is public and must not be, or the token may not do it.
-        VersionConflictError: the repository holds another version of that number, other files, or was changed
-            meanwhile.
-        StoreError, SourceError: the Hub could not be reached; the same command goes on where this one ended.
-    """
-    found = Published.read(store, dataset, version)
-    hub = HubRepository(target, look=dry_run)
-    before = hub.state()
-    decision = decide(found, hub, before, public=public)
-    rows, findings = 0, []
-    if decision.todo == "commit":
-        rows, findings = _scan(store, found, Detector(environment), scanned_rows, strict=strict)
-    # A private repository is not seen without a token.
-    created = before is None if hub.with_token or before else None
-    private, commit = not public if before is None else before.private, decision.commit
-    if not dry_run:
-        state = before
-        if state is None:
-            hub.create(private=not public)
-            # Somebody may have been faster, or new repositories of the organization are public.
-            state = hub.present()
-            decision = decide(found, hub, state, public=public)
-        commit, private = decision.commit, state.private
-        if decision.todo == "commit":
-            send = partial(_send, store, found, hub, on_progress or (lambda _: None))
-            commit = _commit(found, hub, state, decision.deleted, message or found.name, send)
-        if decision.todo != "nothing" and commit is not None:
-            hub.tag(decision.tag, commit, f"manifest sha256:{found.manifest.sha256}")
-    return PushReport(
-        outcome=_OUTCOMES[decision.todo][dry_run],
-        dataset=dataset,
-        version=version,
-        repo=target.repo,
-        url=hub.url,
-        branch=target.branch,
-        tag=decision.tag,
-        commit=commit,
-        created=created,
-        private=private,
-        files=len(found.files),
-        bytes=found.bytes,
-        deleted=decision.deleted,
-        left_out=found.left_out,
-        scanned_rows=rows,
-        findings=tuple(findings),
-    )
-
-
 _OUTCOMES: Final[Mapping[str, tuple[Outcome, Outcome]]] = {
     "nothing": ("unchanged", "unchanged"),
     "tag": ("tagged", "would tag"),
     "commit": ("pushed", "would push"),
 }
-
-
-def _scan(
-    store: ReadStore, version: Published, detector: Detector, number: int, *, strict: bool
-) -> tuple[int, list[SecretFinding]]:
-    """Return how many rows were searched, and what was found in them."""
-    require_none(scan_texts(version.texts, detector), "the version's files hold")
-    require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
-    rows, findings = scan_rows(store, version.manifest, number, detector)
-    if strict:
-        require_none(findings, "its rows hold")
-    return rows, findings
-
-
-def _send(
-    store: ReadStore, version: Published, hub: HubRepository, tell: Callable[[PushProgress], None]
-) -> list[Any]:
-    """Upload all contents, which nobody sees yet, and return what a commit takes."""
-    done, total = 0, version.bytes
-    additions: list[Any] = []
-    for group in groups_of(version.shards):
-        with staged(store, version.layout, group) as files:
-            additions += hub.upload(files)
-        done += sum(shard.bytes for shard in group)
-        tell(PushProgress(done, total))
-    additions += hub.upload([(text, None) for text in version.texts])
-    tell(PushProgress(total, total))
-    return additions
-
-
-def _commit(
-    version: Published,
-    hub: HubRepository,
-    state: HubState,
-    deleted: Sequence[str],
-    message: str,
-    send: Callable[[], list[Any]],
-) -> str:
-    """Send everything and commit it, on top of what was looked at; return the commit."""
-    if state.head is None:
-        hub.create_branch(state.main)
-    parent = state.head or hub.head()
-    additions = send()
-    about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
-    try:
-        hub.commit(additions, deleted, message, about, parent)
-    except (StoreError, VersionConflictError):
-        # Perhaps only the answer was lost.
-        if version.differing(hub.files(hub.head())):
-            raise
-    head = hub.head()
-    if wrong := version.differing(hub.files(head)):
-        raise IntegrityError(
-            f"{hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
-            "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
-        )
-    return head
 
 
 def push_to_hub(
@@ -444,16 +299,103 @@ def push_to_hub(
     if name is None:
         place, name = parted(place)
     store = open_read_store(place, storage_options=storage_options)
-    dataset, version = Catalog(store).resolve(name)
-    return push(
-        store,
-        dataset,
-        version,
-        target,
-        public=public,
-        message=message,
-        dry_run=dry_run,
-        scanned_rows=scan_data,
-        strict=strict,
-        on_progress=on_progress,
+    found = Published.read(store, *Catalog(store).resolve(name))
+    hub = HubRepository(target, look=dry_run)
+    before = hub.state()
+    decision = decide(found, hub, before, public=public)
+    rows, findings = 0, []
+    if decision.todo == "commit":
+        rows, findings = _scan(store, found, Detector(os.environ), scan_data, strict=strict)
+    # A private repository is not seen without a token.
+    created = before is None if hub.with_token or before else None
+    private, commit = not public if before is None else before.private, decision.commit
+    if not dry_run:
+        state = before
+        if state is None:
+            hub.create(private=not public)
+            # Somebody may have been faster, or new repositories of the organization are public.
+            state = hub.present()
+            decision = decide(found, hub, state, public=public)
+        commit, private = decision.commit, state.private
+        if decision.todo == "commit":
+            send = partial(_send, store, found, hub, on_progress or (lambda _: None))
+            commit = _commit(found, hub, state, decision.deleted, message or found.name, send)
+        if decision.todo != "nothing" and commit is not None:
+            hub.tag(decision.tag, commit, f"manifest sha256:{found.manifest.sha256}")
+    return PushReport(
+        outcome=_OUTCOMES[decision.todo][dry_run],
+        dataset=found.layout.dataset,
+        version=found.layout.version,
+        repo=target.repo,
+        url=hub.url,
+        branch=target.branch,
+        tag=decision.tag,
+        commit=commit,
+        created=created,
+        private=private,
+        files=len(found.files),
+        bytes=found.bytes,
+        deleted=decision.deleted,
+        left_out=found.left_out,
+        scanned_rows=rows,
+        findings=tuple(findings),
     )
+
+
+def _scan(
+    store: ReadStore, version: Published, detector: Detector, number: int, *, strict: bool
+) -> tuple[int, list[SecretFinding]]:
+    """Return how many rows were searched, and what was found in them."""
+    require_none(scan_texts(version.texts, detector), "the version's files hold")
+    require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
+    rows, findings = scan_rows(store, version.manifest, number, detector)
+    if strict:
+        require_none(findings, "its rows hold")
+    return rows, findings
+
+
+def _send(
+    store: ReadStore, version: Published, hub: HubRepository, tell: Callable[[PushProgress], None]
+) -> list[Any]:
+    """Upload all contents, which nobody sees yet, and return what a commit takes."""
+    done, total = 0, version.bytes
+    additions: list[Any] = []
+    for group in groups_of(version.shards):
+        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
+            paths = (Path(folder, f"{number}.parquet") for number in range(len(group)))
+            copies = [_copied(store, version.layout, *each) for each in zip(group, paths, strict=True)]
+            additions += hub.upload(list(zip(group, copies, strict=True)))
+        done += sum(shard.bytes for shard in group)
+        tell(PushProgress(done, total))
+    additions += hub.upload([(text, None) for text in version.texts])
+    tell(PushProgress(total, total))
+    return additions
+
+
+def _commit(
+    version: Published,
+    hub: HubRepository,
+    state: HubState,
+    deleted: Sequence[str],
+    message: str,
+    send: Callable[[], list[Any]],
+) -> str:
+    """Send everything and commit it, on top of what was looked at; return the commit."""
+    if state.head is None:
+        hub.create_branch(state.main)
+    parent = state.head or hub.head()
+    additions = send()
+    about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
+    try:
+        hub.commit(additions, deleted, message, about, parent)
+    except (StoreError, VersionConflictError):
+        # Perhaps only the answer was lost.
+        if version.differing(hub.files(hub.head())):
+            raise
+    head = hub.head()
+    if wrong := version.differing(hub.files(head)):
+        raise IntegrityError(
+            f"{hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
+            "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
+        )
+    return head

@@ -6,18 +6,17 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast, final
+from typing import Any, Final, cast, final
 
 from tokenlake.config.references import remember, scrub
 from tokenlake.errors import ConfigError, MissingExtraError, StoreError, TokenlakeError, VersionConflictError
 from tokenlake.publish.files import PublishedFile
-from tokenlake.sources.hub.repo import offline
+from tokenlake.sources.hub_repo import offline
 
-_T = TypeVar("_T")
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed after it
 _TRIES: Final = 4
 _FIRST_WAIT: Final = 1.0  # seconds; doubles
@@ -45,20 +44,9 @@ def explained(error: Exception, repo: str, doing: str) -> TokenlakeError:
     Args:
         doing: what was being done, such as ``"uploading data/train-00000-00.parquet"``.
     """
-    said = _said(error)
     if "offline" in type(error).__name__.lower():
         return offline(f"{repo} on the Hub")
-    return meaning(status_of(error), said, repo, doing)
-
-
-def meaning(status: int | None, said: str, repo: str, doing: str) -> TokenlakeError:
-    """Return the error for people that a status stands for.
-
-    Args:
-        status: None: there was no answer.
-        said: the Hub's own sentence, or that of the connection.
-        doing: what was being done.
-    """
+    status, said = status_of(error), _said(error)
     details = {"repo": repo, "status": status}
     if any(word in said.lower() for word in ("quota", "storage limit", "exceeded your", "payment required")):
         return StoreError(
@@ -216,15 +204,14 @@ class HubRepository:
             ConfigError: the Hub does not accept the token.
             StoreError: it cannot be reached.
         """
-        where = {"repo_id": self.target.repo}
         doing = "asking what is there"
         try:
-            info = self._call(doing, lambda: self._api.dataset_info(**where), passed=self._missing)
+            info = self._call(doing, "repo_info", passed=self._missing)
         except self._missing as error:
             if status_of(error) == 401 and self.with_token:
                 raise explained(error, self.target.repo, doing) from None
             return None
-        refs = self._call(doing, lambda: self._api.list_repo_refs(**where, repo_type="dataset"))
+        refs = self._call(doing, "list_repo_refs")
         branches = {entry.name: entry.target_commit for entry in refs.branches}
         tags = {entry.name: entry.target_commit for entry in refs.tags}
         # A repository whose visibility is not told is none that may be written to.
@@ -250,43 +237,26 @@ class HubRepository:
 
     def files(self, commit: str) -> dict[str, Any]:
         """List the files of a commit, by path, as `huggingface_hub` describes them (``RepoFile``)."""
-
-        def listed() -> list[Any]:
-            where = {"repo_type": "dataset", "revision": commit, "recursive": True}
-            return list(self._api.list_repo_tree(self.target.repo, **where)) if commit else []
-
-        return {
-            entry.path: entry for entry in self._call("listing files", listed) if hasattr(entry, "blob_id")
-        }
+        if not commit:
+            return {}
+        listed = self._call("listing files", "list_repo_tree", revision=commit, recursive=True)
+        return {entry.path: entry for entry in listed if hasattr(entry, "blob_id")}
 
     def read(self, commit: str, path: str) -> bytes:
         """Return a file of a commit."""
-        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder, _no_bars():
-            where = {"repo_type": "dataset", "revision": commit, "local_dir": folder}
-            download = lambda: self._api.hf_hub_download(self.target.repo, path, **where)  # noqa: E731
-            return Path(self._call(f"reading {path}", download)).read_bytes()
+        with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
+            where: dict[str, Any] = {"revision": commit, "local_dir": folder}
+            return Path(self._call(f"reading {path}", "hf_hub_download", path, **where)).read_bytes()
 
     def create(self, *, private: bool) -> None:
         """Create the repository; one that is there by now is left as it is."""
-        self._call(
-            "creating the repository",
-            lambda: self._api.create_repo(
-                self.target.repo, repo_type="dataset", private=private, exist_ok=True
-            ),
-        )
+        self._call("creating the repository", "create_repo", private=private, exist_ok=True)
 
     def create_branch(self, start: str | None) -> None:
         """Create the target's branch where `start` is."""
-        self._call(
-            f"creating the branch {self.target.branch}",
-            lambda: self._api.create_branch(
-                self.target.repo,
-                repo_type="dataset",
-                branch=self.target.branch,
-                revision=start,
-                exist_ok=True,
-            ),
-        )
+        branch = self.target.branch
+        options: dict[str, Any] = {"branch": branch, "revision": start, "exist_ok": True}
+        self._call(f"creating the branch {branch}", "create_branch", **options)
 
     def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
         """Send the contents of files, without making them visible; return what :meth:`commit` takes.
@@ -307,19 +277,15 @@ class HubRepository:
             addition.upload_info.sha256 = bytes.fromhex(file.sha256)
             made.append(addition)
         what = files[0][0].path if len(files) == 1 else f"{len(files)} files"
-        with _no_bars():
-            self._call(
-                f"uploading {what}",
-                lambda: self._api.preupload_lfs_files(
-                    self.target.repo,
-                    made,
-                    repo_type="dataset",
-                    revision=self.target.branch,
-                    num_threads=_THREADS,
-                    gitignore_content=_NO_IGNORE,
-                ),
-                tries=1,  # what is worth another try has had several
-            )
+        self._call(
+            f"uploading {what}",
+            "preupload_lfs_files",
+            made,
+            tries=1,  # what is worth another try has had several
+            revision=self.target.branch,
+            num_threads=_THREADS,
+            gitignore_content=_NO_IGNORE,
+        )
         for addition in made:
             if not addition._is_uploaded and isinstance(addition.path_or_fileobj, str):
                 # The Hub keeps it in git itself, and the file is about to go.
@@ -338,30 +304,21 @@ class HubRepository:
         from huggingface_hub import CommitOperationDelete
 
         operations = [*additions, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-        with _no_bars():
-            self._call(
-                "committing",
-                lambda: self._api.create_commit(
-                    self.target.repo,
-                    operations,
-                    commit_message=message,
-                    commit_description=about,
-                    repo_type="dataset",
-                    revision=self.target.branch,
-                    parent_commit=parent,
-                ),
-                tries=1,
-            )
+        self._call(
+            "committing",
+            "create_commit",
+            operations,
+            tries=1,
+            commit_message=message,
+            commit_description=about,
+            revision=self.target.branch,
+            parent_commit=parent,
+        )
 
     def tag(self, name: str, commit: str, message: str) -> None:
         """Name a commit; VersionConflictError if the name is another one's."""
         try:
-            self._call(
-                f"tagging {name}",
-                lambda: self._api.create_tag(
-                    self.target.repo, tag=name, tag_message=message, revision=commit, repo_type="dataset"
-                ),
-            )
+            self._call(f"tagging {name}", "create_tag", tag=name, tag_message=message, revision=commit)
         except VersionConflictError:
             state = self.state()
             if state is None or state.tags.get(name) != commit:
@@ -370,23 +327,30 @@ class HubRepository:
     def _call(
         self,
         doing: str,
-        action: Callable[[], _T],
-        *,
+        method: str,
+        *arguments: object,
         tries: int = _TRIES,
         passed: type[Exception] | tuple[()] = (),
-    ) -> _T:
-        """Do something, again where that may help; `passed` errors are the caller's."""
-        attempt = 0
-        while True:
+        **options: object,
+    ) -> Any:
+        """Call a method of `HfApi` for this repository, again where that may help; a generator is read to its end.
+
+        Args:
+            passed: errors that are the caller's.
+        """
+        call = getattr(self._api, method)
+        for left in reversed(range(tries)):
             try:
-                return action()
+                with _no_bars():
+                    found = call(self.target.repo, *arguments, repo_type="dataset", **options)
+                    return list(found) if isinstance(found, Iterator) else found
             except passed:
                 raise
             except (OSError, ValueError, RuntimeError, self._fault) as error:
-                attempt += 1
-                if attempt == tries or not passing(error):
+                if not left or not passing(error):
                     raise explained(error, self.target.repo, doing) from None
-                time.sleep(_FIRST_WAIT * 2 ** (attempt - 1))
+                time.sleep(_FIRST_WAIT * 2 ** (tries - 1 - left))
+        raise AssertionError("unreachable")
 
 
 @contextmanager

@@ -6,19 +6,19 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from tokenlake.config.sizes import parse_size
+from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.tables import Relation, mentioned, relations
-from tokenlake.query.views import FilesNeededError, OnVerified, VerifiedFiles, create
+from tokenlake.query.views import FilesNeededError, OnVerified, VerifiedFiles, create, literal
 from tokenlake.sources.sql import draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
@@ -98,11 +98,15 @@ def query(
         }
         manifests = cache(catalog.manifest)
 
+        @cache
+        def decoder(dataset: str) -> Decoder:
+            return Decoder.of(catalog.store, manifests(*catalog.resolve(dataset)))
+
         def answer(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
             connection = duckdb.connect(":memory:", config=settings)
             try:
                 readable = create(connection, catalog, manifests, wanted, known, files)
-                _add_decode(connection, _Decoders(catalog))
+                _add_decode(connection, decoder)
                 _lock(connection, readable)
                 return _plain_integers(_result(connection, sql, memory))
             finally:
@@ -118,22 +122,6 @@ def query(
             return answer(wanted, VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, sql, known) from error
-
-
-@final
-class _Decoders:
-    """A decoder for each dataset of a store, loaded when first asked for."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._loaded: dict[str, Decoder] = {}
-
-    def text(self, ids: Iterable[int], dataset: str) -> str:
-        """Decode ids of ``dataset`` (``name`` or ``name@v3``)."""
-        if dataset not in self._loaded:
-            manifest = self._catalog.manifest(*self._catalog.resolve(dataset))
-            self._loaded[dataset] = Decoder.of(self._catalog.store, manifest)
-        return self._loaded[dataset].text(ids)
 
 
 def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
@@ -205,23 +193,19 @@ def _check_reads_only(sql: str) -> None:
 
 def _lock(connection: Any, readable: Sequence[str]) -> None:
     """From here on: these files, no others, no network, no extensions, and no way to change that."""
-    paths = ", ".join(_literal(path) for path in readable)
+    paths = ", ".join(literal(path) for path in readable)
     draw_nothing(connection)
     connection.execute(f"set allowed_paths = [{paths}]")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
 
 
-def _add_decode(connection: Any, decoders: _Decoders) -> None:
+def _add_decode(connection: Any, decoder: Callable[[str], Decoder]) -> None:
     def decode(ids: Any, datasets: Any) -> Any:
         pairs = zip(ids.to_pylist(), datasets.to_pylist(), strict=True)
-        return pa.array([decoders.text(each, dataset) for each, dataset in pairs], pa.string())
+        return pa.array([decoder(dataset).text(each) for each, dataset in pairs], pa.string())
 
     connection.create_function("decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exception:

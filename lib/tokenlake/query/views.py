@@ -179,7 +179,7 @@ class _Maker:
         for relation in newest:
             self.make(relation)
         selects = [
-            f"select {_literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
+            f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
             for each in newest
         ]
         if selects:
@@ -223,7 +223,7 @@ class _Maker:
         self.table(f"{name}/counts", pa.table(shards))
         empty = folder / "empty.parquet"
         pq.write_table(schema.empty_table(), empty)
-        found = self._connection.execute(f"describe from read_parquet({_literal(str(empty))})").fetchall()
+        found = self._connection.execute(f"describe from read_parquet({literal(str(empty))})").fetchall()
         # Of the shard, so that it is no constant that could be worked out beforehand.
         missing = "error('no file of ' || shard || ' was read')"
         stored = "".join(f", {missing}::{kind} as {_quoted(column)}" for column, kind, *_ in found)
@@ -260,7 +260,7 @@ class _Maker:
 
     def _parquet(self, paths: list[str]) -> str:
         self.readable += paths
-        listed = ", ".join(_literal(path) for path in paths)
+        listed = ", ".join(literal(path) for path in paths)
         return f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false)"
 
     def _view(self, name: str, select: str) -> None:
@@ -286,5 +286,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as SQL spells it."""
     return "'" + text.replace("'", "''") + "'"

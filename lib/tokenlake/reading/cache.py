@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Generic, TypeVar, final, overload
+from typing import Any, Final, Generic, TypeVar, final
 
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError
+from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 
-T = TypeVar("T")
-_Key = tuple[StoredRows, int]
-
-
-def _batch_size(batch: pa.RecordBatch) -> int:
-    return batch.get_total_buffer_size()
+K = TypeVar("K")
+T = TypeVar("T", pa.RecordBatch, PackedGroup)
+Group = tuple[StoredRows, int]
+"""A dataset, and the number of a row group."""
 
 
 @final
@@ -38,44 +37,36 @@ class Decoded:
     rows: int = 0
     bytes: int = 0
 
-    def plus(self, rows: int, size: int) -> Decoded:
-        """Return the account with one more row group decoded."""
-        return Decoded(self.hits, self.groups + 1, self.rows + rows, self.bytes + size)
-
 
 @final
-class GroupCache(Generic[T]):
-    """The row groups that were used last, of any number of sources; may be used by several threads.
+class GroupCache(Generic[K, T]):
+    """Decoded row groups; may be used by several threads.
 
-    A row group that two threads ask for at once is decoded by one of them, and the other waits.
+    One that two threads ask for at once is decoded by one of them, and the other waits.
 
     Args:
-        max_bytes: of decoded row groups; the one used last stays, however large.
-        decode: makes of a source and the number of a row group what is kept; whole rows where it is left out.
-        size: bytes of what `decode` gave.
+        max_bytes: of decoded row groups; the last one stays, however large.
+        decode: makes of a key what is kept.
+        first_out: which of those that are kept goes where there is no room, in the order in which they were used; None:
+            the one that was used longest ago.
+        lock: that `first_out` is called under; None: one of its own.
     """
-
-    @overload
-    def __init__(self: GroupCache[pa.RecordBatch], max_bytes: int) -> None: ...
-    @overload
-    def __init__(
-        self, max_bytes: int, decode: Callable[[StoredRows, int], T], size: Callable[[T], int]
-    ) -> None: ...
 
     def __init__(
         self,
         max_bytes: int,
-        decode: Callable[..., Any] = StoredRows.read,
-        size: Callable[..., int] = _batch_size,
+        decode: Callable[[K], T],
+        *,
+        first_out: Callable[[Iterable[K]], K] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         if max_bytes < 0:
             raise ConfigError(f"a cache of {max_bytes} bytes; expected 0 or more")
-        self._max_bytes, self._decode, self._size = max_bytes, decode, size
-        self._held = 0
+        self.max_bytes, self._decode, self._first_out = max_bytes, decode, first_out
+        self._lock: Final = Lock() if lock is None else lock
         self._decoded = Decoded()
-        self._kept: OrderedDict[_Key, tuple[T, int]] = OrderedDict()
-        self._under_way: dict[_Key, Future[T]] = {}
-        self._lock = Lock()
+        self._held, self._kept = 0, dict[K, T]()
+        self._under_way: dict[K, Future[T]] = {}
 
     @property
     def decoded(self) -> Decoded:
@@ -87,25 +78,35 @@ class GroupCache(Generic[T]):
         """Bytes of decoded row groups that are kept."""
         return self._held
 
-    def read(self, rows: StoredRows, group: int) -> T:
-        """Return a row group, decoded before or now; errors are those of decoding it."""
-        key = (rows, group)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                self._count_hit()
-                return self._kept[key][0]
-            other = self._under_way.get(key)
-            own = self._under_way[key] = Future() if other is None else other
-            if other is not None:
-                self._count_hit()
-        return own.result() if other is not None else self._decode_now(key, own)
+    @property
+    def kept(self) -> Mapping[K, T]:
+        """What is here, to be looked at under the lock."""
+        return self._kept
 
-    def drop(self, rows: StoredRows, group: int) -> None:
+    @property
+    def under_way(self) -> Mapping[K, object]:
+        """What is being decoded, to be looked at under the lock."""
+        return self._under_way
+
+    def read(self, key: K) -> T:
+        """Return a row group, decoded before or now; errors are those of decoding it."""
+        while True:
+            with self._lock:
+                if (there := self._kept.pop(key, None)) is not None:
+                    self._kept[key] = there  # used last
+                    return self._hit(there)
+                if (other := self._under_way.get(key)) is None:
+                    own = self._under_way[key] = Future[T]()
+                    break
+            if other.exception() is None:  # else it is tried again here
+                with self._lock:
+                    return self._hit(other.result())
+        return self._decode_now(key, own)
+
+    def drop(self, key: K) -> None:
         """Let go of one row group, if it is here; the account goes on."""
         with self._lock:
-            if (found := self._kept.pop((rows, group), None)) is not None:
-                self._held -= found[1]
+            self._forget(key)
 
     def clear(self) -> None:
         """Let go of all row groups; the account goes on."""
@@ -113,30 +114,45 @@ class GroupCache(Generic[T]):
             self._kept.clear()
             self._held = 0
 
-    def _decode_now(self, key: _Key, promise: Future[T]) -> T:
-        rows, group = key
+    def _decode_now(self, key: K, promise: Future[T]) -> T:
         try:
-            found: T = self._decode(rows, group)
-            size = self._size(found)
+            found = self._decode(key)
         except BaseException as error:
             with self._lock:
                 del self._under_way[key]
             promise.set_exception(error)
             raise
         with self._lock:
-            self._keep(key, found, size)
+            self._keep(key, found)
             del self._under_way[key]
         promise.set_result(found)
         return found
 
-    def _keep(self, key: _Key, found: T, size: int) -> None:
-        rows, group = key
-        self._decoded = self._decoded.plus(int(rows.group_rows[group]), size)
-        self._kept[key] = (found, size)
+    def _keep(self, key: K, found: T) -> None:
+        done, rows, size = self._decoded, *measure(found)
+        self._decoded = Decoded(done.hits, done.groups + 1, done.rows + rows, done.bytes + size)
+        self._kept[key] = found
         self._held += size
-        while self._held > self._max_bytes and len(self._kept) > 1:
-            self._held -= self._kept.popitem(last=False)[1][1]
+        while self._held > self.max_bytes and len(self._kept) > 1:
+            self._forget(next(iter(self._kept)) if self._first_out is None else self._first_out(self._kept))
 
-    def _count_hit(self) -> None:
+    def _forget(self, key: K) -> None:
+        if (found := self._kept.pop(key, None)) is not None:
+            self._held -= measure(found)[1]
+
+    def _hit(self, found: T) -> T:
         done = self._decoded
         self._decoded = Decoded(done.hits + 1, done.groups, done.rows, done.bytes)
+        return found
+
+
+def batch_cache(max_bytes: int) -> GroupCache[Group, pa.RecordBatch]:
+    """Return a cache of whole rows, all columns as stored."""
+    return GroupCache(max_bytes, lambda key: key[0].read(key[1]))
+
+
+def measure(found: pa.RecordBatch | PackedGroup) -> tuple[int, int]:
+    """Return rows and bytes of a decoded row group."""
+    if isinstance(found, PackedGroup):
+        return found.rows, found.nbytes
+    return found.num_rows, found.get_total_buffer_size()

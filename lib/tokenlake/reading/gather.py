@@ -19,7 +19,7 @@ from tokenlake.arrays import values
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 from tokenlake.reading.arrays import bit_array, bit_rows, matrix, move, numbers, packed_bits, runs
-from tokenlake.reading.cache import GroupCache
+from tokenlake.reading.cache import Group, GroupCache
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import DOCUMENT, packed_schema
 from tokenlake.store.manifest import Kind
@@ -48,7 +48,7 @@ def wanted_parts(
     source: Int64,
     group: Int64,
     row: Int64,
-    cache: GroupCache[pa.RecordBatch],
+    cache: GroupCache[Group, pa.RecordBatch],
 ) -> Iterator[Part]:
     """Yield each row group that n wanted rows lie in, once, in the order they are stored.
 
@@ -77,7 +77,7 @@ def wanted_parts(
     for begin, end in pairwise([*begins.tolist(), len(places)]):
         there = places[begin:end]
         rows = sources[int(source[there[0]])]
-        yield Part(rows, cache.read(rows, int(group[there[0]])), row[there], there)
+        yield Part(rows, cache.read((rows, int(group[there[0]]))), row[there], there)
 
 
 def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
@@ -271,7 +271,7 @@ def take_packed(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache[pa.RecordBatch],
+    cache: GroupCache[Group, pa.RecordBatch],
     bos_id: int | None = None,
 ) -> pa.RecordBatch:
     """Return sequences of packed datasets of one length.
@@ -310,7 +310,7 @@ def take_documents(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache[pa.RecordBatch],
+    cache: GroupCache[Group, pa.RecordBatch],
     bos_id: int | None = None,
 ) -> StoredDocuments:
     """Return documents of token datasets, without the padding that some have; arguments as of :func:`take_packed`.

@@ -19,9 +19,15 @@ from tokenlake.arrays import values
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
-from tokenlake.reading.page_headers import check_unfolded
-from tokenlake.reading.pages import SeenLevels, Unfamiliar, fixed_bits, fixed_numbers, list_numbers
-from tokenlake.reading.shard_file import FileBytes, OpenFiles, Ranges, StreamBytes
+from tokenlake.reading.pages import (
+    SeenLevels,
+    Unfamiliar,
+    check_unfolded,
+    fixed_bits,
+    fixed_numbers,
+    list_numbers,
+)
+from tokenlake.reading.shard_file import OpenShards, ShardBytes
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"
@@ -124,14 +130,12 @@ class PackedReader:
     """Row groups of the shards of a packed dataset; may be used by several threads.
 
     Args:
-        files: opens the shards as Parquet.
-        ranges: reads their bytes.
+        shards: opens them.
         length: ids of a row.
     """
 
-    def __init__(self, files: OpenFiles, ranges: Ranges, length: int) -> None:
-        self._files, self._ranges, self._length = files, ranges, length
-        self._seen = SeenLevels(length)
+    def __init__(self, shards: OpenShards, length: int) -> None:
+        self._shards, self._length, self._seen = shards, length, SeenLevels(length)
         self._through_arrow: set[int] = set()
 
     def read(self, shard: int, index: int, rows: int, *, loss_mask: bool) -> PackedGroup:
@@ -146,27 +150,21 @@ class PackedReader:
             ValueError, OSError, pa.ArrowException: it is damaged, or not what was expected.
         """
         columns = [IDS, LENGTHS] + [LEARNED] * loss_mask
-        try:
-            source, footer = self._ranges.of(shard)
-            chunks = _chunks(footer, index, rows, columns, self._length)
-            if shard not in self._through_arrow:
-                with contextlib.suppress(Unfamiliar):
-                    return self._direct(source, chunks, rows)
-            group = self._arrow(shard, index, rows, chunks)
-            self._through_arrow.add(shard)
-            return group
-        except BaseException:
-            self._ranges.close(shard)
-            raise
+        source, footer = self._shards.with_footer(shard)
+        chunks = _chunks(footer, index, rows, columns, self._length)
+        if shard not in self._through_arrow:
+            with contextlib.suppress(Unfamiliar):
+                return self._direct(source, chunks, rows)
+        group = self._arrow(source, index, rows, chunks)
+        self._through_arrow.add(shard)
+        return group
 
     @property
     def through_arrow(self) -> frozenset[int]:
         """The shards that were found to be laid out in another way than ours."""
         return frozenset(self._through_arrow)
 
-    def _direct(
-        self, source: FileBytes | StreamBytes, chunks: dict[str, ColumnChunk], rows: int
-    ) -> PackedGroup:
+    def _direct(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
         if any(chunk.kind != _KINDS[name] for name, chunk in chunks.items()):
             raise Unfamiliar("a column is stored in another way")
         data, length = _bytes(source, chunks), self._length
@@ -175,9 +173,10 @@ class PackedReader:
         learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
         return PackedGroup(ids, lengths, offsets, learned)
 
-    def _arrow(self, shard: int, index: int, rows: int, chunks: dict[str, ColumnChunk]) -> PackedGroup:
-        with self._files.borrow(shard) as file:
-            table = file.read_row_group(index, columns=list(chunks), use_threads=False)
+    def _arrow(
+        self, source: ShardBytes, index: int, rows: int, chunks: dict[str, ColumnChunk]
+    ) -> PackedGroup:
+        table = source.parquet().read_row_group(index, list(chunks))
         if sorted(table.schema.names) != sorted(chunks) or table.num_rows != rows:
             names = ", ".join(table.schema.names)
             raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
@@ -204,7 +203,7 @@ def _chunks(
     return chunks
 
 
-def _bytes(source: FileBytes | StreamBytes, chunks: dict[str, ColumnChunk]) -> dict[str, memoryview]:
+def _bytes(source: ShardBytes, chunks: dict[str, ColumnChunk]) -> dict[str, memoryview]:
     """Return the bytes of column chunks; those that lie together are read at once."""
     found: dict[str, memoryview] = {}
     near: list[tuple[str, ColumnChunk]] = []
@@ -216,9 +215,7 @@ def _bytes(source: FileBytes | StreamBytes, chunks: dict[str, ColumnChunk]) -> d
     return found | _together(source, near)
 
 
-def _together(
-    source: FileBytes | StreamBytes, chunks: Sequence[tuple[str, ColumnChunk]]
-) -> dict[str, memoryview]:
+def _together(source: ShardBytes, chunks: Sequence[tuple[str, ColumnChunk]]) -> dict[str, memoryview]:
     begin, last = chunks[0][1].begin, chunks[-1][1]
     data = memoryview(source.read(begin, last.begin + last.size - begin))
     return {name: data[chunk.begin - begin : chunk.begin - begin + chunk.size] for name, chunk in chunks}

@@ -10,9 +10,8 @@ compared with what is known from elsewhere: types with the manifest, numbers of 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, Final, Self, TypeVar, final
 
 import numpy as np
@@ -25,7 +24,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
-from tokenlake.reading.shard_file import OpenFiles, Ranges
+from tokenlake.reading.shard_file import OpenShards
 from tokenlake.schema import packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -134,10 +133,9 @@ class StoredRows:
         sizes = [np.diff([*shard.row_groups, shard.rows]) for shard in self._shards]
         self.group_rows: Int64 = np.concatenate([np.zeros(0, np.int64), *sizes])
         self._first_rows = offsets_of(self.group_rows)
-        self._files = OpenFiles(self._open)
-        self._ranges = Ranges(self._files)
+        self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)
-        self._packed = PackedReader(self._files, self._ranges, manifest.seq_length or 0)
+        self._packed = PackedReader(self._open, manifest.seq_length or 0)
 
     @property
     def name(self) -> str:
@@ -180,32 +178,31 @@ class StoredRows:
             yield group, start - begin, min(end, after) - begin
             start = after
 
-    def read(self, group: int) -> pa.RecordBatch:
-        """Decode a row group, all columns as stored, every page against its checksum.
+    def read(self, group: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Decode a row group as stored, every page against its checksum.
+
+        Args:
+            group: 0 to G - 1.
+            columns: only these; None: all.
 
         Raises:
             IntegrityError: the file is missing or is not what the manifest says; names file and row group.
         """
         shard, index = self._place(group)
-
-        def read() -> pa.RecordBatch:
-            with self._reading(shard, f"row group {index}"):
-                return self._decoded(shard, index)
-
-        batch = self._whole(shard, read)
-        expected, got = sorted(self._shards[shard].logical), sorted(batch.schema.names)
+        batch = self._whole(shard, f"row group {index}", lambda: self._decoded(shard, index, columns))
+        expected, got = sorted(columns or self._shards[shard].logical), sorted(batch.schema.names)
         if got != expected or batch.num_rows != self.group_rows[group]:
             found = f"{batch.num_rows} rows of {', '.join(got)}"
             stated = f"{self.group_rows[group]} rows of {', '.join(expected)}"
             raise self._damaged(shard, f": row group {index} holds {found}; expected {stated}")
         return batch
 
-    def _decoded(self, shard: int, index: int) -> pa.RecordBatch:
-        footer = self._ranges.of(shard)[1]
-        with self._files.borrow(shard) as file:
-            batch = one_batch(file.read_row_group(index, use_threads=False))
+    def _decoded(self, shard: int, index: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        source, footer = self._open.with_footer(shard)
+        batch = one_batch(source.parquet().read_row_group(index, columns))
         check_types(batch.schema, self._schema)
-        check_values(batch, footer.values[index])
+        if columns is None:
+            check_values(batch, footer.values[index])
         return batch
 
     def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
@@ -222,13 +219,10 @@ class StoredRows:
         if self.manifest.kind != "packed":
             raise ConfigError(f"{self.name} is of kind {self.manifest.kind}; expected packed")
         shard, index = self._place(group)
-        stored = loss_mask and LEARNED in self._shards[shard].logical
-
-        def read() -> PackedGroup:
-            with self._reading(shard, f"row group {index}"):
-                return self._packed.read(shard, index, int(self.group_rows[group]), loss_mask=stored)
-
-        return self._whole(shard, read)
+        stored, rows = loss_mask and LEARNED in self._shards[shard].logical, int(self.group_rows[group])
+        return self._whole(
+            shard, f"row group {index}", lambda: self._packed.read(shard, index, rows, loss_mask=stored)
+        )
 
     @property
     def through_arrow(self) -> tuple[str, ...]:
@@ -238,16 +232,14 @@ class StoredRows:
     def bytes_of(self, group: int) -> int:
         """Return the bytes of a row group in its file (compressed); the footer of its file is read once."""
         shard, index = self._place(group)
-        with self._reading(shard, "the footer"):
-            sizes = self._ranges.of(shard)[1].sizes
-            if index >= len(sizes):
-                raise ValueError(f"it has {len(sizes)} row groups; expected more than {index}")
-            return int(sizes[index])
+        sizes = self._whole(shard, "the footer", lambda: self._open.with_footer(shard)[1].sizes)
+        if index >= len(sizes):
+            raise self._damaged(shard, f": it has {len(sizes)} row groups; expected more than {index}")
+        return int(sizes[index])
 
     def close(self) -> None:
         """Close the files that stay open between reads; what is read later opens them again."""
-        self._ranges.close()
-        self._files.close()
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +256,7 @@ class StoredRows:
     def _key(self, shard: int) -> str:
         return Layout(self.manifest.dataset, self.manifest.version).key(self._shards[shard].path)
 
-    def _open(self, shard: int) -> BinaryIO:
+    def _opened(self, shard: int) -> BinaryIO:
         entry = self._shards[shard]
         stream = self._store.open(self._key(shard), size=entry.bytes, sha256=entry.sha256)
         size = stream.seek(0, 2)
@@ -273,24 +265,25 @@ class StoredRows:
             raise self._damaged(shard, f" has {size} bytes; expected {entry.bytes}")
         return stream
 
-    def _whole(self, shard: int, read: Callable[[], _T]) -> _T:
+    def _whole(self, shard: int, what: str, read: Callable[[], _T]) -> _T:
         """Read, and once more where the damage may be that of a copy which the store keeps of a remote shard."""
         try:
-            return read()
+            return self._read(shard, what, read)
         except IntegrityError:
             if not self._store.discard(self._key(shard)):
                 raise
-            self.close()  # what is open may be the copy, which has no name any more
-            return read()
+            return self._read(shard, what, read)
 
-    @contextlib.contextmanager
-    def _reading(self, shard: int, what: str) -> Generator[None]:
+    def _read(self, shard: int, what: str, read: Callable[[], _T]) -> _T:
         try:
-            yield
-        except NotFoundError as error:
-            raise self._damaged(shard, " is missing") from error
-        except _DAMAGE as error:
-            raise self._damaged(shard, f": {what} cannot be read: {error}") from error
+            return read()
+        except BaseException as error:
+            self._open.close(shard)  # what is open may be a copy, or a file, that has no name any more
+            if isinstance(error, NotFoundError):
+                raise self._damaged(shard, " is missing") from error
+            if isinstance(error, _DAMAGE):
+                raise self._damaged(shard, f": {what} cannot be read: {error}") from error
+            raise
 
     def _damaged(self, shard: int, problem: str) -> IntegrityError:
         version, path = f"{self.manifest.dataset}@v{self.manifest.version}", self._shards[shard].path

@@ -211,7 +211,7 @@ def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
 
 
 def remarks(account: Account) -> list[str]:
-    """What was normalized, skipped or worth knowing; empty when there is nothing to say."""
+    """What was normalized, skipped or worth knowing; empty where there is nothing."""
     found: list[str] = []
     normalized = {reason: many for reason, many in account.normalized.items() if reason not in lengths.CUT}
     if any(normalized.values()):

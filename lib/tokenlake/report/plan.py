@@ -18,7 +18,7 @@ _AT: Final = {
     "sentence": "between sentences",
     "smart": "between sentences or words",
 }
-_UNLEARNED: Final = "those in which nothing is to be learned are left out"
+_UNLEARNED: Final = "those without loss are left out"
 _AWAY: Final = {"right": "their ends are cut away", "left": "their beginnings are cut away"}
 
 
@@ -41,7 +41,7 @@ def expected(
     Args:
         documents, tokens: about how many there are, before the policy.
         long, dropped: about how many of them are long, and how many are dropped.
-        masked: whether only a part of a document's tokens is learned.
+        masked: whether only a part of a document's tokens bears loss.
     """
     if settings.long_documents == "keep":
         return "kept whole, nothing is dropped"

@@ -77,6 +77,11 @@ def facts(pairs: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     return Table((label("name", ""), label("value", "")), tuple(pairs), title)
 
 
+def listed(lines: Sequence[str], title: str) -> Table:
+    """A table of one column: lines under a title."""
+    return Table((label("note", ""),), tuple((line,) for line in lines), title)
+
+
 def to_markdown(table: Table) -> str:
     """The table as GitHub Markdown, ending in a newline; pipes and line breaks in cells are escaped."""
     heads = [_escape(column.heading) for column in table.columns]

@@ -4,12 +4,12 @@ A source of rows is like a shelf of books with numbered pages: ``shard_names`` a
 book from its first page and ``open_shard_at_row`` from any other, and a page keeps its number whatever is torn out
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
-- `source`: the contract of a source, and a source that a function makes of another
+- `source`: the contract of a source, the base of all sources here, and a source that a function makes of another
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
-- `memory`, `combine`, `mixed`: rows in memory; joined, cut or batched sources; mixtures by weights
-- `tokenized`, `packed`: rows to tokens by the renderer, encoder and length policy of a build; tokens packed
+- `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights
+- `tokenized`: rows to tokens by the renderer, encoder and length policy of a build
 - `batches`, `loader`: rows to batches of arrays in an order that can be resumed, and delivering them
-- `shard_files`, `arrow_rows`, `directory`: files of rows in each format, their columns, a flat directory put in place
+- `arrow_rows`, `shard_files`, `directory`: rows as columns or lines, the files of a split, a flat directory
 - `save`, `tokenize`, `cache`: `save_dataset`; `tokenize_and_save` and `pretokenize`; tokens kept between runs
 - `stage`, `stages`, `pipeline`: what a stage is, the six stages, and the fluent :class:`Pipeline`
 - `legacy`: the older interface, a mixture described by one object

@@ -1,31 +1,47 @@
-"""Python rows as Arrow batches of one schema, which the first rows decide."""
+"""Python rows as they are written: Arrow batches of one schema, which the first rows decide, or lines of JSON."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
+from tokenlake.column_types import JSON, arrow_type, column_type
 from tokenlake.errors import BadRecordError
-from tokenlake.rowwise.shard_files import is_list
 from tokenlake.rowwise.source import Row
-from tokenlake.sources.rows import column_of, names_in
+from tokenlake.sources.rows import names_in
 
 _ARROW: Final[Any] = pa
-_JSON_KINDS: Final = frozenset({bool, int, float, str, list, dict, type(None)})
 _UNFIT: Final = (pa.ArrowInvalid, TypeError, ValueError, OverflowError)
+_FAMILIES: Final = (
+    ("integer", "floating"),
+    ("string", "large_string"),
+    ("binary", "large_binary", "fixed_size_binary"),
+    ("temporal",),
+    ("decimal",),
+)
+"""Types of which a value of one may be a value of another."""
+
+_JSON_OPTIONS: Final = (
+    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
+"""Schema of batches that hold finished lines, ends of line included."""
 
 
 @final
 class RowsToArrow:
     """Makes batches of rows.
 
-    A column has the type of its values in the first batch, by the rules of :mod:`tokenlake.sources.rows`, but values of
-    several kinds are an error instead of JSON text. Later values must be of that type, or become it exactly (1 and
-    1.0). NumPy arrays are lists of their own kind of number, and dates, bytes and decimals what Arrow has for them.
+    A column has the type of its values in the first batch, of those in :mod:`tokenlake.column_types`; values of several
+    kinds are an error. Later values must be of that type, or become it exactly (1 and 1.0). NumPy arrays are lists of
+    their own kind of number, and dates, bytes and decimals what Arrow has for them.
 
     Args:
         schema: None to let the first batch decide.
@@ -47,11 +63,13 @@ class RowsToArrow:
         names = names_in(rows)
         if self.schema is None:
             arrays = [self._column(rows, name, None) for name in names]
-            self.schema = _ARROW.schema(
-                [(name, array.type) for name, array in zip(names, arrays, strict=True)]
-            )
+            fields = [(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            self.schema = _ARROW.schema(fields)
         else:
-            self._refuse_new(rows, names)
+            if new := [name for name in names if name not in self.schema.names]:
+                place = next(index for index, row in enumerate(rows) if new[0] in row)
+                why = "the first rows had no such field; give a schema, or the same fields to all"
+                raise self._error(place, new[0], why)
             arrays = [self._column(rows, field.name, field.type) for field in self.schema]
         self._rows += len(rows)
         if not arrays:  # a batch without columns has no length of its own
@@ -73,52 +91,23 @@ class RowsToArrow:
                 why = f"is no {kind}, which the first rows decided{hint if kind == pa.null() else ''}"
             raise self._error(place, name, f"{_shown(values[place])} {why}", error) from error
 
-    def _refuse_new(self, rows: Sequence[Row], names: tuple[str, ...]) -> None:
-        known = set(self.schema.names if self.schema is not None else ())
-        for name in names:
-            if name not in known:
-                place = next(index for index, row in enumerate(rows) if name in row)
-                raise self._error(
-                    place, name, "the first rows had no such field; give a schema, or the same fields to all"
-                )
-
-    def _error(self, place: int, name: str, detail: str, cause: Exception | None = None) -> BadRecordError:
-        row = self._rows + place
-        because = f" ({cause})" if cause is not None and str(cause) else ""
-        return BadRecordError(
-            f"row {row}{f', field {name!r}' if name else ''}: {detail}{because}",
-            row=row,
-            field=name,
-            reason="type_mismatch",
-        )
+    def _error(self, place: int, name: str, why: str, cause: Exception | None = None) -> BadRecordError:
+        row, because = self._rows + place, f" ({cause})" if cause is not None and str(cause) else ""
+        told = f"row {row}{f', field {name!r}' if name else ''}: {why}{because}"
+        return BadRecordError(told, row=row, field=name, reason="type_mismatch")
 
 
 def _array(values: Sequence[Any], kind: Any) -> Any:
-    return _typed(values) if kind is None else _cast(values, kind)
-
-
-def _typed(values: Sequence[Any]) -> Any:
-    """Return values as an array of their own type; anything that would have to become another value is an error."""
-    kinds = {type(value) for value in values} - {type(None)}
-    if kinds == {np.ndarray} and (array := _joined(values)) is not None:
-        return array
-    if not kinds <= _JSON_KINDS:
-        return _natural(values)
-    try:
-        array = column_of(values)
-    except TypeError:  # something inside that JSON does not have
-        return _natural(values)
-    if array.type != pa.large_string() or kinds <= {str}:
-        return array
-    if kinds in ({list}, {dict}):  # such as lists of bytes
-        return _natural(values)
-    raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in kinds))}")
-
-
-def _cast(values: Sequence[Any], kind: Any) -> Any:
-    """Return values as an array of the type `kind`, if they are equal then."""
+    """Return values as an array of the type `kind`, None for their own; what would become another value is an error."""
     array = _joined(values)
-    array = _natural(values) if array is None else array
+    if array is None:
+        array = _natural(values)
+        if kind is None and (own := column_type(array.type)) != JSON:
+            return array.cast(arrow_type(own))
+    return array if kind is None else _cast(array, kind)
+
+
+def _cast(array: Any, kind: Any) -> Any:
     if array.type == kind:
         return array
     if not _becomes(array.type, kind):
@@ -132,27 +121,18 @@ def _cast(values: Sequence[Any], kind: Any) -> Any:
 def _natural(values: Sequence[Any]) -> Any:
     """Return values as Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text."""
     array = _ARROW.array(values)
-    if _has_leaf(
-        array.type,
-        lambda kind: _ARROW.types.is_floating(kind) or _ARROW.types.is_binary(kind),
-    ):
-        found = set[type[Any]]()
-        for value in values:
-            _kinds_in(value, found)
-        if (bool in found and float in found) or (bytes in found and str in found):
-            raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in found))}")
+    found = set(_kinds_in(values)) if _has_leaf(array.type, ("floating", "binary")) else set[type[Any]]()
+    if {bool, float} <= found or {bytes, str} <= found:
+        raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in found))}")
     return array
 
 
-def _kinds_in(value: Any, found: set[type[Any]]) -> None:
-    if isinstance(value, dict):
-        for item in value.values():
-            _kinds_in(item, found)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _kinds_in(item, found)
+def _kinds_in(value: Any) -> Iterator[type[Any]]:
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _kinds_in(item)
     else:
-        found.add(type(value))
+        yield type(value)
 
 
 def _becomes(kind: Any, wanted: Any) -> bool:
@@ -167,30 +147,19 @@ def _becomes(kind: Any, wanted: Any) -> bool:
         return _becomes(kind.value_type, wanted.value_type)
     if types.is_dictionary(wanted):
         return _becomes(kind, wanted.value_type)
-    return any(family(kind) and family(wanted) for family in _FAMILIES)
+    return any(_is_a(kind, family) and _is_a(wanted, family) for family in _FAMILIES)
 
 
-def _is_any_of(*names: str) -> Callable[[Any], bool]:
-    tests = [getattr(_ARROW.types, f"is_{name}") for name in names]
-    return lambda kind: any(test(kind) for test in tests)
+def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
+    return any(getattr(_ARROW.types, f"is_{name}")(kind) for name in names)
 
 
-_FAMILIES: Final[tuple[Callable[[Any], bool], ...]] = (
-    _is_any_of("integer", "floating"),
-    _is_any_of("string", "large_string"),
-    _is_any_of("binary", "large_binary", "fixed_size_binary"),
-    _is_any_of("temporal"),
-    _is_any_of("decimal"),
-)
-"""Types of which a value of one may be a value of another."""
-
-
-def _has_leaf(kind: Any, test: Callable[[Any], bool]) -> bool:
+def _has_leaf(kind: Any, names: tuple[str, ...]) -> bool:
     if is_list(kind):
-        return _has_leaf(kind.value_type, test)
+        return _has_leaf(kind.value_type, names)
     if _ARROW.types.is_struct(kind):
-        return any(_has_leaf(child.type, test) for child in kind)
-    return test(kind)
+        return any(_has_leaf(child.type, names) for child in kind)
+    return _is_a(kind, names)
 
 
 def _joined(values: Sequence[Any]) -> Any:
@@ -225,3 +194,67 @@ def _culprit(values: Sequence[Any], kind: Any) -> int:
 def _shown(value: object) -> str:
     text = repr(value)
     return f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(value).__name__})"
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether values of an Arrow type are lists, whatever their layout."""
+    types = _ARROW.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
+    """Return rows (dicts), the first of them number `first`, as a batch of :data:`LINES`.
+
+    Raises:
+        BadRecordError: JSON has no such value; it would read back as another one.
+    """
+    lines = [_line(row, first + place) for place, row in enumerate(rows)]
+    return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
+
+
+def text_of(batch: pa.RecordBatch) -> bytes:
+    """Return the lines of a batch, of :data:`LINES` or of columns."""
+    if batch.schema.equals(LINES, check_metadata=True):
+        lines: Any = batch.column(0)
+        return b"".join(lines.to_pylist())
+    return b"".join(_line(row, place) for place, row in enumerate(_rows(batch)))
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows; lists of integers stay arrays, so that there is no Python object for each number."""
+    names: Sequence[str] = batch.schema.names
+    columns = [_values(column) for column in batch.columns]
+    for values in zip(*columns, strict=True) if columns else ((),) * len(batch):
+        yield dict(zip(names, values, strict=True))
+
+
+def _values(column: Any) -> Iterable[Any]:
+    kind = column.type
+    integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
+    if integers and not column.null_count and not column.flatten().null_count:
+        return (value.values.to_numpy() for value in column)
+    return column.to_pylist()
+
+
+def _line(row: Any, number: int) -> bytes:
+    if not isinstance(row, dict):
+        raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
+    try:
+        line = orjson.dumps(row, option=_JSON_OPTIONS)
+    except TypeError as error:
+        raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
+    # orjson writes null for what JSON has no number for.
+    if b"null" in line and (odd := [str(name) for name, value in row.items() if _has_nan(value)]):
+        told = f"row {number}, field {odd[0]!r}: NaN and infinities are no JSON"
+        raise BadRecordError(told, row=number, field=odd[0])
+    return line
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_nan, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
+    if hasattr(value, "dtype"):
+        return value.dtype.kind == "f" and not bool((value - value == 0).all())
+    return isinstance(value, float) and not math.isfinite(value)

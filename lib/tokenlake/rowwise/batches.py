@@ -23,11 +23,8 @@ Arrays = dict[str, Any]
 _FORMAT: Final = 1
 _DRAWS: Final = 1024
 _FILLED_WITH: Final = {
-    "attention_mask": 0,
+    **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
-    "segment_ids": 0,
-    "position_ids": 0,
-    "loss_mask": 0,
 }
 """Last part of a field's name to what fills its rows up; ``input_ids`` are filled with the padding token."""
 
@@ -79,11 +76,8 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     if len({len(row) for row in rows}) == 1:
         return np.stack(rows)
     if filling is None:
-        raise ConfigError(
-            f"{name!r}: the rows of a batch have different lengths; pack them, pad them "
-            "(TokenizerConfig(padding=...)), or give the loader a pad_token_id, which fills them up to the longest of "
-            "each batch"
-        )
+        how = "pack them, pad them (TokenizerConfig(padding=...)), or give the loader a pad_token_id"
+        raise ConfigError(f"{name!r}: the rows of a batch have different lengths; {how}")
     return _filled(rows, filling.pad_id if kind == "input_ids" else _FILLED_WITH[kind], filling)
 
 
@@ -98,14 +92,10 @@ def _filled(rows: Sequence[Array], value: int, filling: Filling) -> Array:
 
 def _tokens(name: str, value: Any, kind: str) -> Array:
     """Return one row's values as an array of one dimension."""
-    if not isinstance(value, np.ndarray | list | tuple):
-        raise BadRecordError(f"the field {name!r} holds {type(value).__name__}, expected a list of ids")
     own = None if isinstance(value, np.ndarray) else np.bool_ if kind == "loss_mask" else np.int32
-    array = np.asarray(cast("Any", value), own)
-    if array.ndim != 1:
-        raise BadRecordError(
-            f"the field {name!r} holds an array of shape {array.shape}, expected one dimension"
-        )
+    array = np.asarray(cast("Any", value), own) if isinstance(value, np.ndarray | list | tuple) else None
+    if array is None or array.ndim != 1:
+        raise BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
     return array
 
 
@@ -124,12 +114,9 @@ def _check_fields(rows: Sequence[Row], names: list[str]) -> None:
     for row in rows:
         if row.keys() != expected:
             other = sorted(expected ^ row.keys())
-            raise BadRecordError(
-                f"rows of one batch have different fields: {', '.join(map(repr, other))} is in some of them alone; "
-                "keep the same fields of all datasets (additional_fields), or drop it from all",
-                reason="different_fields",
-                fields=other,
-            )
+            how = "keep the same fields of all datasets (additional_fields), or drop it from all"
+            told = f"{', '.join(map(repr, other))} is in some of them alone; {how}"
+            raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
 
 
 class RowPosition(NamedTuple):
@@ -214,9 +201,7 @@ class RowOrder:
     def progress(self, state: Mapping[str, Any]) -> RowProgress:
         """Read what :meth:`state` gave; ConfigError if it is of another order or of another source."""
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"this is no state of a loader of rows: {state!r}; expected what state_dict() returned"
-            )
+            raise ConfigError(f"no state of a loader of rows, as state_dict() returns it: {state!r:.200}")
         problems = [
             f"{name} is {state.get(name)!r} there and {value!r} here"
             for name, value in self._identity().items()

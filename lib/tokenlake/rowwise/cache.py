@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -18,8 +19,9 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.rowwise.file_rows import default_path
 from tokenlake.rowwise.save import DatasetWriter, create_writer
-from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource, check_row, index_of
+from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import compute_tokenizer_hash
 
@@ -53,20 +55,16 @@ class CachedShardedSource(DerivedSource):
         """
         self._source, self._folder = source, folder
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return self._rows(shard_name, self._folder() / f"{index_of(shard_name, self.shard_names):05}", row)
-
-    def _rows(self, name: str, folder: Path, row: int) -> Numbered:
+    def _rows(self, index: int, row: int) -> Numbered:
+        folder, found = self._folder() / f"{index:05}", False
         if (files := _kept(folder)) is not None:
-            found = False
             for number, kept in _read(files, row):
                 found = True
                 yield number, kept
             if found or not row:
                 return
         # A row beyond the end is the source's to judge.
-        rows = self._source.open_shard_numbered(name, row)
+        rows = self._source.open_shard_numbered(self.shard_names[index], row)
         yield from rows if row else _keeping(rows, folder)
 
     def __repr__(self) -> str:
@@ -104,20 +102,16 @@ def cached(
     except ConfigError as error:
         if not asked:
             return tokens
-        raise ConfigError(
-            f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept, because what makes them "
-            f"has no name to recognize it by: {error}. Leave cache_tokenized out, or save() the rows"
-        ) from error
-    folders: dict[bool, Path] = {}
+        why = f"what makes them has no name to recognize it by: {error}. Leave it out, or save() the rows"
+        raise ConfigError(f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: {why}") from error
 
-    def folder() -> Path:
-        packing = context.packing  # asked when rows are drawn, because packing may be asked for later
-        if packing not in folders:
-            own = Path(dataset.cache_path) if dataset.cache_path else _default_folder()
-            folders[packing] = own / _key(dataset, rows.versions, context, packing, wanted)
-        return folders[packing]
+    @cache
+    def folder(packing: bool) -> Path:
+        own = Path(dataset.cache_path) if dataset.cache_path else default_path().parent / "tokens"
+        return own / _key(dataset, rows.versions, context, packing, wanted)
 
-    return CachedShardedSource(tokens, folder)
+    # Asked when rows are drawn, because packing may be asked for later.
+    return CachedShardedSource(tokens, lambda: folder(context.packing))
 
 
 def _key(
@@ -137,19 +131,13 @@ def _key(
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
             "inputs": [list(version) for version in inputs],
-            "tokenizer": compute_tokenizer_hash(chosen.loaded),
-            "options": chosen.options.model_dump(mode="json", exclude={"name_or_path"}),
+            "tokenizer": compute_tokenizer_hash(chosen),
+            "options": chosen.config.model_dump(mode="json", exclude={"name_or_path"}),
             "packing": packing,
             "eos": context.config.pack.eos_token_id if packing else None,
             **wanted,
         }
     )[:32]
-
-
-def _default_folder() -> Path:
-    own = os.environ.get("TOKENLAKE_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(own) if own else Path(home) / "tokenlake") / "tokens"
 
 
 def _kept(folder: Path) -> list[Path] | None:
@@ -166,64 +154,42 @@ def _read(files: Sequence[Path], row: int) -> Numbered:
             for batch in file.iter_batches(batch_size=512):
                 for kept in batch.to_pylist():
                     if kept[_NUMBER] >= row:
-                        yield kept[_NUMBER], _restored(kept)
-
-
-def _restored(kept: dict[str, Any]) -> Row:
-    rest: Row = orjson.loads(kept[_REST])
-    return rest | {name: np.array(kept[name], kind) for name, kind in _TOKENS.items() if name in kept}
+                        tokens = {
+                            name: np.array(kept[name], kind) for name, kind in _TOKENS.items() if name in kept
+                        }
+                        yield kept[_NUMBER], orjson.loads(kept[_REST]) | tokens
 
 
 def _keeping(rows: Numbered, folder: Path) -> Numbered:
     """Yield rows, and write them beside that."""
-    writer = _started(folder)
+    writer: DatasetWriter | None = None
+    with suppress(OSError, StoreError, ConfigError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        writer = create_writer(folder, "parquet", overwrite=True).__enter__()
     try:
         for number, row in rows:
-            if writer is not None and not _added(writer, number, row):
-                writer = None
+            writer = writer and _added(writer, number, row)
             yield number, row
     except BaseException as error:
         if writer is not None:
             writer.__exit__(type(error), error, error.__traceback__)
         raise
-    if writer is not None:
-        _finished(writer)
+    with suppress(OSError, StoreError):  # rows were passed on; the next reading makes them again
+        if writer is not None:
+            writer.__exit__(None, None, None)
 
 
-def _started(folder: Path) -> DatasetWriter | None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        return create_writer(folder, "parquet", overwrite=True).__enter__()
-    except (OSError, StoreError, ConfigError):
-        return None
-
-
-def _added(writer: DatasetWriter, number: int, row: Row) -> bool:
-    """Add a row; where that fails, give the writer up and return False."""
+def _added(writer: DatasetWriter, number: int, row: Row) -> DatasetWriter | None:
+    """Add a row; where that fails, give the writer up."""
     tokens = {name: row[name] for name in _TOKENS if name in row}
-    rest = {name: value for name, value in row.items() if name not in _TOKENS}
     try:
-        writer.add({_NUMBER: number, _REST: _json(rest), **tokens})
-    except ConfigError:
-        raise
+        rest = orjson.dumps({name: value for name, value in row.items() if name not in _TOKENS}).decode()
+    except TypeError as error:
+        why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
+        raise ConfigError(f"tokenize.cache_tokenized: {why}") from error
+    try:
+        writer.add({_NUMBER: number, _REST: rest, **tokens})
     except Exception as error:
         writer.__exit__(type(error), error, error.__traceback__)
-        return False
-    return True
-
-
-def _json(rest: Row) -> str:
-    try:
-        return orjson.dumps(rest).decode()
-    except TypeError as error:
-        raise ConfigError(
-            f"tokenize.cache_tokenized: a kept field holds what JSON does not have ({error}), so it would come back as "
-            "something else; do not keep it, or leave cache_tokenized out"
-        ) from error
-
-
-def _finished(writer: DatasetWriter) -> None:
-    try:
-        writer.__exit__(None, None, None)
-    except (OSError, StoreError):
-        return  # rows were passed on; the next reading makes them again
+        return None
+    return writer

@@ -1,13 +1,17 @@
-"""Sources made of others: joined one after the other, cut short, or grouped into batches of rows."""
+"""Sources made of another source, or of several: joined one after the other, cut short, grouped, or packed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import islice, takewhile
-from typing import final
+from typing import TYPE_CHECKING, Any, Final, final
 
+import numpy as np
+
+from tokenlake import config as configuration
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.packing.rows import PackedRows
 from tokenlake.rowwise.source import (
     DerivedSource,
     Numbered,
@@ -16,11 +20,16 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     ShardInfo,
     beyond,
-    check_row,
-    index_of,
+    expected,
+    fields_in,
     rows_from,
+    section,
     whole_number,
 )
+
+if TYPE_CHECKING:
+    from tokenlake.config.stages import PackStageConfig
+    from tokenlake.tokenizers.manager import LoadedTokenizer
 
 
 @final
@@ -37,14 +46,16 @@ class CompositeShardedSource(NumberedSource):
         Raises:
             ConfigError: there is none, or one of them is no source.
         """
-        self._sources = _listed(sources)
-        homes = [(source, name) for source in self._sources for name in source.shard_names]
+        listed = isinstance(sources, Iterable) and not isinstance(sources, ShardedDataSource)  # pyright: ignore[reportUnnecessaryIsInstance]
+        self._sources = tuple(sources) if listed else ()
+        odd = [one for one in self._sources if not isinstance(one, ShardedDataSource)]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not self._sources or odd:
+            raise expected("sources", odd[0] if odd else sources, "a list of at least one source")
+        homes = [(place, name) for place, source in enumerate(self._sources) for name in source.shard_names]
         names = [name for _, name in homes]
         if len(set(names)) < len(names):
-            places = [place for place, source in enumerate(self._sources) for _ in source.shard_names]
-            names = [f"{place}/{name}" for place, name in zip(places, names, strict=True)]
-        self._names, self._homes = tuple(names), homes
-        self._places = {name: place for place, name in enumerate(names)}
+            names = [f"{place}/{name}" for place, name in homes]
+        self._names, self._homes = tuple(names), [(self._sources[place], name) for place, name in homes]
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -58,30 +69,14 @@ class CompositeShardedSource(NumberedSource):
     def endless(self) -> bool:
         return any(source.endless for source in self._sources)
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        source, name = self._homes[self._place(shard_name)]
+    def _rows(self, index: int, row: int) -> Numbered:
+        source, name = self._homes[index]
         return source.open_shard_numbered(name, row)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        place = self._place(shard_name)
+        place = self._index(shard_name)
         source, name = self._homes[place]
         return replace(source.get_shard_info(name), name=shard_name, index=place)
-
-    def _place(self, shard_name: str) -> int:
-        place = self._places.get(shard_name)
-        return index_of(shard_name, self._names) if place is None else place
-
-
-def _listed(sources: Iterable[ShardedDataSource]) -> tuple[ShardedDataSource, ...]:
-    listed = isinstance(sources, Iterable) and not isinstance(sources, ShardedDataSource)  # pyright: ignore[reportUnnecessaryIsInstance]
-    found = tuple(sources) if listed else ()
-    odd = next((one for one in found if not isinstance(one, ShardedDataSource)), None)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not listed or odd is not None:
-        got = type(sources if odd is None else odd).__name__
-        raise ConfigError(f"CompositeShardedSource: got a {got}, must be a list of sources")
-    if not found:
-        raise ConfigError("CompositeShardedSource: got no sources, needs at least one")
-    return found
 
 
 @final
@@ -102,33 +97,28 @@ class LimitedShardedSource(DerivedSource):
     def endless(self) -> bool:
         return False
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return self._rows(shard_name, index_of(shard_name, self.shard_names), row)
-
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        return replace(info, rows=self._known(info.index, info.rows) if self.every_row else None)
+        return replace(
+            info, rows=limited(self._infos(info.index), self._max_rows) if self.every_row else None
+        )
 
-    def _known(self, index: int, rows: int | None) -> int | None:
-        before = [self._source.get_shard_info(name).rows for name in self.shard_names[:index]]
-        if rows is None or None in before:
-            return None
-        return min(rows, max(0, self._max_rows - sum(count or 0 for count in before)))
+    def _infos(self, index: int) -> list[int | None]:
+        return [self._source.get_shard_info(name).rows for name in self.shard_names[: index + 1]]
 
-    def _rows(self, name: str, index: int, row: int) -> Numbered:
+    def _rows(self, index: int, row: int) -> Numbered:
         left = self._left(index)
-        used = row if self.every_row else self._count(index, left, before=row)
-        yield from islice(self._source.open_shard_numbered(name, row), max(left - used, 0))
+        used = row if self.every_row else self._counted(index, left, before=row)
+        yield from islice(self._source.open_shard_numbered(self.shard_names[index], row), max(left - used, 0))
 
     def _left(self, index: int) -> int:
         """Return how many rows may come out of the shard at `index`."""
         while len(self._lefts) <= index:
             left = self._lefts[-1]
-            self._lefts.append(left - (self._count(len(self._lefts) - 1, left) if left else 0))
+            self._lefts.append(left - (self._counted(len(self._lefts) - 1, left) if left else 0))
         return self._lefts[index]
 
-    def _count(self, index: int, left: int, before: int | None = None) -> int:
+    def _counted(self, index: int, left: int, before: int | None = None) -> int:
         """Return how many rows come out of a shard, at most `left`; only those numbered below `before`."""
         name = self.shard_names[index]
         known = self._source.get_shard_info(name).rows if self.every_row and before is None else None
@@ -137,6 +127,12 @@ class LimitedShardedSource(DerivedSource):
         rows = self._source.open_shard_numbered(name) if before != 0 else ()
         numbers = takewhile(lambda number: before is None or number < before, (number for number, _ in rows))
         return sum(1 for _ in islice(numbers, left))
+
+
+def limited(rows: Sequence[int | None], most: int) -> int | None:
+    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
+    *before, own = [-1 if count is None else count for count in rows]
+    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
 
 
 @final
@@ -151,26 +147,20 @@ class TokenLimitedSource(DerivedSource):
     def endless(self) -> bool:
         return False
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return rows_from(row, self._rows(shard_name), shard_name)
-
-    def _rows(self, shard_name: str) -> Iterator[Row]:
-        left = self._max_tokens
-        for number, row in enumerate(self._source.open_shard(shard_name)):
-            if "input_ids" not in row:
-                raise BadRecordError(
-                    f"mix.total_tokens: row {number} of the mixture has no input_ids to count; tokenize rows before "
-                    "they are mixed, or use mix.total_rows",
-                    row=number,
-                )
-            yield row
-            left -= len(row["input_ids"])
-            if left <= 0:
-                return
-
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         return replace(self._source.get_shard_info(shard_name), rows=None)
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        name = self.shard_names[index]
+        return rows_from(row, self._until_full(name), name)
+
+    def _until_full(self, shard_name: str) -> Iterator[Row]:
+        left = self._max_tokens
+        for number, row in enumerate(self._source.open_shard(shard_name)):
+            yield row
+            left -= len(_values_of(row, "input_ids", number))
+            if left <= 0:
+                return
 
 
 @final
@@ -189,21 +179,17 @@ class BatchedShardedSource(DerivedSource):
     def every_row(self) -> bool:
         return True
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return self._batches(shard_name, row)
-
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
         rows = info.rows if self._source.every_row else None
         return replace(info, rows=None if rows is None else -(-rows // self._size))
 
-    def _batches(self, shard: str, number: int) -> Numbered:
-        rows = self._rows_from(shard, number)
+    def _rows(self, index: int, row: int) -> Numbered:
+        rows = self._rows_from(self.shard_names[index], row)
         while some := list(islice(rows, self._size)):
             fields = dict.fromkeys(field for row in some for field in row)
-            yield number, {field: [row.get(field) for row in some] for field in fields}
-            number += 1
+            yield row, {field: [one.get(field) for one in some] for field in fields}
+            row += 1
 
     def _rows_from(self, shard: str, number: int) -> Iterator[Row]:
         """Return the rows from the first one of a batch on."""
@@ -216,3 +202,108 @@ class BatchedShardedSource(DerivedSource):
         if number > known:
             raise beyond(shard, number, known)
         return rows
+
+
+_PACKED: Final = "packed"
+
+
+@final
+class PackedShardedSource(NumberedSource):
+    """Rows of tokens in rows of `seq_length`, in one shard, however many the other source has.
+
+    A row has ``input_ids`` (int32[L]), ``segment_ids`` (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless
+    ``include_segment_ids`` is false, and ``loss_mask`` (bool[L]) where documents have one. After each document comes
+    EOS, unless it ends with one; no token is lost; rows are those of a build that packs the same documents as one unit.
+    An endless source is packed without end.
+
+    A document is what is in a row's ``input_ids``; what bears loss is told by its ``loss_mask``, or by ``labels`` that
+    are not -100. Its other fields do not come out.
+    """
+
+    def __init__(
+        self,
+        source: ShardedDataSource,
+        config: PackStageConfig | Mapping[str, Any] | None = None,
+        *,
+        tokenizer: LoadedTokenizer | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Pack `source`; nothing is read yet.
+
+        Args:
+            source: rows with ``input_ids``.
+            config: how to pack; `enabled` does not matter here. None: the defaults.
+            tokenizer: whose EOS and padding are used where `config` names none.
+            seed: of ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time; None is 0.
+
+        Raises:
+            ConfigError: no EOS is known, or an option is not allowed.
+        """
+        if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("source", source, "a source of rows with input_ids")
+        self._source = source
+        pack = section(configuration.PackStageConfig, config or {}, "PackedShardedSource")
+        self._eos, pad = _ends(pack, tokenizer)
+        names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
+        own: dict[str, Any] = {name: getattr(pack, name) for name in names}
+        own |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
+        own["shuffle_packed"] = pack.shuffles
+        self._packing = PackedRows(**own)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return (_PACKED,)
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        """Return rows from number `row` on; those before it are packed too: what is in a row depends on them."""
+        return rows_from(row, self._packing.pack(self._documents()), _PACKED)
+
+    def _documents(self) -> Iterator[Row]:
+        """Yield the ids of each document, and which of them bear loss."""
+        for number, row in enumerate(self._source):
+            ids = np.asarray(_values_of(row, "input_ids", number))
+            if not len(ids):
+                continue
+            loss = row.get("loss_mask")
+            if loss is None and row.get("labels") is not None:
+                loss = np.asarray(row["labels"]) != -100
+            if loss is None:
+                yield {"input_ids": ids}
+                continue
+            if len(loss) != len(ids):
+                raise BadRecordError(f"row {number}: loss for {len(loss)} of {len(ids)} ids", row=number)
+            if ids[-1] != self._eos:
+                # Who learns the last token of a document must learn to stop after it, but not where it was cut off.
+                ids, loss = np.append(ids, self._eos), np.append(loss, loss[-1])
+            yield {"input_ids": ids, "loss_mask": loss}
+
+    def __repr__(self) -> str:
+        return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
+
+
+def _values_of(row: Row, field: str, number: int) -> Any:
+    values = row.get(field)
+    if values is None:
+        why = f"row {number} has no {field}; it has {fields_in(row)}. Tokenize rows first"
+        raise BadRecordError(why, reason="missing_field", row=number)
+    return values
+
+
+def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
+    """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
+    files = None if tokenizer is None else tokenizer.files
+    eos = config.eos_token_id if config.eos_token_id is not None else files and files.eos_id
+    if eos is None:
+        whose = "there is no tokenizer" if files is None else f"tokenizer {files.name!r} names none"
+        why = f"missing, and {whose}; packing needs an EOS token to mark where documents end"
+        raise ConfigError(f"pack.eos_token_id: {why}")
+    pad = config.pad_token_id if config.pad_token_id is not None else files and files.pad_id
+    ends = eos, eos if pad is None else pad
+    for name, value in zip(("eos_token_id", "pad_token_id"), ends, strict=True):
+        if files is not None:
+            whole_number(f"pack.{name} of tokenizer {files.name!r}", value, 0, files.vocab_size - 1)
+    return ends

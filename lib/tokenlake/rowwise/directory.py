@@ -18,25 +18,22 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, final, get_type_hints
 
 import msgspec
 
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.fingerprint import canonical_texts
+from tokenlake.rowwise.source import expected
 from tokenlake.store.local_files import fsync_directory, hash_regular, lock
 from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
-
-
-def _nothing() -> dict[str, Any]:
-    return {}
 
 
 @final
@@ -57,7 +54,8 @@ class Origin:
     """What rows are and what they were made of, as :class:`FlatManifest` says it."""
 
     kind: str = "rows"
-    made_of: dict[str, Any] = field(default_factory=_nothing)
+    made_of: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    produced_by: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @final
@@ -80,8 +78,8 @@ class FlatManifest:
     compression: str
     columns: dict[str, str]
     files: tuple[FlatFile, ...]
-    made_of: dict[str, Any] = field(default_factory=_nothing)
-    produced_by: dict[str, str] = field(default_factory=_nothing)
+    made_of: dict[str, Any] = field(default_factory=dict[str, Any])
+    produced_by: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def rows(self) -> int:
@@ -93,23 +91,14 @@ class FlatManifest:
         return seal_texts(self._texts())
 
     def _texts(self) -> dict[str, str]:
-        return canonical_texts(
-            {"format_version": FORMAT_VERSION, **asdict(self), "files": msgspec.to_builtins(self.files)}
-        )
+        files = msgspec.to_builtins(self.files)
+        return canonical_texts({"format_version": FORMAT_VERSION, **asdict(self), "files": files})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
         """Read a manifest; any change after it was written is an IntegrityError."""
         document = unseal(data, where)
-        found = cls(
-            kind=document.get("kind", str),
-            format=document.get("format", str),
-            compression=document.get("compression", str),
-            columns=document.get("columns", dict[str, str]),
-            files=document.get("files", tuple[FlatFile, ...]),
-            made_of=document.get("made_of", dict[str, Any]),
-            produced_by=document.get("produced_by", dict[str, str]),
-        )
+        found = cls(**{name: document.get(name, kind) for name, kind in get_type_hints(cls).items()})
         for index, file in enumerate(found.files):
             if "/" in file.path or file.path in ("", ".", ".."):
                 document.fail(f"files[{index}].path", "the name of a file in the directory", file.path)
@@ -126,9 +115,7 @@ class FlatManifest:
         """
         path = Path(directory) / FOLDER / MANIFEST
         if not path.is_file():
-            raise NotFoundError(
-                f"{path}: there is no such file; {directory} was not written by tokenlake, or not whole"
-            )
+            raise NotFoundError(f"{path}: missing; {directory} was not written whole by tokenlake")
         return cls.from_bytes(path.read_bytes(), str(path))
 
     def check(self, directory: str | Path) -> None:
@@ -142,34 +129,20 @@ class FlatManifest:
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing, but the manifest lists it", file=file.path)
             if (found := hash_regular(path)) != file.sha256:
-                raise IntegrityError(
-                    f"{path}: its sha256 is {found}, expected {file.sha256}; the file was changed or damaged. "
-                    "Write it again",
-                    file=file.path,
-                )
+                why = f"its sha256 is {found}, expected {file.sha256}; it was changed or damaged. Write it again"
+                raise IntegrityError(f"{path}: {why}", file=file.path)
 
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """Where a result is made.
-
-    Attributes:
-        new: an empty folder for its files.
-        store: folder for the private store of a build; kept when the build fails, so that it can go on.
-    """
-
-    new: Path
-    store: Path
+NEW, STORE, OLD = "new", "store", "old"  # folders of the table above
 
 
 @contextmanager
-def placed(output_path: str | os.PathLike[str], *, overwrite: bool) -> Generator[Workplace]:
-    """Yield a workplace, and put its ``new`` folder at `output_path` at the end, unless an error is raised.
+def placed(output_path: str | os.PathLike[str], *, overwrite: bool) -> Generator[Path]:
+    """Yield a folder to work in, and put its ``new`` at `output_path` at the end, unless an error is raised.
 
     With `overwrite` data files in the target are replaced, and other files in it (notes, a README) stay.
 
@@ -181,21 +154,21 @@ def placed(output_path: str | os.PathLike[str], *, overwrite: bool) -> Generator
     target = local_target(output_path)
     check_target(target, overwrite=overwrite)
     beside = target.parent / f".{target.name}.tokenlake"
-    place = Workplace(beside / "new", beside / "store")
+    new = beside / NEW
     with _held(beside):
         with _system_errors(target):
             _recover(target, beside)
             check_target(target, overwrite=overwrite)  # again: nobody else writes now
-            place.new.mkdir()
+            new.mkdir()
         try:
-            yield place
+            yield beside
             with _system_errors(target):
-                _keep_others(target, place.new)
-                _make_durable(place.new)
-                _swap(place.new, target, beside / "old")
+                _keep_others(target, new)
+                _make_durable(new)
+                _swap(new, target, beside / OLD)
         except BaseException:
-            shutil.rmtree(place.new, ignore_errors=True)
-            if not any(place.store.rglob("ledger/*.json")):
+            shutil.rmtree(new, ignore_errors=True)
+            if not any((beside / STORE).rglob("ledger/*.json")):
                 shutil.rmtree(beside, ignore_errors=True)
             raise
         shutil.rmtree(beside)
@@ -205,15 +178,23 @@ def local_target(output_path: str | os.PathLike[str]) -> Path:
     """Return the path of a target; a link to a folder means that folder."""
     text = os.fspath(output_path)
     if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"output_path: got {output_path!r}, must be the path of a directory")
+        raise expected("output_path", text, "the path of a directory")
     if _URL.match(text):
-        raise NotAvailableError(
-            f"output_path: {text.split('://')[0]}:// is not available yet; today: paths of this machine"
-        )
+        scheme = text.split("://")[0]
+        raise NotAvailableError(f"output_path: {scheme}:// is not available; today: paths of this machine")
     target = Path(text).expanduser().resolve()
     if not target.name:
-        raise ConfigError(f"output_path: {text!r} is the root of the file system; give a directory below it")
+        raise expected("output_path", text, "a directory below the root of the file system")
     return target
+
+
+def require_apart(
+    what: str, target: Path, data_files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+) -> None:
+    """Raise ConfigError if an input lies in the target, where it would be replaced by what is made of it."""
+    for entry in [data_files] if isinstance(data_files, str | os.PathLike) else data_files:
+        if "://" not in str(entry) and Path(entry).expanduser().absolute().is_relative_to(target):
+            raise ConfigError(f"{what}: {target} holds the input {str(entry)!r}; give a directory of its own")
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -221,21 +202,15 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise ConfigError(f"output_path: {target} is a file; give a directory (it is made when missing)")
+        raise expected("output_path", str(target), "a directory (it is made when missing), and is a file")
     entries = sorted(target.iterdir())
     if entries and not overwrite:
-        raise ConfigError(
-            f"output_path: {target} is not empty (it holds {entries[0].name!r}); nothing was changed. "
-            "Give another path, or overwrite=True to replace its data files",
-            path=str(target),
-        )
-    folders = [entry.name for entry in entries if entry.name != FOLDER and not _is_file(entry)]
-    if folders:
-        raise ConfigError(
-            f"output_path: {target} holds {folders[0]!r}, which is no file, so overwrite=True does not replace it; "
-            "nothing was changed. Move that away, or give another path",
-            path=str(target),
-        )
+        how = "Give another path, or overwrite=True to replace its data files"
+        held = f"is not empty (it holds {entries[0].name!r}); nothing was changed. {how}"
+        raise ConfigError(f"output_path: {target} {held}", path=str(target))
+    if folders := [entry.name for entry in entries if entry.name != FOLDER and not _is_file(entry)]:
+        how = "which is no file, so overwrite=True does not replace it; nothing was changed. Move that away"
+        raise ConfigError(f"output_path: {target} holds {folders[0]!r}, {how}", path=str(target))
 
 
 def _is_file(path: Path) -> bool:
@@ -259,9 +234,8 @@ def _held(beside: Path) -> Generator[None]:
             yield
             return
         except BlockingIOError as error:
-            raise StoreError(
-                f"another process is writing {beside}; wait for it, or give another output_path"
-            ) from error
+            how = "wait for it, or give another output_path"
+            raise StoreError(f"another process is writing {beside}; {how}") from error
         finally:
             os.close(descriptor)
 
@@ -275,10 +249,10 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 def _recover(target: Path, beside: Path) -> None:
     """Clear up after a process that died: see the module's table."""
-    old = beside / "old"
+    old = beside / OLD
     if old.exists() and not target.exists():
         old.rename(target)
-    for left in (old, beside / "new"):
+    for left in (old, beside / NEW):
         if left.exists():
             shutil.rmtree(left)
 
@@ -329,10 +303,8 @@ def _system_errors(target: Path) -> Generator[None]:
     except OSError as error:
         if error.filename is None or not str(error.filename).startswith(str(target.parent)):
             raise
-        raise StoreError(
-            f"cannot write {target}: {error.strerror} ({error.filename}). Its parent folder must be writable and on "
-            "the same file system (a mount point itself cannot be replaced)"
-        ) from error
+        how = "Its parent folder must be writable and on the same file system (a mount point cannot be replaced)"
+        raise StoreError(f"cannot write {target}: {error.strerror} ({error.filename}). {how}") from error
 
 
 def write_manifest(folder: Path, manifest: FlatManifest) -> None:

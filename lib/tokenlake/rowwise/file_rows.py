@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -27,9 +28,9 @@ from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.source import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
+from tokenlake.sources.hash_cache import default_path
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks
-from tokenlake.sources.local.hash_cache import default_path
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
 from tokenlake.sources.records import read_rows
@@ -117,7 +118,9 @@ class RowIndexes:
         if index.end < self._least or fresh:
             return
         with suppress(OSError, RuntimeError):
-            _replace(self._path(file), _packed(index, _key(file)))
+            # Not atomic: what is torn has another digest, and is as good as none.
+            self._path(file).parent.mkdir(parents=True, exist_ok=True)
+            self._path(file).write_bytes(_packed(index, _key(file)))
 
     def up_to(self, data: InputBytes, row: int) -> RowIndex:
         """Return the index of an open file, continued until it knows where `row` starts or that there is none."""
@@ -134,58 +137,80 @@ class RowIndexes:
 
 @final
 class FileRows:
-    """The rows of one file, each with its number.
+    """The rows of one file, each with its number; the file's path is the name of the shard.
 
     Args:
-        name: of the shard, for messages.
         source: its policy, predicate and limits count; its `content_field` names the only field of text.
         columns: fields to read, None for all.
+        indexes: of line files, to use and to add to.
     """
 
     def __init__(
-        self, file: InputFile, name: str, source: ResolvedSource, columns: tuple[str, ...] | None
+        self, file: InputFile, source: ResolvedSource, columns: tuple[str, ...] | None, indexes: RowIndexes
     ) -> None:
-        self._file, self._name, self._columns = file, name, columns
-        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
-        self._fails, self._source = (
-            source.on_bad_record == "fail",
-            replace(source, on_bad_record="quarantine"),
-        )
+        self.file, self._source, self._columns, self._indexes = file, source, columns, indexes
+        self._counted: int | None = None  # what reading found
 
-    def rows(self, start: Seek, row: int, stop: int) -> Generator[tuple[int, dict[str, Any]], None, int]:
-        """Yield (number, row) from number `row` on; return how many rows there are, at most `stop`.
+    @cached_property
+    def known(self) -> int | None:
+        """How many rows there are, good or bad, where metadata tell."""
+        if self.file.format == "text" and self.file.text_mode == "document":
+            return 1
+        starts = _block_starts(self.file, self._source.storage_options)
+        return None if starts is None else starts[-1]
+
+    def rows(self, row: int, stop: int | None) -> Numbered:
+        """Yield (number, row) from number `row` on, up to number `stop`.
 
         Raises:
             BadRecordError: a record from `row` on is bad and the policy is ``fail``; rows before it have come.
             ConfigError: `row` is beyond the end.
             DamagedFileError, InputChangedError: as :func:`tokenlake.sources.records.read_rows`.
         """
-        number = start.number
-        for batch in self._batches(start):
+        if stop is not None and row >= stop:
+            if row > stop:
+                raise beyond(self.file.path, row, stop)
+            return
+        start = seek(self.file, row, self._indexes, self._source.storage_options)
+        number, end = start.number, END if stop is None else stop
+        for batch in self._batches(start, self._source):
             kept, bad = _numbers(batch, number)
             number += batch.rows_read + sum(batch.skipped.values())
-            yield from self._judged(batch, kept, bad, row, stop)
-            if number >= stop:
-                return stop
+            yield from self._judged(batch, kept, bad, row, end)
+            if number >= end:
+                return
+        self._counted = number
         if row > number:
-            raise beyond(self._name, row, number)
-        return number
+            raise beyond(self.file.path, row, number)
 
-    def count(self, start: Seek, enough: int) -> int:
-        """Return how many rows there are, good or bad, by reading them; reading stops once there are `enough`."""
-        count = 0
-        for batch in self._batches(start):
+    def count(self, enough: int = END) -> int:
+        """Return how many rows there are, good or bad, at most `enough`; reads them where nothing else tells."""
+        rows = self._counted if self.known is None else self.known
+        if rows is None:
+            rows = self._read_count(enough)
+            self._counted = rows if rows < enough else None
+        return min(rows, enough)
+
+    def _read_count(self, enough: int) -> int:
+        options, count = self._source.storage_options, 0
+        if is_lines(self.file):
+            return line_rows(self.file, enough, self._indexes, options)
+        start = seek(self.file, 0, self._indexes, options)
+        for batch in self._batches(start, replace(self._source, where=None)):
             count += batch.rows_read
             if count >= enough:
                 break
         return count
 
-    def _batches(self, start: Seek) -> Iterator[RowBatch]:
+    def _batches(self, start: Seek, source: ResolvedSource) -> Iterator[RowBatch]:
+        # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
+        source = replace(source, on_bad_record="quarantine")
         for part in start.parts:
-            yield from read_rows(part, self._source, self._columns, plain=self._source.content_field)
+            yield from read_rows(part, source, self._columns, plain=source.content_field)
 
     def _judged(self, batch: RowBatch, kept: Int64s, bad: Int64s, row: int, stop: int) -> Numbered:
-        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if self._fails else []
+        fails = self._source.on_bad_record == "fail"
+        judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if fails else []
         stop = int(bad[judged[0]]) if judged else stop
         at, end = np.searchsorted(kept, [row, stop]).tolist()
         yield from _dicts(batch, kept, range(at, end))
@@ -193,14 +218,14 @@ class FileRows:
             raise self._refused(batch.bad[judged[0]], stop)
 
     def _refused(self, record: BadRecord, number: int) -> BadRecordError:
-        error = refuse(replace(record, line=self._line(record)), self._file)
-        return bad_row(self._name, number, str(error), **error.details)
+        error = refuse(replace(record, line=self._line(record)), self.file)
+        return bad_row(self.file.path, number, str(error), **error.details)
 
     def _line(self, record: BadRecord) -> int | None:
         """Return the line of a bad record; far into a local file it was not counted yet."""
-        if record.line is not None or not is_lines(self._file) or not self._file.is_local:
+        if record.line is not None or not is_lines(self.file) or not self.file.is_local:
             return record.line
-        with opened(self._file, self._source.storage_options) as data:
+        with opened(self.file, self._source.storage_options) as data:
             return count_lines(data, record.position) + 1
 
 
@@ -253,14 +278,6 @@ def is_lines(file: InputFile) -> bool:
     """Say whether the rows of `file` are the lines of a plain file."""
     lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
     return lines and file.compression is None
-
-
-def rows_without_reading(file: InputFile, options: Mapping[str, Any] | None = None) -> int | None:
-    """Return how many rows a file has, good or bad, where its metadata tell; else None."""
-    if file.format == "text" and file.text_mode == "document":
-        return 1
-    starts = _block_starts(file, options)
-    return None if starts is None else starts[-1]
 
 
 def line_rows(
@@ -387,13 +404,3 @@ def _unpacked(data: bytes, key: bytes) -> RowIndex | None:
     (count, end, complete), places = np.split(np.frombuffer(body, "<i8").astype(np.int64), [3])
     rows, offsets = np.split(places, 2)
     return RowIndex(rows=rows, offsets=offsets, count=int(count), end=int(end), complete=bool(complete))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

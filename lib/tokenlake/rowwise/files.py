@@ -10,53 +10,32 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, 
 from tokenlake import config as configuration
 from tokenlake.config.resolve import resolve_dataset, resolve_source
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.rowwise.file_rows import (
-    END,
-    FileRows,
-    RowIndexes,
-    is_lines,
-    line_rows,
-    rows_without_reading,
-    seek,
-)
+from tokenlake.errors import ConfigError
+from tokenlake.rowwise.combine import limited
+from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.source import (
     Numbered,
     NumberedSource,
     ShardedDataSource,
     ShardInfo,
     TransformedShardedSource,
-    beyond,
-    check_row,
-    index_of,
+    expected,
     section,
     whole_number,
 )
-from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.local.patterns import expand, is_url
+from tokenlake.sources.local import expand
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.stages import SourceStageConfig
+    from tokenlake.config.pipeline import PipelineConfig
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
-
-
-# What a build does with documents; rows that come out as they are would not show it.
-_FOR_BUILDS: Final = (
-    "splits",
-    "exclude",
-    "max_bad_fraction",
-    "chat",
-    "prompt",
-    "preference",
-    "long_documents",
-)
 
 
 class ReadOptions(TypedDict, total=False):
@@ -83,9 +62,16 @@ class FileBacked(NumberedSource):
     its files; it reads none.
     """
 
-    _wanted: ResolvedSource
-    _files: tuple[InputFile, ...]
-    _columns: tuple[str, ...] | None
+    _kind: str | None = None
+
+    def __init__(
+        self,
+        data_files: DataFiles,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> None:
+        """List the files."""
+        self._open(_resolved(self._kind, data_files, storage_options, {}, **options))
 
     @classmethod
     def over(cls, source: ResolvedSource, files: Sequence[InputFile]) -> Self:
@@ -100,15 +86,12 @@ class FileBacked(NumberedSource):
         files: Sequence[InputFile] | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._wanted = source
-        self._files = tuple(list_inputs(source, hashed=False) if files is None else files)
-        self._columns = None if columns is None else tuple(dict.fromkeys(columns))
-        self._names = tuple(file.path for file in self._files)
-        self._places = {name: place for place, name in enumerate(self._names)}
-        self._indexes = RowIndexes()
+        self._wanted, indexes = source, RowIndexes()
+        wanted = None if columns is None else tuple(dict.fromkeys(columns))
+        listed = list_inputs(source, hashed=False) if files is None else files
+        self._files = [FileRows(file, source, wanted, indexes) for file in listed]
+        self._names = tuple(file.path for file in listed)
         self._left = [source.num_rows]  # rows that may be read before each shard; grows with what is counted
-        self._told: dict[int, int | None] = {}  # what metadata say of a shard's rows
-        self._counted: dict[int, int] = {}  # what reading found
 
     @property
     def shard_names(self) -> Sequence[str]:
@@ -120,15 +103,13 @@ class FileBacked(NumberedSource):
 
     @property
     def versions(self) -> Sequence[tuple[str, int, str]]:
-        return [(file.url, file.size, file.token) for file in self._files]
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return self._rows(self._index(shard_name), row)
+        return [(each.file.url, each.file.size, each.file.token) for each in self._files]
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        index = self._index(shard_name)
-        file = self._files[index]
+        index, most = self._index(shard_name), self._left[0]
+        file, rows = self._files[index].file, self._files[index].known
+        if most is not None:  # what all shards together may give is asked of those before this one
+            rows = limited([each.known for each in self._files[: index + 1]], most)
         return ShardInfo(
             name=shard_name,
             index=index,
@@ -136,69 +117,21 @@ class FileBacked(NumberedSource):
             format=file.format,
             compression=file.compression,
             bytes=file.size,
-            rows=self._known_rows(index),
+            rows=rows,
         )
 
     def count_rows(self, shard_name: str) -> int:
         """Return how many rows a shard has, good or bad; reads it where nothing else tells."""
-        return self._count(self._index(shard_name))
+        return self._files[self._index(shard_name)].count()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self._wanted.data_files)!r}, shards={self.num_shards()})"
 
-    def _index(self, name: str) -> int:
-        place = self._places.get(name)
-        return index_of(name, self._names) if place is None else place
-
     def _rows(self, index: int, row: int) -> Numbered:
-        file, name, stop = self._files[index], self._names[index], self._stop(index)
-        if stop is not None and row >= stop:
-            if row > stop:
-                raise beyond(name, row, stop)
-            return
-        start = seek(file, row, self._indexes, self._wanted.storage_options)
-        reading = FileRows(file, name, self._wanted, self._columns)
-        rows = yield from reading.rows(start, row, END if stop is None else stop)
-        if rows != stop:  # the end of the file
-            self._counted[index] = rows
-
-    def _stop(self, index: int) -> int | None:
-        """Return the number of the first row of a shard that `num_rows` leaves out."""
-        while len(self._left) <= index:
+        while len(self._left) <= index:  # `num_rows` leaves the rows from this number on out
             left = self._left[-1]
-            self._left.append(left and left - self._count(len(self._left) - 1, left))
-        return self._left[index]
-
-    def _count(self, index: int, enough: int = END) -> int:
-        """Return how many rows a shard has, at most `enough`."""
-        rows = self._tell(index)
-        rows = self._counted.get(index) if rows is None else rows
-        if rows is None:
-            rows = self._read_count(self._files[index], enough)
-            if rows < enough:
-                self._counted[index] = rows
-        return min(rows, enough)
-
-    def _read_count(self, file: InputFile, enough: int) -> int:
-        options = self._wanted.storage_options
-        if is_lines(file):
-            return line_rows(file, enough, self._indexes, options)
-        reading = FileRows(file, file.path, replace(self._wanted, where=None), None)
-        return reading.count(seek(file, 0, self._indexes, options), enough)
-
-    def _tell(self, index: int) -> int | None:
-        if index not in self._told:
-            self._told[index] = rows_without_reading(self._files[index], self._wanted.storage_options)
-        return self._told[index]
-
-    def _known_rows(self, index: int) -> int | None:
-        rows, limit = self._tell(index), self._wanted.num_rows
-        if rows is None or limit is None:
-            return rows
-        before = [self._tell(place) for place in range(index)]
-        if None in before:
-            return None
-        return min(rows, max(0, limit - sum(count or 0 for count in before)))
+            self._left.append(left and left - self._files[len(self._left) - 1].count(left))
+        yield from self._files[index].rows(row, self._left[index])
 
 
 @final
@@ -214,7 +147,7 @@ class ParquetShardedSource(FileBacked):
     ) -> None:
         """List the files; `columns`: the only ones to read, None for all."""
         if columns is not None and (isinstance(columns, str) or not columns):
-            raise ConfigError(f"columns: got {columns!r}, must be a list of names, or None for all columns")
+            raise expected("columns", columns, "a list of names, or None for all columns")
         self._open(_resolved("parquet", data_files, storage_options, {}, **options), columns=columns)
 
 
@@ -242,14 +175,7 @@ class JsonShardedSource(FileBacked):
 class ArrowShardedSource(FileBacked):
     """Arrow IPC files and streams."""
 
-    def __init__(
-        self,
-        data_files: DataFiles,
-        storage_options: Mapping[str, Any] | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> None:
-        """List the files."""
-        self._open(_resolved("arrow", data_files, storage_options, {}, **options))
+    _kind = "arrow"
 
 
 @final
@@ -306,9 +232,8 @@ class HuggingFaceShardedSource(FileBacked):
             cache_dir: where downloaded files are kept; None for the cache of `huggingface_hub`.
         """
         if streaming and cache_dir is not None:
-            raise ConfigError(
-                f"cache_dir: got {cache_dir!r}, but nothing is kept with streaming=True; set streaming=False "
-                "to download the files first, or leave cache_dir out"
+            raise expected(
+                "cache_dir", cache_dir, "None with streaming=True; set streaming=False to download"
             )
         source = _resolved("hf", dataset_name, None, {"split": split, "subset": subset}, **options)
         files = list_inputs(source, hashed=False)
@@ -318,15 +243,6 @@ class HuggingFaceShardedSource(FileBacked):
 @final
 class FilesShardedSource(FileBacked):
     """Files of any format, each read as its extension says."""
-
-    def __init__(
-        self,
-        data_files: DataFiles,
-        storage_options: Mapping[str, Any] | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> None:
-        """List the files."""
-        self._open(_resolved(None, data_files, storage_options, {}, **options))
 
 
 _CLASSES: Final[dict[str, type[FileBacked]]] = {
@@ -356,36 +272,23 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
     dataset = section(configuration.DatasetConfig, config, "create_source")
-    written = [
-        field for field in _FOR_BUILDS if field in dataset.model_fields_set and getattr(dataset, field)
-    ]
-    if written:
-        raise NotAvailableError(
-            f"create_source: {', '.join(written)}: these options act in builds only; leave them out, and "
-            "filter the rows instead"
-        )
-    return open_dataset(dataset)
+    # What only builds and pipelines act on is refused here; a function that has no name is fine.
+    resolve_dataset(dataset.model_copy(update={"format_callback": None}))
+    pipeline = configuration.PipelineConfig(datasets=(dataset,))
+    return open_dataset(pipeline, pipeline.datasets[0])
 
 
-def open_dataset(
-    dataset: DatasetConfig, stage: SourceStageConfig | None = None, *, streaming: bool = True
-) -> ShardedDataSource:
-    """Return the rows of a checked dataset; raises as :func:`create_source`.
+def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataSource:
+    """Return the rows of a dataset of a checked configuration; raises as :func:`create_source`.
 
-    Args:
-        stage: limits on records, and the policy of datasets that have none of their own; None: the defaults.
-        streaming: read over the network; else files of the Hub are downloaded first.
+    Where the configuration does not stream, files of the Hub are downloaded first.
     """
-    if stage is not None:
-        dataset = dataset.model_copy(update={"on_bad_record": dataset.on_bad_record or stage.on_bad_record})
     # A function that no other process could find is fine here.
     callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
-    source = resolve_dataset(
-        dataset if callback is None else dataset.model_copy(update={"format_callback": None})
-    )
-    if stage is not None:
-        source = replace(source, max_record_bytes=stage.max_record_bytes, max_expansion=stage.max_expansion)
-    rows = listed_files(source, streaming=streaming)
+    if callback is not None:
+        dataset = dataset.model_copy(update={"format_callback": None})
+    source = resolve_source(config, dataset)
+    rows = listed_files(source, streaming=config.streaming)
     steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
     if not steps:
         return rows
@@ -437,9 +340,7 @@ def _resolved(
     if where is not None:
         Predicate(where)  # what is wrong with it is said now, not at the first row
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(
-            "storage_options: must be a mapping of option to value (the given value is not shown)"
-        )
+        raise ConfigError("storage_options: must be a mapping of option to value (yours is not shown)")
     fields = {
         "name": "rows",
         "type": kind,
@@ -459,6 +360,6 @@ def _resolved(
 
 def _downloaded(files: list[InputFile], cache_dir: str | None = None) -> list[InputFile]:
     """Return files of the Hub as files of this machine."""
-    from tokenlake.sources.hub.reader import downloaded  # other sources start without the Hub's parts
+    from tokenlake.sources.hub import downloaded  # other sources start without the Hub's parts
 
     return downloaded(files, None, cache_dir)

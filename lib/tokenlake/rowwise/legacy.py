@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final, overload
 
-from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.resolve import resolve_dataset
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
@@ -16,12 +14,19 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
-from tokenlake.rowwise.files import listed_files
+from tokenlake.rowwise.files import create_source
 from tokenlake.rowwise.mixed import MixedShardedSource, check_weight_names
-from tokenlake.rowwise.source import Row, ShardedDataSource, section
+from tokenlake.rowwise.source import Row, ShardedDataSource, expected, fields_in
 
-_SHOWN: Final = 12  # fields of a row that a message names
-
+_OF_FILES: Final = (
+    "data_files",
+    "num_rows",
+    "dataset_split_name",
+    "split",
+    "subset",
+    "storage_options",
+    "name",
+)
 _ELSEWHERE: Final = {
     "shuffle_buffer_size": "blocks are shuffled by themselves, and a data loader shuffles what it loads",
     "pack_tokens": "pack with the `pack` stage of a Pipeline",
@@ -74,7 +79,7 @@ class TextDatasetInform:
             ConfigError: an option is not what is allowed.
             SourceNotFoundError: an entry of `data_files` matches nothing.
         """
-        source: ShardedDataSource = listed_files(resolve_dataset(self._config()))
+        source = self._opened()
         if self.format_fields:
             source = source.rename_fields(self.format_fields)
         if self.format_callback is not None:
@@ -82,27 +87,22 @@ class TextDatasetInform:
         content = self.content_field
         return source if content is None else source.map(_with_text_in(target, content, self._kept(target)))
 
-    def _config(self) -> DatasetConfig:
+    def _opened(self) -> ShardedDataSource:
         if self.data_files is None:
-            raise ConfigError(
-                "TextDatasetInform: data_files is missing; give a file, glob, directory, URL or Hub id"
-            )
-        same = ("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name")
-        given: dict[str, Any] = {field: getattr(self, field) for field in same}
+            raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
+        given: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
         given["type"], given["delimiter"] = ("csv", "\t") if self.type == "tsv" else (self.type, None)
         if self.type in ("txt", "text"):
             given |= {"text_mode": "lines", "content_field": self.content_field or "text"}
-        return section(DatasetConfig, given, "TextDatasetInform")
+        return create_source(given)
 
     def _kept(self, target: str) -> tuple[str, ...]:
         fields = self.additional_fields or ()
         if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"additional_fields: got {fields!r}, must be a list of names, such as ['id']")
+            raise expected("additional_fields", fields, "a list of names, such as ['id']")
         if target in fields and target != self.content_field:
-            raise ConfigError(
-                f"additional_fields: got {target!r}, but that is the field that gets the text of "
-                f"{self.content_field!r}; rename one of them with format_fields, or choose another text_target_field"
-            )
+            why = f"must not be {target!r}, the field that gets the text of {self.content_field!r}"
+            raise ConfigError(f"additional_fields: {why}; rename it, or choose another text_target_field")
         return tuple(fields)
 
 
@@ -149,29 +149,17 @@ class DatasetMixture:
             ConfigError: an option is not what is allowed, or does not go with another.
             NotAvailableError: an option that other parts of the library stand for.
         """
-        given: object = self.informs
-        odd = [type(inform).__name__ for inform in self.informs if not isinstance(inform, TextDatasetInform)]  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not isinstance(given, list | tuple) or not given or odd:
-            got = f"a {odd[0]} in the list" if odd else f"{given!r:.80}"
-            raise ConfigError(
-                f"DatasetMixture: informs: got {got}, must be a list of at least one TextDatasetInform"
-            )
+        informs = self.informs if isinstance(self.informs, list | tuple) else ()
+        if not informs or not all(isinstance(inform, TextDatasetInform) for inform in informs):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("informs", self.informs, "a list of at least one TextDatasetInform")
         for field, instead in _ELSEWHERE.items():
             if getattr(self, field):
-                raise NotAvailableError(
-                    f"DatasetMixture: {field} is not available here: {instead}; leave it out"
-                )
-        if self.mixture_weights is not None and not (self.streaming and self.block_mixture):
-            off = "block_mixture" if self.streaming else "streaming"
-            raise ConfigError(
-                f"DatasetMixture: mixture_weights have no meaning with {off}=False; set {off}=True to mix by weights, "
-                "or leave them out"
-            )
-        if self.batch_size != 1 and not self.streaming:
-            raise ConfigError(
-                f"DatasetMixture: batch_size: got {self.batch_size!r} with streaming=False, which gives single rows; "
-                "leave it out, and make batches when loading"
-            )
+                raise NotAvailableError(f"DatasetMixture: {field} is not available: {instead}; leave it out")
+        weighted = self.mixture_weights is not None
+        off = "streaming" if not self.streaming else "block_mixture" if not self.block_mixture else ""
+        if (off and weighted) or (off == "streaming" and self.batch_size != 1):
+            option = "mixture_weights" if weighted else "batch_size"
+            raise ConfigError(f"DatasetMixture: {option} has no meaning with {off}=False; leave one out")
         self._names()
 
     def build(self) -> ShardedDataSource:
@@ -225,14 +213,7 @@ def build_dataset(
 ) -> BuildResult: ...
 
 
-def build_dataset(
-    config: Configuration | DatasetMixture,
-    *,
-    workers: int | None = None,
-    on_event: Watcher = ignore,
-    retries: int = 2,
-    pool: WorkerPool | None = None,
-) -> BuildResult | ShardedDataSource:
+def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> BuildResult | ShardedDataSource:
     """Build a dataset version on this machine; or, of a :class:`DatasetMixture`, return its rows.
 
     Args:
@@ -250,12 +231,9 @@ def build_dataset(
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
-        return build_version(config, workers=workers, on_event=on_event, retries=retries, pool=pool)
-    if workers is not None or on_event is not ignore or retries != 2 or pool is not None:
-        raise ConfigError(
-            "build_dataset: workers, on_event, retries and pool apply to building a version; the rows of a "
-            "DatasetMixture are read by this process as they are iterated. Leave them out"
-        )
+        return build_version(config, **options)
+    if options:
+        raise ConfigError(f"{', '.join(options)}: of no use for a DatasetMixture; leave them out")
     return config.build()
 
 
@@ -265,12 +243,8 @@ def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[
             return row
         missing = [field for field in (content, *kept) if field not in row]
         if missing:
-            shown = ", ".join(map(repr, list(row)[:_SHOWN])) or "none"
-            raise BadRecordError(
-                f"the row lacks {', '.join(map(repr, missing))}; it has {shown}. content_field and "
-                "additional_fields name fields that every row has",
-                reason="missing_field",
-            )
+            why = f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}"
+            raise BadRecordError(f"{why}. Every row must have the fields named", reason="missing_field")
         return {target: row[content], **{field: row[field] for field in kept}}
 
     return to_target

@@ -6,20 +6,18 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, Literal, cast, final
 
-import numpy as np
-
+from tokenlake.config.stages import LoadStageConfig
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_batches import HostBatch
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.prefetch import Prefetched
-from tokenlake.loader.steps import BatchSizes, BatchStep, check_switches, whole_seed
+from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
-from tokenlake.rowwise.source import Row, ShardedDataSource, whole_number
+from tokenlake.rowwise.source import Row, ShardedDataSource, expected, require_one_of, section, whole_number
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
@@ -93,46 +91,36 @@ class AsyncDataLoader:
             ConfigError: an argument is not what is allowed.
             MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
+        options = {name: given for name, given in locals().items() if name in LoadStageConfig.model_fields}
         stored = isinstance(source, Dataset | Mixture)
         if not stored and not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"source: got a {type(source).__name__}, must be a source of rows")
-        if padding_side not in ("left", "right"):
-            raise ConfigError(f"padding_side: got {padding_side!r}, must be 'left' or 'right'")
-        seed = 0 if seed is None else whole_seed(seed)
-        check_switches(
-            drop_last=drop_last, prefetch_enabled=prefetch_enabled, prefetch_to_device=prefetch_to_device
-        )
-        size = whole_number("batch_size", batch_size, 1)
-        workers = whole_number("prefetch_workers", prefetch_workers, 1)
-        ahead = whole_number("prefetch_buffer_size", prefetch_buffer_size, 1)
-        buffer = shuffle_buffer_size
-        if buffer is not None:
-            whole_number("shuffle_buffer_size", buffer, 1)
+            raise expected("source", source, "a source of rows")
+        require_one_of("padding_side", padding_side, ("left", "right"))
+        load = section(LoadStageConfig, options, "AsyncDataLoader")
+        seed = 0 if seed is None else whole_number("seed", seed)
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
-        if stored:
-            if pad_token_id is not None:
-                raise ConfigError("pad_token_id: stored rows are packed to one length; leave it out")
-            self._loader = DataLoader(
+        if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
+            wrong = "pad_token_id: stored rows" if stored else "drop_last: False, but batches on devices"
+            raise ConfigError(f"{wrong} are all of one size; leave it out")
+        self._loader = (
+            DataLoader(
                 source,
-                size,
+                load.batch_size,
                 seed=seed,
-                shuffle=buffer is not None or isinstance(source, Mixture),
+                shuffle=load.shuffle_buffer_size is not None or isinstance(source, Mixture),
                 drop_last=drop_last,
                 sharding=sharding,
-                prefetch=ahead if prefetch_enabled else 0,
-                workers=workers if prefetch_enabled else 0,
+                prefetch=load.prefetch_buffer_size if prefetch_enabled else 0,
+                workers=load.prefetch_workers if prefetch_enabled else 0,
             )
-            return
-        if sharding is not None and not drop_last:
-            raise ConfigError("drop_last: False, but batches on devices are all full; leave it out")
-        self._loader = RowLoader(
-            RowOrder(source, size, buffer, drop_last, seed),
-            None if pad_token_id is None else Filling(pad_token_id, padding_side),
-            None if sharding is None else RowPlacement(sharding, size),
-            prefetch=prefetch_enabled,
-            workers=workers,
-            ahead=ahead,
+            if stored
+            else RowLoader(
+                RowOrder(source, load.batch_size, load.shuffle_buffer_size, drop_last, seed),
+                None if pad_token_id is None else Filling(pad_token_id, padding_side),
+                None if sharding is None else RowPlacement(sharding, load.batch_size),
+                load,
+            )
         )
 
     def __iter__(self) -> Iterator[Arrays]:
@@ -180,41 +168,28 @@ class RowLoader:
         order: how rows become batches.
         filling: for rows of different lengths.
         placement: onto devices; None: arrays of numpy.
-        prefetch: let threads prepare batches ahead, `workers` of them, at most `ahead` batches.
+        load: how batches are prepared ahead.
     """
 
     def __init__(
-        self,
-        order: RowOrder,
-        filling: Filling | None,
-        placement: RowPlacement | None,
-        *,
-        prefetch: bool,
-        workers: int,
-        ahead: int,
+        self, order: RowOrder, filling: Filling | None, placement: RowPlacement | None, load: LoadStageConfig
     ) -> None:
-        self._order, self._placement = order, placement
-        self._make = partial(_made, filling=filling)
-        self._prefetch, self._workers, self._ahead = prefetch, workers, ahead
+        self._order, self._filling, self._placement, self._load = order, filling, placement, load
         self._next = self._now = RowProgress(0)
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
-        return self.deliver(prefetch=self._prefetch)
+        return self.deliver(prefetch=self._load.prefetch_enabled)
 
     def deliver(self, *, prefetch: bool) -> RowDelivery:
         """Return the batches of the next epoch."""
         start = self._now = self._next
         self._next = RowProgress(start.epoch + 1)
-        rows = self._order.batches(start)
-        made: Iterator[_Made] = (
-            Prefetched(rows, self._make, workers=self._workers, ahead=self._ahead)
-            if prefetch
-            else map(self._make, rows)
-        )
+        workers, ahead = self._load.prefetch_workers, self._load.prefetch_buffer_size if prefetch else 0
+        make = partial(_made, filling=self._filling)
+        made: Iterator[_Made] = Prefetched(self._order.batches(start), make, workers=workers, ahead=ahead)
         if self._placement is not None:
-            place = self._placement.place
-            made = Prefetched(made, place, workers=1, ahead=_ON_DEVICES) if prefetch else map(place, made)
+            made = Prefetched(made, self._placement.place, workers=1, ahead=_ON_DEVICES if prefetch else 0)
         delivery = RowDelivery(made, self)
         self._latest = weakref.ref(delivery)
         return delivery
@@ -271,8 +246,8 @@ class RowPlacement:
     def __init__(self, sharding: Any, size: int) -> None:
         from tokenlake.loader.jax import Placement
 
-        self._kind, self._sharding, self._size = Placement, sharding, size
-        self._placements: dict[int, Any] = {}
+        self._size = size
+        self._of = cache(partial(Placement, sharding, BatchSizes.of(size)))
         self._of(_some_width(sharding))  # what is no sharding, or cannot cut the rows, is found now
 
     def place(self, made: _Made) -> _Made:
@@ -284,21 +259,11 @@ class RowPlacement:
         return _Made({name: self._array(name, values) for name, values in made.arrays.items()}, made.after)
 
     def _array(self, name: str, values: Any) -> Any:
-        if not isinstance(values, np.ndarray) or values.ndim != 2:
-            found = f"an array of shape {values.shape}" if isinstance(values, np.ndarray) else "no array"
-            raise ConfigError(
-                f"the field {name!r} is {found}; on devices batches hold arrays (rows, ids) alone. "
-                "Leave it out: source.drop_fields([...])"
-            )
+        if getattr(values, "ndim", None) != 2:
+            why = f"is a {type(values).__name__}; on devices batches hold arrays (rows, ids) alone"
+            raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
         placement = self._of(values.shape[1])
-        wanted = placement.wanted(self._size)
-        step = BatchStep(0, 0, 0, self._size, self._size)
-        return placement.place(HostBatch(step, wanted, {name: values[wanted]})).columns[name]
-
-    def _of(self, width: int) -> Any:
-        if width not in self._placements:
-            self._placements[width] = self._kind(self._sharding, BatchSizes.of(self._size), width)
-        return self._placements[width]
+        return placement.place({name: values[placement.wanted(self._size)]}, self._size)[name]
 
 
 def _first_device() -> Any:

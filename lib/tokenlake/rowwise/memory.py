@@ -6,8 +6,9 @@ A map-style ``Dataset`` is an Arrow table and perhaps an index over it: any row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import ConfigError
@@ -16,10 +17,8 @@ from tokenlake.rowwise.source import (
     NumberedSource,
     Row,
     ShardedDataSource,
-    ShardInfo,
     beyond,
-    check_row,
-    index_of,
+    expected,
     whole_number,
 )
 
@@ -39,36 +38,28 @@ class RowsShardedSource(NumberedSource):
             ConfigError: they are no list, or one of them is not a mapping of field to value.
         """
         if isinstance(rows, str | bytes) or not isinstance(rows, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"rows: got a {type(rows).__name__}, must be a list of rows")
+            raise expected("rows", rows, "a list of rows")
         for number, row in enumerate(cast("Sequence[object]", rows)):
             if not isinstance(row, Mapping):
-                raise ConfigError(
-                    f"rows: row {number} is a {type(row).__name__}, must be a mapping of field to value",
-                    row=number,
-                )
-        self._rows, self._names = rows, (name,)
+                raise expected(f"rows: row {number}", row, "a mapping of field to value")
+        self._listed, self._names = rows, (name,)
 
     @property
     def shard_names(self) -> Sequence[str]:
         return self._names
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        index_of(shard_name, self._names)
-        return self._from(row)
+    def _count(self, index: int) -> int:
+        return len(self._listed)
 
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return ShardInfo(name=shard_name, index=index_of(shard_name, self._names), rows=len(self._rows))
-
-    def _from(self, row: int) -> Numbered:
-        if row > len(self._rows):
-            raise beyond(self._names[0], row, len(self._rows))
-        for number in range(row, len(self._rows)):
-            yield number, dict(self._rows[number])
+    def _rows(self, index: int, row: int) -> Numbered:
+        if row > len(self._listed):
+            raise beyond(self._names[0], row, len(self._listed))
+        for number in range(row, len(self._listed)):
+            yield number, dict(self._listed[number])
 
 
 @final
-class RowStream(ShardedDataSource):
+class IterableShardedSource(ShardedDataSource):
     """Any rows as one shard, which is read from its beginning."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -80,11 +71,6 @@ class RowStream(ShardedDataSource):
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return iter(self._rows)
-
-
-def wrap_hf_dataset(dataset: Any, name: str | None = None, *, num_shards: int = 1) -> HFDatasetShardedSource:
-    """Return the rows of a ``Dataset`` or ``IterableDataset``; see :class:`HFDatasetShardedSource`."""
-    return HFDatasetShardedSource(dataset, name, num_shards=num_shards)
 
 
 @final
@@ -112,82 +98,65 @@ class HFDatasetShardedSource(NumberedSource):
         title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
         names = (f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
         self._names = (title,) if num_shards == 1 else tuple(names)
-        self._edges: list[int] | None = None
+        self._dataset, self._bounds = dataset, None
         if hasattr(dataset, "__len__"):
-            self._edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
-            arrow = _arrow_view(dataset)
-            self._read: Callable[[int, int, str], Iterator[Row]] = (
-                partial(_formatted_rows, dataset, self._edges)
-                if arrow is None
-                else partial(_arrow_rows, arrow, self._edges)
-            )
-        else:
-            self._read = partial(_iterable_rows, _parts(dataset, num_shards))
+            edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
+            self._bounds = list(pairwise(edges))
+            return
+        own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
+        if num_shards > own:
+            raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {own}")
 
     @property
     def shard_names(self) -> Sequence[str]:
         return self._names
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        return enumerate(self._from(index_of(shard_name, self._names), row, shard_name), row)
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        index = index_of(shard_name, self._names)
-        return ShardInfo(name=shard_name, index=index, rows=self._count(index))
-
     def _count(self, index: int) -> int | None:
-        return None if self._edges is None else self._edges[index + 1] - self._edges[index]
+        return None if self._bounds is None else self._bounds[index][1] - self._bounds[index][0]
 
-    def _from(self, index: int, row: int, name: str) -> Iterator[Row]:
-        rows = self._count(index)
-        if rows is not None and row > rows:
-            raise beyond(name, row, rows)
-        yield from self._read(index, row, name)
+    def _rows(self, index: int, row: int) -> Numbered:
+        if self._bounds is None:
+            return self._streamed(index, row)
+        return self._between(*self._bounds[index], row, self._names[index])
+
+    def _between(self, start: int, stop: int, row: int, name: str) -> Numbered:
+        if row > stop - start:
+            raise beyond(name, row, stop - start)
+        places = range(start + row, stop)
+        rows = (self._dataset[place] for place in places) if self._arrow is None else self._columns(places)
+        for number, example in enumerate(rows, row):
+            yield number, _as_row(example, name, number)
+
+    @cached_property
+    def _arrow(self) -> Any:
+        """The same dataset giving Arrow tables, None where its rows are more than what the table holds."""
+        form: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
+        decoded = getattr(getattr(self._dataset, "features", None), "_column_requires_decoding", None) or {}
+        if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
+            return None
+        return self._dataset.with_format("arrow", columns=form.get("columns"))
+
+    def _columns(self, places: range) -> Iterator[Row]:
+        at, step = places.start, _FIRST
+        while at < places.stop:
+            table = self._arrow[at : min(at + step, places.stop)]
+            yield from table.to_pylist()
+            at += step
+            step = max(1, min(2 * step, _MOST, _BATCH_BYTES * len(table) // max(table.nbytes, 1)))
+
+    def _streamed(self, index: int, row: int) -> Numbered:
+        count = len(self._names)
+        part = self._dataset if count == 1 else self._dataset.shard(num_shards=count, index=index)
+        # One row more than is wanted tells the end of the shard from what is beyond it.
+        passed = max(0, row - 1)
+        found = enumerate(part.skip(passed) if passed else part, passed)
+        if row and next(found, None) is None:
+            raise beyond(self._names[index], row, sum(1 for _ in part))
+        for number, example in found:
+            yield number, _as_row(example, self._names[index], number)
 
 
-def _arrow_view(dataset: Any) -> Any:
-    """Return the same dataset giving Arrow tables, None where its rows are more than what the table holds."""
-    form: Mapping[str, Any] = getattr(dataset, "format", None) or {}
-    decoded = getattr(getattr(dataset, "features", None), "_column_requires_decoding", None) or {}
-    if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
-        return None
-    return dataset.with_format("arrow", columns=form.get("columns"))
-
-
-def _arrow_rows(arrow: Any, edges: list[int], index: int, row: int, _: str) -> Iterator[Row]:
-    at, stop, step = edges[index] + row, edges[index + 1], _FIRST
-    while at < stop:
-        table = arrow[at : min(at + step, stop)]
-        yield from table.to_pylist()
-        at += step
-        fitting = _BATCH_BYTES * len(table) // max(table.nbytes, 1)
-        step = max(1, min(2 * step, _MOST, fitting))
-
-
-def _formatted_rows(dataset: Any, edges: list[int], index: int, row: int, name: str) -> Iterator[Row]:
-    """Yield rows that the dataset's own format or transform makes."""
-    for place in range(edges[index] + row, edges[index + 1]):
-        yield _as_row(dataset[place], name, place - edges[index])
-
-
-def _iterable_rows(parts: list[Any], index: int, row: int, name: str) -> Iterator[Row]:
-    # One row more than is wanted tells the end of the shard from what is beyond it.
-    passed = max(0, row - 1)
-    found = enumerate(parts[index].skip(passed) if passed else parts[index], passed)
-    if row and next(found, None) is None:
-        raise beyond(name, row, sum(1 for _ in parts[index]))
-    for number, example in found:
-        yield _as_row(example, name, number)
-
-
-def _parts(dataset: Any, shards: int) -> list[Any]:
-    own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
-    if shards > own:
-        raise ConfigError(f"num_shards: got {shards}, but this IterableDataset has {own}")
-    if shards == 1:
-        return [dataset]
-    return [dataset.shard(num_shards=shards, index=index) for index in range(shards)]
+wrap_hf_dataset = HFDatasetShardedSource
 
 
 def _require_dataset(dataset: Any) -> None:
@@ -195,18 +164,12 @@ def _require_dataset(dataset: Any) -> None:
     if isinstance(dataset, Mapping):
         splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
         one = splits[0] if splits else "train"
-        raise ConfigError(
-            f"got a {type(dataset).__name__}, which holds a dataset per split ({', '.join(splits) or 'none'}); "
-            f"wrap one of them: wrap_hf_dataset(datasets[{one!r}])",
-            splits=splits,
-        )
+        why = f"got a {type(dataset).__name__}, with a dataset per split ({', '.join(splits) or 'none'})"
+        raise ConfigError(f"{why}; wrap one: wrap_hf_dataset(datasets[{one!r}])", splits=splits)
     access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
     needed = ("with_format", "column_names", access, "__iter__")
     if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in needed):
-        raise ConfigError(
-            f"got {dataset!r:.80} of type {type(dataset).__name__}, must be a Dataset or an IterableDataset of the "
-            "`datasets` library; for rows of another kind write a ShardedDataSource"
-        )
+        raise expected("dataset", dataset, "a Dataset or an IterableDataset of the `datasets` library")
 
 
 def _as_row(example: Any, name: str, number: int) -> Row:
@@ -217,9 +180,6 @@ def _as_row(example: Any, name: str, number: int) -> Row:
         return cast("list[Row]", example.to_pylist())[0]
     if isinstance(example, Mapping):
         return dict(cast("Mapping[str, Any]", example))
-    raise ConfigError(
-        f"shard {name!r}, row {number}: the dataset's format makes a {type(example).__name__} of a row, not a dict; "
-        "use with_format(None)",
-        shard=name,
-        row=number,
-    )
+    got = type(example).__name__
+    why = f"the dataset's format makes a {got} of a row, not a dict; use with_format(None)"
+    raise ConfigError(f"shard {name!r}, row {number}: {why}", shard=name, row=number)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, cast, final
 
-from tokenlake.config.suggestion import did_you_mean, nearest
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
@@ -18,11 +18,10 @@ from tokenlake.rowwise.source import (
     NumberedSource,
     Row,
     ShardedDataSource,
-    ShardInfo,
     beyond,
-    check_row,
-    index_of,
+    expected,
     known_length,
+    require_one_of,
     whole_number,
 )
 
@@ -78,15 +77,12 @@ class MixedShardedSource(NumberedSource):
         Raises:
             ConfigError: an argument is not what is allowed; weights are of other names than the sources.
         """
-        self._sources = _checked_sources(sources)
+        self._sources = _named("sources", sources)
+        for name, source in self._sources.items():
+            if not isinstance(source, ShardedDataSource):
+                raise expected(f"sources: {name!r}", source, "a source of rows, such as ParquetShardedSource")
         self._seed = 0 if seed is None else whole_number("seed", seed)
-        if stop_strategy not in STOPS:
-            raise ConfigError(
-                f"stop_strategy: got {stop_strategy!r}, must be one of {', '.join(STOPS)}"
-                f"{did_you_mean(stop_strategy, STOPS)}",
-                got=repr(stop_strategy),
-                expected=list(STOPS),
-            )
+        require_one_of("stop_strategy", stop_strategy, STOPS)
         self._stop, self._block_size = stop_strategy, whole_number("block_size", block_size, 1)
         self._scheduler = _scheduler_of(tuple(self._sources), weights, weight_scheduler)
 
@@ -103,29 +99,17 @@ class MixedShardedSource(NumberedSource):
         never = [source.endless for source in self._sources.values()]
         return self._stop == "restart" or (any(never) if self._stop == "all_exhausted" else all(never))
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        index_of(shard_name, self.shard_names)
-        return self._rows(row)
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        index = index_of(shard_name, self.shard_names)
-        lengths = None if self._stop == "restart" else self._lengths()
-        known = lengths is not None and None not in lengths.values()
-        rows = self._order(lengths).rows if lengths is not None and known else None
-        return ShardInfo(name=shard_name, index=index, rows=rows)
+    def _count(self, index: int) -> int | None:
+        lengths = dict.fromkeys(self._sources) if self._stop == "restart" else self._lengths()
+        return None if None in lengths.values() else self._order(lengths).rows
 
     def __len__(self) -> int:
         """Return how many rows come out, exactly; TypeError where there is no end, or it is not known."""
         if self._stop == "restart":
             raise TypeError("a mixture with stop_strategy='restart' has no length: it never ends")
-        rows = self.get_shard_info(_SHARD).rows
-        if rows is None:
-            unknown = [name for name, length in self._lengths().items() if length is None]
-            raise TypeError(
-                f"the length of this MixedShardedSource is unknown, because that of {', '.join(unknown)} is; "
-                "count its rows"
-            )
+        if (rows := self._count(0)) is None:
+            unknown = ", ".join(name for name, length in self._lengths().items() if length is None)
+            raise TypeError(f"the mixture's length is unknown, because that of {unknown} is; count its rows")
         return rows
 
     def __repr__(self) -> str:
@@ -134,22 +118,23 @@ class MixedShardedSource(NumberedSource):
     def _lengths(self) -> Lengths:
         return {name: known_length(source) for name, source in self._sources.items()}
 
-    def _rows(self, place: int) -> Numbered:
+    def _rows(self, index: int, row: int) -> Numbered:
         # Lengths are learned from the rows: asking for them may open every file before the first row comes.
         lengths: Lengths = dict.fromkeys(self._sources)
         feeds = self._feeds()
         self._check_weights()
+        place = row
         if place:
             self._seek(feeds, lengths, place)
         going = True
         while going:
             going = False
             for name in self._names(lengths, place):
-                row = feeds[name].take()
-                if row is None:
+                taken = feeds[name].take()
+                if taken is None:
                     lengths[name], going = feeds[name].drawn, True
                     break
-                yield place, _marked(row, name)
+                yield place, _marked(taken, name)
                 place += 1
         self._check_end(feeds, lengths)
 
@@ -210,11 +195,8 @@ class MixedShardedSource(NumberedSource):
     def _told(self, name: str, rows: int | None, most: int | None) -> int | None:
         """Return the length that the order is told; `most`: rows that the schedule takes of the source, ever."""
         if rows == 0 and self._stop != "all_exhausted":
-            raise ConfigError(
-                f"source {name!r} has no rows, so that stop_strategy={self._stop!r} has nothing to go on with; leave "
-                "it out, or use stop_strategy='all_exhausted'",
-                source=name,
-            )
+            why = f"has no rows, so that stop_strategy={self._stop!r} has nothing to go on with"
+            raise ConfigError(f"source {name!r} {why}; leave it out, or use 'all_exhausted'", source=name)
         if self._stop == "restart":
             return rows
         if self._stop == "first_exhausted" or most is None:
@@ -301,12 +283,8 @@ class _SourceFeed:
     def _require_rows(self, came: int, epoch: int) -> None:
         if not came:
             first = "" if epoch == 0 else f" in epoch {epoch}, though it had some before"
-            raise SourceError(
-                f"source {self._name!r} gives no rows{first}: it cannot be started again. Leave it out, let each "
-                "pass over it give its rows, or use stop_strategy='all_exhausted'",
-                source=self._name,
-                epoch=epoch,
-            )
+            why = f"source {self._name!r} gives no rows{first}: it cannot be started again; leave it out"
+            raise SourceError(why, source=self._name, epoch=epoch)
 
     def _ordered(self, epoch: int) -> list[str]:
         names = list(self._source.shard_names)
@@ -363,68 +341,41 @@ def block_mixture_interleave(
     Raises:
         ConfigError: an argument is not what is allowed.
     """
-    names = list(weights) if isinstance(weights, Mapping) and not isinstance(datasets, Mapping) else None
-    given = _named("datasets", "dataset", datasets, names)
+    names = list(weights) if isinstance(weights, Mapping) else None
+    given = _named("datasets", datasets, names)
     if weights is not None and not isinstance(weights, Mapping):
-        if not isinstance(weights, list | tuple):
-            raise ConfigError(
-                f"weights: got a {type(weights).__name__}, must be a mapping of name to weight, a list of weights, or "
-                "None for equal ones"
-            )
-        _check_count(len(weights), len(given))
+        if not isinstance(weights, list | tuple) or len(weights) != len(given):
+            raise expected("weights", weights, "a mapping of name to weight, or one for each dataset")
         weights = dict(zip(given, weights, strict=True))
     sources = {name: _source(name, dataset) for name, dataset in given.items()}
     return MixedShardedSource(sources, weights, block_size, seed, stop)
 
 
-def _named(what: str, one: str, given: object, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return a mapping as it is, and a list by `names`, else as source_0, source_1, ..."""
-    if isinstance(given, Mapping):
-        return dict(cast("Mapping[str, Any]", given))
-    if not isinstance(given, list | tuple):
-        raise ConfigError(
-            f"{what}: got a {type(given).__name__}, must be a mapping of name to {one}, or a list of {one}s"
-        )
-    listed = cast("Sequence[Any]", given)
-    names = [f"source_{place}" for place in range(len(listed))] if names is None else names
-    _check_count(len(names), len(listed))
-    return dict(zip(names, listed, strict=True))
-
-
-def _check_count(weights: int, datasets: int) -> None:
-    if weights != datasets:
-        raise ConfigError(
-            f"weights: got {weights} for {datasets} datasets, must be one each, in the order of the datasets",
-            expected=datasets,
-            got=weights,
-        )
+def _named(what: str, given: object, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return a mapping as it is, and a list by `names`, else as source_0, source_1, ...; at least one."""
+    if isinstance(given, list | tuple):
+        listed = cast("Sequence[Any]", given)
+        names = [f"source_{place}" for place in range(len(listed))] if names is None else names
+        if len(names) != len(listed):
+            raise ConfigError(f"weights: got {len(names)} for {len(listed)} {what}, must be one each")
+        given = dict(zip(names, listed, strict=True))
+    if (
+        not isinstance(given, Mapping)
+        or not given
+        or not all(isinstance(name, str) and name for name in given)
+    ):
+        raise expected(what, given, "a mapping of at least one name (text), or a list of at least one")
+    return dict(cast("Mapping[str, Any]", given))
 
 
 def _source(name: str, dataset: Any) -> ShardedDataSource:
     if isinstance(dataset, ShardedDataSource):
         return dataset
     try:
-        if isinstance(dataset, list | tuple):
-            return RowsShardedSource(cast("Sequence[Mapping[str, Any]]", dataset), name)
-        return wrap_hf_dataset(dataset, name)
+        rows = isinstance(dataset, list | tuple)
+        return RowsShardedSource(cast("Any", dataset), name) if rows else wrap_hf_dataset(dataset, name)
     except ConfigError as error:
         raise ConfigError(f"datasets, {name!r}: {error}", **error.details) from None
-
-
-def _checked_sources(sources: object) -> dict[str, ShardedDataSource]:
-    """Return sources by name; ConfigError if they are anything else."""
-    named = _named("sources", "source", sources)
-    if not named:
-        raise ConfigError("sources: got none, a mixture needs at least one")
-    for name, source in named.items():
-        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"sources: got the name {name!r}, must be text that is not empty")
-        if not isinstance(source, ShardedDataSource):
-            raise ConfigError(
-                f"sources: {name!r} is a {type(source).__name__}, must be a source of rows, such as "
-                "ParquetShardedSource; block_mixture_interleave also takes datasets and lists"
-            )
-    return named
 
 
 def _scheduler_of(
@@ -435,52 +386,36 @@ def _scheduler_of(
         raise ConfigError("got weights and a weight_scheduler, must be one of them: a scheduler has weights")
     if scheduler is not None:
         if not isinstance(scheduler, WeightScheduler):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"weight_scheduler: got a {type(scheduler).__name__}, must be a WeightScheduler"
-            )
+            raise expected("weight_scheduler", scheduler, "a WeightScheduler")
         check_weight_names("weight_scheduler", names, tuple(scheduler.names))
         return scheduler
-    if weights is None:
-        return constant(dict.fromkeys(names, 1 / len(names)))
+    weights = dict.fromkeys(names, 1 / len(names)) if weights is None else weights
     if not isinstance(weights, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"weights: got a {type(weights).__name__}, must be a mapping of name to weight")
+        raise expected("weights", weights, "a mapping of name to weight")
     check_weight_names("weights", names, tuple(weights))
     return constant({name: weights[name] for name in names})
 
 
 def check_weight_names(what: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
     """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
-    missing = [name for name in names if name not in keys]
-    unknown = [key for key in keys if key not in names]
-    if missing or unknown:
-        told = [f"no weight for {', '.join(map(repr, missing))}"] if missing else []
-        near = {key: nearest(key, names) for key in unknown}
-        told += [
-            f"{key!r} is no source{f' (did you mean {near[key]!r}?)' if near[key] else ''}" for key in unknown
-        ]
-        raise ConfigError(
-            f"{what}: {'; '.join(told)}; weights must be of just the sources: {', '.join(names)}",
-            missing=missing,
-            unknown=unknown,
-        )
+    told = [f"no weight for {name!r}" for name in names if name not in keys]
+    told += [f"{key!r} is no source{did_you_mean(key, names)}" for key in keys if key not in names]
+    if told:
+        raise ConfigError(f"{what}: must be of just the sources {', '.join(names)}, but {', '.join(told)}")
 
 
 def _never_exhausted(name: str, most: int) -> ConfigError:
     """Return the error for a source of which the schedule takes no more than `most` rows, and which has more."""
-    return ConfigError(
-        f"source {name!r} can never be exhausted: the schedule takes {most} rows of it before its weight stays 0, "
-        "and it has more. Give it a weight above 0 at the end of the schedule, leave it out, or use another "
-        "stop_strategy",
-        source=name,
-    )
+    why = f"can never be exhausted: the schedule takes {most} rows of it before its weight stays 0, and it has more"
+    how = "Give it a weight above 0 at the end of the schedule, or use another stop_strategy"
+    return ConfigError(f"source {name!r} {why}. {how}", source=name)
 
 
 def _marked(row: Row, name: str) -> Row:
     if SOURCE_FIELD in row:
-        raise BadRecordError(
-            f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, where a mixture writes the name of its "
-            f"source; rename it ({SOURCE_FIELD!r}: 'origin') or drop it with the source's rename_fields or drop_fields",
-            source=name,
-            field=SOURCE_FIELD,
+        why = (
+            "where a mixture writes the name of its source; rename it with rename_fields, or use drop_fields"
         )
+        told = f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, {why}"
+        raise BadRecordError(told, source=name, field=SOURCE_FIELD)
     return {**row, SOURCE_FIELD: name}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from tokenlake import config as configuration
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import section
+from tokenlake.rowwise.source import expected, section
 from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
 
@@ -99,7 +99,8 @@ class Pipeline:
         as they are.
 
         Raises:
-            RuntimeError: there are no tokens yet, or it comes too late, or twice.
+            RuntimeError: it comes too late, or twice.
+            BadRecordError: a row has no ``input_ids``: call :meth:`tokenize` first.
             ConfigError: as :meth:`PackStage.process`.
         """
         return self._apply(PackStage(config))
@@ -133,7 +134,7 @@ class Pipeline:
             ConfigError: it is no stage, or returns something else than sources by name.
         """
         if not isinstance(stage, BaseStage):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"stage: got a {type(stage).__name__}, must be a BaseStage, made by its class")
+            raise expected("stage", stage, "a BaseStage, made by its class")
         return self._apply(stage)
 
     def build(self) -> Iterator[Any]:
@@ -208,6 +209,4 @@ def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:
     if isinstance(made, Mapping) and made and all(isinstance(item, Iterable) for item in made.values()):
         return dict(made)
     got = f"a mapping of {len(made)}" if isinstance(made, Mapping) else f"a {type(made).__name__}"
-    raise ConfigError(
-        f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source, with at least one"
-    )
+    raise ConfigError(f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source")

@@ -11,14 +11,15 @@ from typing import Any, Final, Self, final
 
 import pyarrow as pa
 
-from tokenlake.config.sizes import MIB, parse_size
+from tokenlake.config.values import MIB, parse_size
 from tokenlake.errors import ConfigError
-from tokenlake.etl.produced_by import produced_by
-from tokenlake.rowwise.arrow_rows import RowsToArrow
+from tokenlake.etl.job import produced_by
+from tokenlake.rowwise.arrow_rows import LINES, RowsToArrow, lines_of
 from tokenlake.rowwise.directory import (
+    NEW,
+    FlatFile,
     FlatManifest,
     Origin,
-    Workplace,
     WriteStats,
     check_target,
     local_target,
@@ -26,15 +27,7 @@ from tokenlake.rowwise.directory import (
     write_manifest,
 )
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.shard_files import (
-    LINES,
-    FileFormat,
-    OpenFile,
-    ShardFiles,
-    check_naming,
-    edges_of,
-    lines_of,
-)
+from tokenlake.rowwise.shard_files import FileFormat, OpenFile, ShardFiles, check_naming, edges_of
 from tokenlake.rowwise.source import (
     Numbered,
     NumberedSource,
@@ -42,6 +35,7 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     ShardInfo,
     known_length,
+    whole_number,
 )
 
 DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
@@ -60,7 +54,7 @@ Rows = ShardedDataSource | Iterable[Row]
 
 @final
 class DatasetWriter:
-    """Writes one flat directory; :func:`create_writer` makes it.
+    """Writes one flat directory.
 
     Everything at once, or some rows at a time::
 
@@ -77,25 +71,47 @@ class DatasetWriter:
     def __init__(
         self,
         output_path: str | os.PathLike[str],
-        form: FileFormat,
+        format: str = "parquet",
+        max_shard_size: int | str | None = None,
+        num_shards: int | None = None,
+        compression: str | None = None,
+        overwrite: bool = False,
         *,
-        max_bytes: int | None,
-        num_shards: int | None,
-        overwrite: bool,
-        schema: pa.Schema | None,
-        naming: str,
-        origin: Callable[[], Origin],
+        schema: pa.Schema | None = None,
+        naming: str = DEFAULT_NAMING,
+        origin: Callable[[], Origin] = Origin,
     ) -> None:
-        check_naming(naming, [_SPLIT], form)
+        """Write nothing yet.
+
+        Args:
+            output_path: the directory; it is made when missing.
+            format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
+            max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None:
+                500 MB, or no limit where `num_shards` is given.
+            num_shards: exactly this many files, each with an equal share of the rows, in order. Only a file that would
+                be larger than a `max_shard_size` given beside it is split into several.
+            compression: ``none``, ``gzip``, ``lz4`` or ``zstd``; None: zstd in Parquet, else none. Arrow knows no gzip,
+                JSON Lines no lz4.
+            overwrite: replace the data files of a directory that is not empty; else it is an error.
+            schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
+            naming: names of files, without extension, of ``split``, ``index`` and ``count``.
+            origin: asked at the end what the manifest is to say of where the rows come from.
+
+        Raises:
+            ConfigError: an argument is not what is allowed, or the target is not empty.
+            NotAvailableError: `output_path` is a URL.
+        """
+        self._form = FileFormat.of(format, compression)
+        self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards), num_shards
+        check_naming(naming, [_SPLIT], self._form)
         self.target = local_target(output_path)
         check_target(self.target, overwrite=overwrite)
-        self._form, self._overwrite, self._naming, self._origin = form, overwrite, naming, origin
-        self._max_bytes, self._num_shards = max_bytes, num_shards
+        self._overwrite, self._naming, self._origin = overwrite, naming, origin
         self._converter = RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
-        self._lines = form.format == "jsonl" and schema is None
+        self._lines = format == "jsonl" and schema is None
         self._stack = ExitStack()
-        self._place: Workplace | None = None
+        self._place: Path | None = None
         self._files: ShardFiles | None = None
         self._spool: OpenFile | None = None  # rows, until their number is known
         self._edges: tuple[int, ...] | None = None
@@ -107,9 +123,7 @@ class DatasetWriter:
     def stats(self) -> WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
-            raise ConfigError(
-                "stats: nothing is written yet; they are there when the writer is closed without an error"
-            )
+            raise ConfigError("stats: nothing is written yet; they are there when the writer is closed")
         return self._stats
 
     def write(self, source: Rows) -> WriteStats:
@@ -130,13 +144,12 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was used already; create another one")
-        self._place = self._stack.enter_context(placed(self.target, overwrite=self._overwrite))
+        self._place = self._stack.enter_context(placed(self.target, overwrite=self._overwrite)) / NEW
         return self
 
     def add(self, row: Row) -> None:
         """Add one row; ConfigError outside of a ``with`` block."""
-        if self._place is None or self._stats is not None:
-            raise ConfigError("rows are added inside of `with create_writer(...) as writer:`")
+        self._in_place()
         self._waiting.append(row)
         self._waiting_size += _size(row)
         most = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
@@ -150,16 +163,16 @@ class DatasetWriter:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
-            self._discard()
             self._stack.__exit__(kind, error, trace)
             return
         with self._stack:
-            try:
-                manifest = self._finish()
-            except BaseException:
-                self._discard()
-                raise
+            manifest = self._finish(self._in_place())
         self._stats = WriteStats.of(manifest, self.target)
+
+    def _in_place(self) -> Path:
+        if self._place is None or self._stats is not None:
+            raise ConfigError("rows are added inside of `with create_writer(...) as writer:`")
+        return self._place
 
     def _flush(self) -> None:
         rows, self._waiting, self._waiting_size = self._waiting, [], 0
@@ -169,99 +182,57 @@ class DatasetWriter:
             self._shards(batch.schema).add(batch)
             return
         if self._spool is None:
-            self._spool = OpenFile(self._new / _SPOOL, FileFormat("arrow", "lz4"), batch.schema)
+            spool = OpenFile(self._in_place() / _SPOOL, FileFormat("arrow", "lz4"), batch.schema)
+            self._spool = self._stack.enter_context(spool)
         self._spool.write(batch)
-
-    @property
-    def _new(self) -> Path:
-        assert self._place is not None
-        return self._place.new
 
     def _shards(self, schema: pa.Schema) -> ShardFiles:
         if self._files is None:
             limits: Any = {"max_bytes": self._max_bytes, "edges": self._edges}
-            self._files = ShardFiles(self._new, _SPLIT, self._form, schema, **limits)
+            files = ShardFiles(self._in_place(), _SPLIT, self._form, schema, **limits)
+            self._files = self._stack.enter_context(files)
         return self._files
 
-    def _finish(self) -> FlatManifest:
+    def _finish(self, folder: Path) -> FlatManifest:
         if self._waiting:
             self._flush()
         if self._num_shards is not None and self._edges is None:
             self._edges = edges_of(self._rows, self._num_shards)
         if self._spool is not None:
-            self._pour(self._spool)
+            self._spool.close()
+            self._pour(folder / _SPOOL)
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
-        origin = self._origin()
-        manifest = FlatManifest(
-            kind=origin.kind,
-            format=self._form.format,
-            compression=self._form.compression,
-            columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
-            files=tuple(self._shards(LINES if self._lines else schema).finish(self._naming)),
-            made_of=dict(origin.made_of),
-            produced_by=produced_by(),
-        )
-        write_manifest(self._new, manifest)
-        return manifest
+        files = self._shards(LINES if self._lines else schema).finish(self._naming)
+        return put_manifest(folder, self._form, schema, files, self._origin())
 
-    def _pour(self, spool: OpenFile) -> None:
+    def _pour(self, spool: Path) -> None:
         """Move the rows that were put aside to the files."""
-        spool.close()
-        path, arrow = self._new / _SPOOL, pa.ipc
-        with pa.OSFile(str(path), "rb") as file, arrow.open_file(file) as batches:
+        arrow: Any = pa.ipc
+        with pa.OSFile(str(spool), "rb") as file, arrow.open_file(file) as batches:
             for number in range(batches.num_record_batches):
                 batch = batches.get_batch(number)
                 self._shards(batch.schema).add(batch)
-        path.unlink()
-
-    def _discard(self) -> None:
-        for open_one in (self._files, self._spool):
-            if open_one is not None:
-                open_one.discard()
+        spool.unlink()
 
 
-def create_writer(
-    output_path: str | os.PathLike[str],
-    format: str = "parquet",
-    max_shard_size: int | str | None = None,
-    num_shards: int | None = None,
-    compression: str | None = None,
-    overwrite: bool = False,
-    *,
-    schema: pa.Schema | None = None,
-    naming: str = DEFAULT_NAMING,
-    origin: Callable[[], Origin] = Origin,
-) -> DatasetWriter:
-    """Return a writer of a flat directory.
-
-    Args:
-        output_path: the directory; it is made when missing.
-        format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
-        max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None:
-            500 MB, or no limit where `num_shards` is given.
-        num_shards: exactly this many files, each with an equal share of the rows, in order. Only a file that would
-            be larger than a `max_shard_size` given beside it is split into several.
-        compression: ``none``, ``gzip``, ``lz4`` or ``zstd``; None: zstd in Parquet, else none. Arrow knows no gzip,
-            JSON Lines no lz4.
-        overwrite: replace the data files of a directory that is not empty; else it is an error.
-        schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
-        naming: names of files, without extension, of ``split``, ``index`` and ``count``.
-        origin: asked at the end what the manifest is to say of where the rows come from.
-
-    Raises:
-        ConfigError: an argument is not what is allowed, or the target is not empty.
-        NotAvailableError: `output_path` is a URL.
-    """
-    return DatasetWriter(
-        output_path,
-        FileFormat.of(format, compression),
-        max_bytes=shard_bytes(max_shard_size, num_shards),
-        num_shards=num_shards,
-        overwrite=overwrite,
-        schema=schema,
-        naming=naming,
-        origin=origin,
+def put_manifest(
+    folder: Path, form: FileFormat, schema: pa.Schema, files: Sequence[FlatFile], origin: Origin
+) -> FlatManifest:
+    """Write the manifest of files that lie in `folder`, and return it."""
+    manifest = FlatManifest(
+        kind=origin.kind,
+        format=form.format,
+        compression=form.compression,
+        columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
+        files=tuple(files),
+        made_of=dict(origin.made_of),
+        produced_by=dict(origin.produced_by) or produced_by(),
     )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+create_writer = DatasetWriter
 
 
 def save_dataset(
@@ -296,16 +267,14 @@ def save_iterator(
     compression: str | None = None,
     num_shards: int | None = None,
     overwrite: bool = False,
-    *,
-    schema: pa.Schema | None = None,
-    naming: str = DEFAULT_NAMING,
+    **options: Any,
 ) -> WriteStats:
     """As :func:`save_dataset`, for rows whose number is not known.
 
     With `num_shards` they are first written to a compressed file beside the target, to count them.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
-    return save_dataset(iterator, output_path, format, *limits, schema=schema, naming=naming)
+    return save_dataset(iterator, output_path, format, *limits, **options)
 
 
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
@@ -314,11 +283,8 @@ def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int
     Raises:
         ConfigError: one is no size or count.
     """
-    counts = not isinstance(num_shards, bool) and hasattr(num_shards, "__index__")
-    if num_shards is not None and not (counts and 1 <= num_shards <= MOST_SHARDS):
-        raise ConfigError(
-            f"num_shards: got {num_shards!r}, must be a whole number from 1 to {MOST_SHARDS}, or None"
-        )
+    if num_shards is not None:
+        whole_number("num_shards", num_shards, 1, MOST_SHARDS)
     if max_shard_size is None:
         return None if num_shards is not None else _SHARD_BYTES
     try:
@@ -339,8 +305,7 @@ class SavedShardedSource(NumberedSource):
         """Write nothing yet; `make` returns what writes the rows, in files of that format."""
         self._source, self._format, self._make = source, format, make
         self._lock = threading.Lock()
-        self._stats: WriteStats | None = None
-        self._files: ShardedDataSource | None = None
+        self._written: tuple[WriteStats, ShardedDataSource] | None = None
 
     def save(self) -> WriteStats:
         """Write the rows, unless this source has done so; a call that fails leaves the target as it was.
@@ -348,27 +313,24 @@ class SavedShardedSource(NumberedSource):
         Raises:
             as :func:`save_dataset`.
         """
+        return self._saved()[0]
+
+    def _saved(self) -> tuple[WriteStats, ShardedDataSource]:
         with self._lock:
-            if self._stats is None:
+            if self._written is None:
                 stats = self._make().write(self._source)
-                self._files = _READERS[self._format](stats.output_paths)
-                self._stats = stats
-            return self._stats
+                self._written = stats, _READERS[self._format](stats.output_paths)
+            return self._written
 
     @property
     def shard_names(self) -> Sequence[str]:
-        return self._read().shard_names
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return self._read().open_shard_numbered(shard_name, row)
+        return self._saved()[1].shard_names
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
-        return self._read().get_shard_info(shard_name)
+        return self._saved()[1].get_shard_info(shard_name)
 
-    def _read(self) -> ShardedDataSource:
-        self.save()
-        assert self._files is not None
-        return self._files
+    def _rows(self, index: int, row: int) -> Numbered:
+        return self._saved()[1].open_shard_numbered(self.shard_names[index], row)
 
     def __repr__(self) -> str:
         return f"SavedShardedSource({self._source!r}, {self._format!r})"

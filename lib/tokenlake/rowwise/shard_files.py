@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenlake.config.suggestion import did_you_mean
-from tokenlake.errors import BadRecordError, ConfigError, SourceError
+from tokenlake.errors import SourceError
+from tokenlake.rowwise.arrow_rows import is_list, text_of
 from tokenlake.rowwise.directory import FlatFile, file_mode
+from tokenlake.rowwise.source import expected, require_one_of
 from tokenlake.store.local_files import HashingFile
 
 _ARROW: Final[Any] = pa
@@ -25,21 +24,10 @@ _COMPUTE: Final[Any] = pc
 _PARQUET: Final[Any] = pq
 _GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
 _GZIP_LEVEL: Final = 6
-_JSON_OPTIONS: Final = (
-    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
-)
-
-LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
-"""Schema of batches that hold finished lines, ends of line included."""
-
 _COMPRESSIONS: Final = {
     "parquet": ("none", "gzip", "lz4", "zstd"),
     "arrow": ("none", "lz4", "zstd"),
-    "jsonl": ("none", "gzip", "zstd"),
-}
-_WHY: Final = {
-    ("arrow", "gzip"): "Arrow IPC knows lz4 and zstd alone",
-    ("jsonl", "lz4"): "readers of JSON Lines know gzip and zstd alone",
+    "jsonl": ("none", "gzip", "zstd"),  # that is what their readers know
 }
 _ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
 
@@ -59,16 +47,10 @@ class FileFormat:
         Raises:
             ConfigError: there is no such format or compression, or they do not go together.
         """
-        _check("format", format, tuple(_COMPRESSIONS))
         if compression is None:
             compression = "zstd" if format == "parquet" else "none"
-        _check("compression", compression, _COMPRESSIONS["parquet"])
-        if compression not in (fitting := _COMPRESSIONS[format]):
-            raise ConfigError(
-                f"compression: {compression!r} with format {format!r}: {_WHY[format, compression]}; "
-                f"use one of {', '.join(map(repr, fitting))}",
-                got=compression,
-            )
+        require_one_of("format", format, tuple(_COMPRESSIONS))
+        require_one_of(f"compression of format {format!r}", compression, _COMPRESSIONS[format])
         return cls(format, compression)
 
     @property
@@ -77,39 +59,24 @@ class FileFormat:
         return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
 
 
-def _check(what: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        near = did_you_mean(value, allowed) if isinstance(value, str) else ""
-        raise ConfigError(
-            f"{what}: got {value!r}, must be one of {', '.join(map(repr, allowed))}{near}", got=repr(value)
-        )
-
-
 def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
     """Raise ConfigError unless `naming` makes names, and no two the same."""
     names = {_shard_name(split, index, 2, form, naming) for split in splits for index in range(2)}
-    if len(names) < 2 * len(splits):
-        raise _bad_naming(
-            naming, "two files would get the same name; it must hold {index} (and {split}, with several)"
-        )
+    good = all(name[0] not in "._" and "/" not in name and "\x00" not in name for name in names)
+    if not good or len(names) < 2 * len(splits):
+        raise _bad_naming(naming, f"it makes {sorted(names)}, which are no different names of data files")
 
 
 def _shard_name(split: str, index: int, count: int, form: FileFormat, naming: str) -> str:
     """Return ``train-00000-of-00042.parquet``, or what `naming` makes of the split, the index and the count."""
     try:
-        stem = naming.format(split=split, index=index, count=count)
+        return naming.format(split=split, index=index, count=count) + form.extension
     except (KeyError, IndexError, ValueError) as error:
         raise _bad_naming(naming, f"{type(error).__name__}: {error}") from None
-    if not stem or stem.startswith((".", "_")) or "/" in stem or "\x00" in stem:
-        raise _bad_naming(naming, f"it makes {stem!r}, which is no name of a data file")
-    return stem + form.extension
 
 
-def _bad_naming(naming: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"naming: got {naming!r}: {why}. Expected something like '{{split}}-{{index:05d}}-of-{{count:05d}}'",
-        got=naming,
-    )
+def _bad_naming(naming: str, why: str) -> Exception:
+    return expected("naming", naming, f"a name like '{{split}}-{{index:05d}}-of-{{count:05d}}': {why}")
 
 
 def edges_of(rows: int, shards: int) -> tuple[int, ...]:
@@ -171,10 +138,13 @@ class ShardFiles:
             self._end()
         return [self._named(index, naming) for index in range(len(self._done))]
 
-    def discard(self) -> None:
-        """Close what is open; the files are for the caller to remove."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close what is open after an error; the files are for the caller to remove."""
         if self._open is not None:
-            self._open.discard()
+            self._open.__exit__()
 
     def _room(self) -> int:
         """Return how many rows the file may still take, having ended those that may take none."""
@@ -266,9 +236,14 @@ class OpenFile:
             path=self._path.name, split="", bytes=self._sink.bytes, sha256=self._sink.sha256, rows=self._rows
         )
 
-    def discard(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close what an error left open."""
         with suppress(Exception):  # the disk may be full; the file goes anyway
-            self._close()
+            if not self._sink.closed:
+                self._close()
         self._sink.close()
 
     def _listed(self, batch: pa.RecordBatch) -> int:
@@ -342,72 +317,6 @@ def _leaves(path: str, kind: Any) -> list[str]:
     return [path]
 
 
-def is_list(kind: Any) -> bool:
-    """Return whether values of an Arrow type are lists, whatever their layout."""
-    types = _ARROW.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
 def _is_ids(field: Any) -> bool:
     """Whether a column holds lists of int32: ids, labels, masks."""
     return is_list(field.type) and field.type.value_type == pa.int32()
-
-
-def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
-    """Return rows (dicts), the first of them number `first`, as a batch of :data:`LINES`.
-
-    Raises:
-        BadRecordError: JSON has no such value; it would read back as another one.
-    """
-    lines = [_line(row, first + place) for place, row in enumerate(rows)]
-    return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
-
-
-def text_of(batch: pa.RecordBatch) -> bytes:
-    """Return the lines of a batch, of :data:`LINES` or of columns."""
-    if batch.schema.equals(LINES, check_metadata=True):
-        lines: Any = batch.column(0)
-        return b"".join(lines.to_pylist())
-    return b"".join(_line(row, place) for place, row in enumerate(_rows(batch)))
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows; lists of integers stay arrays, so that there is no Python object for each number."""
-    names: Sequence[str] = batch.schema.names
-    columns = [_values(column) for column in batch.columns]
-    for values in zip(*columns, strict=True) if columns else ((),) * len(batch):
-        yield dict(zip(names, values, strict=True))
-
-
-def _values(column: Any) -> Iterable[Any]:
-    kind = column.type
-    integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
-    if integers and not column.null_count and not column.flatten().null_count:
-        return (value.values.to_numpy() for value in column)
-    return column.to_pylist()
-
-
-def _line(row: Any, number: int) -> bytes:
-    if not isinstance(row, dict):
-        raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
-    try:
-        line = orjson.dumps(row, option=_JSON_OPTIONS)
-    except TypeError as error:
-        raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
-    # orjson writes null for what JSON has no number for.
-    odd = (str(name) for name, value in row.items() if _has_nan(value)) if b"null" in line else iter(())
-    if (field := next(odd, None)) is not None:
-        raise BadRecordError(
-            f"row {number}, field {field!r}: NaN and infinities are no JSON", row=number, field=field
-        )
-    return line
-
-
-def _has_nan(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_nan, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_nan, value))
-    if hasattr(value, "dtype"):
-        return value.dtype.kind == "f" and not bool((value - value == 0).all())
-    return isinstance(value, float) and not math.isfinite(value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
 
-from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat.renderer import ChatTemplateTransform
+from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
 
@@ -24,6 +25,7 @@ Transform = Callable[[Row], Row | None]
 """A function of a row; None leaves the row out."""
 
 Model = TypeVar("Model", bound="BaseModel")
+_SHOWN = 12  # fields of a row that a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +106,12 @@ class ShardedDataSource(ABC):
                 if `row` is beyond the end (the number of rows itself is not: nothing comes).
             SourceError: as :meth:`open_shard`.
         """
-        check_row(row)
+        whole_number("row", row, 0)
         return rows_from(row, self.open_shard(shard_name), shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
         """Return the rows of a shard from number `row` on; raises as :meth:`open_shard_numbered`."""
-        return without_numbers(self.open_shard_numbered(shard_name, row))
+        return (row for _, row in self.open_shard_numbered(shard_name, row))
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Return what is known of a shard without reading it; ConfigError if there is no such shard."""
@@ -131,9 +133,9 @@ class ShardedDataSource(ABC):
         names = self.shard_names
         indices = range(len(names)) if shard_indices is None else shard_indices
         for index in indices:
-            _check_place("shard_indices", index, len(names) - 1)
-        _check_place("start_shard", start_shard, len(indices))
-        check_row(start_row)
+            whole_number("shard_indices", index, 0, len(names) - 1)
+        whole_number("start_shard", start_shard, 0, len(indices))
+        whole_number("start_row", start_row, 0)
         return self._rows_of([names[index] for index in indices][start_shard:], start_row)
 
     def _rows_of(self, names: list[str], row: int) -> Iterator[Row]:
@@ -199,10 +201,36 @@ class ShardedDataSource(ABC):
 
 
 class NumberedSource(ShardedDataSource):
-    """A source that defines :meth:`open_shard_numbered`, of which everything else follows."""
+    """The base of all sources of the library: one defines where rows begin, and everything else follows of it.
+
+    A class defines `shard_names`, :meth:`_rows` and, where a shard's rows are known without reading, :meth:`_count`.
+    """
+
+    @abstractmethod
+    def _rows(self, index: int, row: int) -> Numbered:
+        """Return (number, row) for the rows of the shard at `index` from number `row` on."""
+
+    def _count(self, index: int) -> int | None:
+        """Return how many rows the shard at `index` has, None where only reading would tell."""
+        return None
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.shard_names)}
+
+    def _index(self, name: str) -> int:
+        place = self._places.get(name)
+        return index_of(name, self.shard_names) if place is None else place
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
-        return without_numbers(self.open_shard_numbered(shard_name))
+        return self.open_shard_at_row(shard_name, 0)
+
+    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
+        return self._rows(self._index(shard_name), whole_number("row", row, 0))
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        index = self._index(shard_name)
+        return ShardInfo(name=shard_name, index=index, rows=self._count(index))
 
 
 class DerivedSource(NumberedSource):
@@ -252,9 +280,8 @@ class TransformedShardedSource(DerivedSource):
             what: what messages call the transform.
         """
         if not isinstance(transform, ExpandTransform) and not callable(transform):  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigError(f"transform: got {transform!r}, must be a function of a row")
-        if on_bad_record not in ("fail", "quarantine"):
-            raise ConfigError(f"on_bad_record: got {on_bad_record!r}, must be 'fail' or 'quarantine'")
+            raise expected("transform", transform, "a function of a row")
+        require_one_of("on_bad_record", on_bad_record, ("fail", "quarantine"))
         self._source, self._transform = source, transform
         self._drops, self._fails, self._what = drops, on_bad_record == "fail", what
 
@@ -264,10 +291,13 @@ class TransformedShardedSource(DerivedSource):
 
     @property
     def every_row(self) -> bool:
-        return self._source.every_row and not self._drops and self._fails and not _expands(self._transform)
+        steps = self._transform.steps if isinstance(self._transform, ChainedTransform) else (self._transform,)
+        expands = any(isinstance(step, ExpandTransform) for step in steps)
+        return self._source.every_row and not self._drops and self._fails and not expands
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return self.apply(shard_name, self._source.open_shard_numbered(shard_name, row))
+    def _rows(self, index: int, row: int) -> Numbered:
+        shard = self.shard_names[index]
+        return self.apply(shard, self._source.open_shard_numbered(shard, row))
 
     def apply(self, shard: str, rows: Numbered) -> Numbered:
         """Yield (number, row) for all that the transform makes of `rows`.
@@ -299,21 +329,8 @@ class TransformedShardedSource(DerivedSource):
 
     def _refused(self, shard: str, number: int, result: object) -> ConfigError:
         hint = " or None, which leaves the row out" if self._drops else "; `filter` leaves rows out"
-        return ConfigError(
-            f"shard {shard!r}, row {number}: {self._what} returned {type(result).__name__}, must be a dict{hint}",
-            shard=shard,
-            row=number,
-        )
-
-
-def _expands(transform: Any) -> bool:
-    steps = transform.steps if isinstance(transform, ChainedTransform) else (transform,)
-    return any(isinstance(step, ExpandTransform) for step in steps)
-
-
-def without_numbers(rows: Numbered) -> Iterator[Row]:
-    """Return the rows alone."""
-    return (row for _, row in rows)
+        why = f"{self._what} returned {type(result).__name__}, must be a dict{hint}"
+        return ConfigError(f"shard {shard!r}, row {number}: {why}", shard=shard, row=number)
 
 
 def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
@@ -336,28 +353,33 @@ def known_length(rows: Any) -> int | None:
 
 def index_of(name: str, names: Sequence[str]) -> int:
     """Return the place of a shard among all; ConfigError if there is no such shard."""
-    try:
+    if name in names:
         return names.index(name)
-    except ValueError:
-        pass
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    raise ConfigError(
-        f"no shard is named {name!r}{did_you_mean(name, names)}. There are {len(names)}: {shown or 'none'}.",
-        got=name,
-    )
+    near = did_you_mean(name, names)
+    raise ConfigError(f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name)
 
 
-def check_row(row: int) -> None:
-    """Raise ConfigError unless `row` is a whole number from 0 on."""
-    whole_number("row", row, 0)
-
-
-def whole_number(what: str, value: Any, least: int | None = None) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number, and one from `least` on."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or (least is not None and value < least):
-        most = "" if least is None else f" from {least} on"
-        raise ConfigError(f"{what}: got {value!r}, must be a whole number{most}", got=repr(value))
+def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`."""
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or (least is not None and value < least) or (most is not None and value > most):
+        allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
+        raise expected(what, value, f"a whole number{allowed}")
     return value.__index__()
+
+
+def expected(what: str, got: object, must: str) -> ConfigError:
+    """Return the error for an argument that is not what it must be; a value of some size is told by its type."""
+    plain = got is None or isinstance(got, str | int | float)
+    shown = f"{got!r:.80}" if plain else f"a {type(got).__name__}"
+    return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
+
+
+def require_one_of(what: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ConfigError, with the nearest one, unless an argument is one of `allowed`."""
+    if value not in allowed:
+        raise expected(what, value, f"one of {', '.join(map(repr, allowed))}{did_you_mean(value, allowed)}")
 
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:
@@ -373,15 +395,13 @@ def beyond(name: str, row: int, rows: int) -> ConfigError:
 
 def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError:
     """Return the error for a row that cannot be used."""
-    return BadRecordError(
-        f"shard {shard!r}, row {number}: {why}", **{**details, "shard": shard, "row": number}
-    )
+    place = {"shard": shard, "row": number}
+    return BadRecordError(f"shard {shard!r}, row {number}: {why}", **{**details, **place})
 
 
-def _check_place(what: str, value: int, largest: int) -> None:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= value <= largest:
-        allowed = f"must be from 0 to {largest}" if largest >= 0 else "there are no shards"
-        raise ConfigError(f"{what}: got {value!r}, {allowed}", got=repr(value))
+def fields_in(row: Row) -> str:
+    """Return the names of a row's fields, as messages give them."""
+    return ", ".join(map(repr, list(row)[:_SHOWN])) or "no fields"
 
 
 def _unknown_length(source: ShardedDataSource, why: str) -> TypeError:
@@ -396,16 +416,12 @@ def section(kind: type[Model], given: object, what: str = "") -> Model:
     """
     if isinstance(given, kind):
         return given
-    prefix = f"{what}: " if what else ""
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{prefix}got a {type(given).__name__}, must be a {kind.__name__} or a mapping of its keys"
-        )
+        got = type(given).__name__
+        raise ConfigError(f"{what}: got a {got}, must be a {kind.__name__} or a mapping of its keys")
     try:
         return kind.model_validate(dict(cast("Mapping[str, Any]", given)))
     except ValueError as error:  # pydantic's, whose messages are in our words
         found: list[dict[str, Any]] = cast("Any", error).errors(include_url=False)
-        lines = [(".".join(map(str, line["loc"])), line["msg"]) for line in found]
-        raise ConfigError(
-            prefix + "; ".join(f"{place}: {told}" if place else told for place, told in lines)
-        ) from None
+        lines = [": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in found]
+        raise ConfigError((f"{what}: " if what else "") + "; ".join(lines)) from None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tokenlake.config.contradictions import raise_problems
-from tokenlake.config.refusals import refused
+from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.rowwise.source import ShardedDataSource
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
     from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import TokenizerConfig
     from tokenlake.rowwise.save import SavedShardedSource
     from tokenlake.tokenizers.manager import LoadedTokenizer
 
@@ -34,15 +31,6 @@ _CHECKED_FIRST: Final = ("datasets", "source", "cache", "observability", "ray")
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ChosenTokenizer:
-    """The tokenizer of a source, and how it is used."""
-
-    loaded: LoadedTokenizer
-    options: TokenizerConfig
-
-
-@final
 class PipelineContext:
     """What the stages of one pipeline know of it and of each other.
 
@@ -58,7 +46,7 @@ class PipelineContext:
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
         self.opened: dict[str, ShardedDataSource] = {}
-        self.tokenizers: dict[str, ChosenTokenizer] = {}
+        self.tokenizers: dict[str, LoadedTokenizer] = {}
         self.packed = False
         self.saved: list[SavedShardedSource] = []
         self.stepped: Callable[[int], None] | None = None
@@ -133,29 +121,17 @@ def check_order(stage: str, applied: Sequence[str]) -> None:
         raise RuntimeError(f"{stage}() has already been called")
     before = next((name for name in _AFTER.get(stage, ("load",)) if name in applied), None)
     if before is not None:
-        raise RuntimeError(
-            f"{stage}() cannot come after {before}(); stages go {', '.join(STAGES)}, and save also earlier"
-        )
-    # A stage of the user's own may make tokens, too.
-    if stage == "pack" and "tokenize" not in applied and all(name in STAGES for name in applied):
-        raise RuntimeError(
-            "Call tokenize() before pack(): packing needs tokens. (Rows that hold input_ids already are packed by "
-            "PackedShardedSource.)"
-        )
+        order = f"stages go {', '.join(STAGES)}, and save also earlier"
+        raise RuntimeError(f"{stage}() cannot come after {before}(); {order}")
 
 
-def check_pipeline(config: PipelineConfig) -> None:
-    """Check a whole configuration, before anything is read.
+def check_config(config: PipelineConfig, stage: str) -> None:
+    """Check a configuration, and what a pipeline refuses in the section of a stage; first in those without one.
 
     Raises:
         ConfigError: it contradicts itself; the message lists everything.
         NotAvailableError: an option that a pipeline does not act on is set.
     """
     raise_problems(ConfigError, config.validate())
-    raise_problems(NotAvailableError, refused(config, "rows", _CHECKED_FIRST))
-
-
-def check_stage(config: PipelineConfig, section: str) -> None:
-    """Check the section of a stage that was called; raises as :func:`check_pipeline`."""
-    raise_problems(ConfigError, config.validate())
-    raise_problems(NotAvailableError, refused(config, "rows", (section,)))
+    sections = _CHECKED_FIRST if stage == "source" else (stage,)
+    raise_problems(NotAvailableError, refused(config, "rows", sections))

@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from itertools import permutations, product
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from tokenlake.config.contradictions import output_problems, raise_problems, truncation_problems
+from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.rowwise.cache import cached
-from tokenlake.rowwise.combine import LimitedShardedSource, TokenLimitedSource
-from tokenlake.rowwise.directory import Origin
+from tokenlake.rowwise.combine import LimitedShardedSource, PackedShardedSource, TokenLimitedSource
+from tokenlake.rowwise.directory import Origin, require_apart
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.packed import PackedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
 from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.rowwise.stage import (
-    BaseStage,
-    ChosenTokenizer,
-    PipelineContext,
-    check_pipeline,
-    check_stage,
-)
+from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
 from tokenlake.rowwise.tokenized import (
     RowTokens,
-    TokenColumns,
     TokenizedShardedSource,
     texts_of,
 )
 from tokenlake.tokenizers.fingerprint import describe
-from tokenlake.tokenizers.manager import TokenizerManager
+from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig
@@ -45,20 +39,6 @@ if TYPE_CHECKING:
 
 Sources = Mapping[str, ShardedDataSource]
 """Name of a dataset, or of what a stage made of several, to its rows."""
-
-_OF_OTHER_STAGES: Final[dict[str, Any]] = {
-    "additional_fields": None,
-    "cache_enabled": True,
-    "cache_path": None,
-    "chat": None,
-    "long_documents": None,
-    "num_shards": None,
-    "prompt": None,
-    "save_format": None,
-    "save_path": None,
-    "tokenizer_kwargs": None,
-}
-"""Fields of a dataset that say nothing of its rows as they are read."""
 
 _MIXED: Final = "mixed"
 _DEFAULT_OUTPUT: Final = "./output"
@@ -80,12 +60,28 @@ class _OwnStage(BaseStage):
     def name(self) -> str:
         return type(self).__name__.removesuffix("Stage").lower()
 
+    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]:
+        """Return what the stage makes of the sources; where ``enabled: false`` is written out, they stay as they are.
+
+        Raises:
+            ConfigError: the configuration contradicts itself, also as each class says.
+            NotAvailableError: an option that a pipeline does not act on is set.
+        """
+        section = getattr(context.config, self.name)
+        if "enabled" in section.model_fields_set and not section.enabled:
+            return dict(data)
+        check_config(context.config, self.name)
+        return self._made(data, context)
+
+    @abstractmethod
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Mapping[str, Any]: ...
+
 
 @final
 class SourceStage(_OwnStage):
     """Opens every dataset: files are listed, rows are not read."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the rows of every dataset of the configuration, in its order.
 
         Raises:
@@ -93,13 +89,7 @@ class SourceStage(_OwnStage):
             SourceNotFoundError: an entry of `data_files` matches nothing.
         """
         config = context.config
-        check_pipeline(config)
-        context.opened = {
-            dataset.name or "": open_dataset(
-                dataset.model_copy(update=_OF_OTHER_STAGES), config.source, streaming=config.streaming
-            )
-            for dataset in config.datasets
-        }
+        context.opened = {dataset.name or "": open_dataset(config, dataset) for dataset in config.datasets}
         return context.opened
 
 
@@ -107,7 +97,7 @@ class SourceStage(_OwnStage):
 class TokenizeStage(_OwnStage):
     """Wraps every source in a :class:`TokenizedShardedSource`: tokenizers are loaded, rows are not read."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources as rows of tokens, each with its own tokenizer.
 
         Where one of the datasets has conversations or prompts, of which a part bears loss, all rows have a
@@ -115,16 +105,15 @@ class TokenizeStage(_OwnStage):
 
         Raises:
             ConfigError: a source has no tokenizer, or options contradict each other.
-            NotAvailableError: an option that a pipeline does not act on is set.
             SourceNotFoundError, TokenizerError: a tokenizer cannot be loaded.
         """
         config = context.config
-        check_stage(config, "tokenize")
         raise_problems(ConfigError, truncation_problems(config))
         manager = TokenizerManager()
         for name in data:
             options = _chosen_tokenizer(config, context.dataset(name), name)
-            context.tokenizers[name] = ChosenTokenizer(manager.get_tokenizer(options.name_or_path), options)
+            files = manager.get_tokenizer(options.name_or_path).files
+            context.tokenizers[name] = LoadedTokenizer(files, options)
         texts = [texts_of(context.config_with_packing(False), context.dataset(name), name) for name in data]
         masked = any(source.texts.masked for source in texts)
         return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
@@ -135,10 +124,8 @@ def _chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, nam
     own = None if dataset is None else dataset.tokenizer
     choice = own or config.tokenize.default_tokenizer or config.default_tokenizer
     if choice is None:
-        raise ConfigError(
-            f"datasets.{name}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is set; "
-            "write a Hub id, a directory or a tokenizer.json file"
-        )
+        why = "missing, and neither tokenize.default_tokenizer nor default_tokenizer is set"
+        raise ConfigError(f"datasets.{name}.tokenizer: {why}; write a Hub id or a path")
     options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
     return options.model_copy(update={"max_length": options.max_length or config.tokenize.max_length})
 
@@ -147,54 +134,41 @@ def _tokens(
     source: ShardedDataSource, name: str, context: PipelineContext, *, masked: bool
 ) -> ShardedDataSource:
     dataset, stage = context.dataset(name), context.config.tokenize
+    chosen, eos = context.tokenizers[name], context.config.pack.eos_token_id
     kept = None if dataset is None else dataset.additional_fields
-    made: dict[bool, RowTokens] = {}
+    ends = chosen.files.eos_id if eos is None else eos
 
-    def decide() -> RowTokens:
-        packing = context.packing  # only when rows are drawn is it known whether packing follows
-        if packing not in made:
-            made[packing] = _row_tokens(name, context, kept, masked=masked, packing=packing)
-        return made[packing]
+    @cache
+    def tokens(packing: bool) -> RowTokens:
+        return RowTokens(
+            source=texts_of(context.config_with_packing(packing), context.dataset(name), name),
+            tokenizer=chosen,
+            keep=kept,
+            remove=stage.remove_columns,
+            loss=True if masked else None,
+            batch_size=stage.batch_size,
+            workers=stage.num_workers,
+            eos_id=ends,
+            packing=packing,
+        )
 
-    batch = stage.batch_size if context.tokenizers[name].options.padding == "longest" else None
+    batch = stage.batch_size if chosen.config.padding == "longest" else None
     wanted = {"masked": masked, "kept": kept, "removed": stage.remove_columns, "batch_size": batch}
-    return cached(TokenizedShardedSource.deciding(source, decide), source, name, context, wanted)
-
-
-def _row_tokens(
-    name: str, context: PipelineContext, kept: tuple[str, ...] | None, *, masked: bool, packing: bool
-) -> RowTokens:
-    stage, eos = context.config.tokenize, context.config.pack.eos_token_id
-    chosen = context.tokenizers[name]
-    columns = TokenColumns(
-        keep=kept,
-        remove=stage.remove_columns,
-        loss=True if masked else None,
-        batch_size=stage.batch_size,
-        workers=stage.num_workers,
-    )
-    return RowTokens(
-        texts_of(context.config_with_packing(packing), context.dataset(name), name),
-        chosen.loaded,
-        chosen.options,
-        columns,
-        eos_id=chosen.loaded.files.eos_id if eos is None else eos,
-        packing=packing,
-    )
+    # Only when rows are drawn is it known whether packing follows.
+    made = TokenizedShardedSource.deciding(source, lambda: tokens(context.packing))
+    return cached(made, source, name, context, wanted)
 
 
 @final
 class MixStage(_OwnStage):
     """Makes one :class:`MixedShardedSource` of all sources."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return ``{"mixed": mixture}``; a single source stays as it is where the section says nothing but defaults.
 
         Raises:
             ConfigError: weights are of other names than the sources, or sources have different tokenizers.
-            NotAvailableError: an option that a pipeline does not act on is set.
         """
-        check_stage(context.config, "mix")
         mix = context.config.mix
         if len(data) == 1 and not context.config.mixes:
             return data
@@ -232,13 +206,10 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
         return
     first, *others = chosen
     for other in others:
-        if chosen[first].loaded.files.json_bytes != chosen[other].loaded.files.json_bytes:
-            raise ConfigError(
-                f"mix: {other!r} is tokenized by {chosen[other].options.name_or_path!r} and {first!r} by "
-                f"{chosen[first].options.name_or_path!r}, which is another tokenizer; in one stream an id must mean "
-                "one thing. Use one tokenizer for all, or do not mix them",
-                source=other,
-            )
+        if chosen[first].files.json_bytes != chosen[other].files.json_bytes:
+            names = [chosen[name].config.name_or_path for name in (first, other)]
+            why = f"{first!r} and {other!r} are tokenized by two tokenizers, {names[0]!r} and {names[1]!r}"
+            raise ConfigError(f"mix: {why}; in one stream an id must mean one thing. Use one tokenizer")
     context.tokenizers[_MIXED] = chosen[first]
 
 
@@ -246,20 +217,16 @@ def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
 class PackStage(_OwnStage):
     """Wraps every source in a :class:`PackedShardedSource`."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
-        """Return the sources packed, each by itself; where ``enabled: false`` is written out, as they are.
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+        """Return the sources packed, each by itself.
 
         Raises:
             ConfigError: no EOS is known, or a dataset pads its documents or keeps fields beside them.
         """
         pack = context.config.pack
-        if "enabled" in pack.model_fields_set and not pack.enabled:
-            return dict(data)
-        check_stage(context.config, "pack")
         _require_packable(context)
-        loaded = {name: chosen.loaded for name, chosen in context.tokenizers.items()}
         made = {
-            name: PackedShardedSource(source, pack, tokenizer=loaded.get(name), seed=context.seed)
+            name: PackedShardedSource(source, pack, tokenizer=context.tokenizers.get(name), seed=context.seed)
             for name, source in data.items()
         }
         context.packed = True
@@ -272,7 +239,7 @@ def _require_packable(context: PipelineContext) -> None:
         line
         for dataset in config.datasets
         if dataset.name in context.tokenizers
-        for line in output_problems(config, dataset, context.tokenizers[dataset.name].options)
+        for line in output_problems(config, dataset, context.tokenizers[dataset.name].config)
     ]
     raise_problems(ConfigError, problems + truncation_problems(config))
 
@@ -281,29 +248,23 @@ def _require_packable(context: PipelineContext) -> None:
 class SaveStage(_OwnStage):
     """Wraps every source in a :class:`SavedShardedSource`."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources, each to be written to a directory of its own and read back from there.
 
         A dataset's directory is its `save_path`; else `output_dir` where there is one source, and ``output_dir/name``
-        where there are several. Where ``enabled: false`` is written out, the sources stay as they are.
+        where there are several.
 
         Raises:
             ConfigError: a target may not be written, two are the same, one holds an input, or a source is endless.
-            NotAvailableError: an option that a pipeline does not act on is set.
         """
         config = context.config
-        if "enabled" in config.save.model_fields_set and not config.save.enabled:
-            return dict(data)
-        check_stage(config, "save")
         _require_own(data, context)
         targets: dict[str, Path] = {}
         made: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
             if source.endless:
-                raise ConfigError(
-                    f"save: {name!r} never ends, because mix.stop_strategy 'restart' starts exhausted sources again; "
-                    "set mix.total_rows, mix.total_tokens, or another stop_strategy"
-                )
+                why = "never ends, because mix.stop_strategy 'restart' starts exhausted sources again"
+                raise ConfigError(f"save: {name!r} {why}; set mix.total_rows, or another stop_strategy")
             made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
         _require_apart(targets, config)
         context.saved += made.values()
@@ -315,10 +276,8 @@ def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
     for dataset in context.config.datasets:
         own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
         if own and dataset.name not in data:
-            raise ConfigError(
-                f"datasets.{dataset.name}.{own[0]}: set, but what is saved is {', '.join(map(repr, data))}; save the "
-                "datasets before they are mixed, or leave it out"
-            )
+            why = f"set, but what is saved is {', '.join(map(repr, data))}"
+            raise ConfigError(f"datasets.{dataset.name}.{own[0]}: {why}; save datasets before they are mixed")
 
 
 def _saved(
@@ -346,46 +305,33 @@ def _saved(
 
 def _require_apart(targets: Mapping[str, Path], config: PipelineConfig) -> None:
     """Raise ConfigError if one target lies in another, or holds an input."""
-    seen: dict[Path, str] = {}
-    for name, target in targets.items():
-        for path, other in seen.items():
-            if path == target or path in target.parents or target in path.parents:
-                raise ConfigError(
-                    f"save: {name!r} would be written to {target} and {other!r} to {path}, one in the other; give "
-                    "each dataset a save_path of its own"
-                )
-        seen[target] = name
-        for dataset in config.datasets:
-            files = dataset.data_files
-            for entry in (files,) if isinstance(files, str) else files or ():
-                if "://" not in entry and Path(entry).expanduser().absolute().is_relative_to(target):
-                    raise ConfigError(
-                        f"save: {target} holds the input {entry!r} of {dataset.name!r}, which it would replace; give "
-                        "a directory of its own"
-                    )
+    for (name, target), (other, path) in permutations(targets.items(), 2):
+        if target.is_relative_to(path):
+            why = f"{name!r} would be written to {target} and {other!r} to {path}, one in the other"
+            raise ConfigError(f"save: {why}; give each dataset a save_path of its own")
+    for target, dataset in product(targets.values(), config.datasets):
+        files = dataset.data_files or ()
+        require_apart("save", target, (files,) if isinstance(files, str) else files)
 
 
-def _origin(name: str, context: PipelineContext) -> partial[Origin]:
+def _origin(name: str, context: PipelineContext) -> Callable[[], Origin]:
     """Return what says of where a source's rows come from, as the stages before have decided it."""
-    names = [name] if name in context.opened else list(context.opened)
+    config, names = context.config, [name] if name in context.opened else list(context.opened)
     tokenizers = {each: context.tokenizers[each] for each in names if each in context.tokenizers}
     kind = "packed" if context.packed else "tokens" if tokenizers else "rows"
-    sources = {each: context.opened[each] for each in names}
-    return partial(_told_origin, kind, context.config, sources, tokenizers)
 
+    def origin() -> Origin:
+        # As it was written, but for places and what decides no row.
+        decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
+        decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in names]
+        made_of = {
+            "config": decided,
+            "tokenizer": {name: describe(loaded.files) for name, loaded in tokenizers.items()},
+            "inputs": [entry for each in names for entry in _inputs(each, context.opened[each])],
+        }
+        return Origin(kind, made_of)
 
-def _told_origin(
-    kind: str, config: PipelineConfig, sources: Sources, tokenizers: Mapping[str, ChosenTokenizer]
-) -> Origin:
-    # As it was written, but for places and what decides no row.
-    decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
-    decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in sources]
-    made_of = {
-        "config": decided,
-        "tokenizer": {name: describe(chosen.loaded.files) for name, chosen in tokenizers.items()},
-        "inputs": [entry for name, source in sources.items() for entry in _inputs(name, source)],
-    }
-    return Origin(kind, made_of)
+    return origin
 
 
 def _inputs(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
@@ -402,7 +348,7 @@ def _inputs(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
 class LoadStage(_OwnStage):
     """Puts an :class:`AsyncDataLoader` before every source."""
 
-    def process(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
+    def _made(self, data: Mapping[str, Any], context: PipelineContext) -> dict[str, AsyncDataLoader]:
         """Return a loader of each source.
 
         Rows of different lengths, which there are where nothing is packed or padded, are filled up with the padding
@@ -412,31 +358,16 @@ class LoadStage(_OwnStage):
 
         Raises:
             ConfigError: rows are packed after they are mixed, and `mix.step_rows` is not set.
-            NotAvailableError: an option that a pipeline does not act on is set.
             MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
-        check_stage(context.config, "load")
         load = context.config.load
         if context.stepped is not None:
             if context.packed:
-                raise ConfigError(
-                    "mix.step_rows: missing. Documents are packed after they are mixed, so that a training step takes "
-                    "no fixed number of them; say how many a step of mix.weight_schedule has, as step_rows: 256"
-                )
+                why = "Documents are packed after they are mixed, so that a training step takes no fixed number of them"
+                raise ConfigError(f"mix.step_rows: missing. {why}; say how many it takes, as step_rows: 256")
             context.stepped(load.batch_size)
         return {
-            name: AsyncDataLoader(
-                source,
-                batch_size=load.batch_size,
-                prefetch_enabled=load.prefetch_enabled,
-                prefetch_workers=load.prefetch_workers,
-                prefetch_buffer_size=load.prefetch_buffer_size,
-                shuffle_buffer_size=load.shuffle_buffer_size,
-                drop_last=load.drop_last,
-                seed=context.seed,
-                prefetch_to_device=load.prefetch_to_device,
-                **_padding(name, context),
-            )
+            name: AsyncDataLoader(source, seed=context.seed, **load.model_dump(), **_padding(name, context))
             for name, source in data.items()
         }
 
@@ -445,8 +376,8 @@ def _padding(name: str, context: PipelineContext) -> dict[str, Any]:
     chosen = context.tokenizers.get(name)
     if context.packed or chosen is None:
         return {}
-    files = chosen.loaded.files
+    files = chosen.files
     return {
         "pad_token_id": files.eos_id if files.pad_id is None else files.pad_id,
-        "padding_side": "left" if chosen.loaded.pads_left(chosen.options) else "right",
+        "padding_side": "left" if chosen.pads_left(chosen.config) else "right",
     }

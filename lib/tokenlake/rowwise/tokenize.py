@@ -13,25 +13,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
-from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.produced_by import produced_by
 from tokenlake.etl.runner import build_dataset
-from tokenlake.reading.shard_file import ShardFile
+from tokenlake.ragged import cells, offsets_of
+from tokenlake.reading.shard_file import ShardBytes
+from tokenlake.rowwise.arrow_rows import is_list
 from tokenlake.rowwise.directory import (
     FOLDER,
+    NEW,
+    STORE,
     FlatFile,
-    FlatManifest,
+    Origin,
     WriteStats,
     local_target,
     placed,
-    write_manifest,
+    require_apart,
 )
 from tokenlake.rowwise.files import DataFiles
-from tokenlake.rowwise.save import DEFAULT_NAMING, save_dataset, shard_bytes
+from tokenlake.rowwise.save import DEFAULT_NAMING, put_manifest, save_dataset, shard_bytes
 from tokenlake.rowwise.shard_files import FileFormat, ShardFiles, check_naming, edges_of
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.source import Row, ShardedDataSource, expected
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
 from tokenlake.schema import packed_schema, tokens_schema
 from tokenlake.store.address import open_store
@@ -46,6 +48,7 @@ _DATASET: Final = "tokens"
 _TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
 _PROVENANCE: Final = ("file", "position", "documents")
+_SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming")
 _DERIVED: Final = ("segment_lengths",)
 
 
@@ -107,31 +110,29 @@ def tokenize_and_save(
     limit = shard_bytes(max_shard_size, num_shards)
     check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
     config = _configuration(
-        data_files, tokenizer, max_length, content_field, additional_fields, pack, options
+        data_files, tokenizer, max_length, pack, {"content_field": content_field, **options}
     )
+    if additional_fields is not None:
+        config["datasets"][0]["additional_fields"] = tuple(additional_fields)
     masks = config["datasets"][0]["tokenizer"]["return_attention_mask"]
     target = local_target(output_path)
-    _require_apart(data_files, target)
-    with placed(output_path, overwrite=overwrite) as place:
-        config["save"] = {"output_dir": str(place.store)}
+    require_apart("output_path", target, data_files)
+    with placed(output_path, overwrite=overwrite) as beside:
+        new = beside / NEW
+        config["save"] = {"output_dir": str(beside / STORE)}
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
-        store = open_store(str(place.store))
+        store = open_store(str(beside / STORE))
         schema = _exported(_empty_batch(store, built), masks, provenance).schema
         files: list[FlatFile] = []
         for split in built.splits or ("train",):
             rows = built.splits[split].rows if built.splits else 0
             edges = None if num_shards is None else edges_of(rows, num_shards)
-            shards = ShardFiles(place.new, split, form, schema, max_bytes=limit, edges=edges)
-            try:
+            with ShardFiles(new, split, form, schema, max_bytes=limit, edges=edges) as shards:
                 for batch in version_batches(store, built, split):
                     shards.add(_exported(batch, masks, provenance))
                 files += shards.finish(naming)
-            except BaseException:
-                shards.discard()
-                raise
-        manifest = _manifest(built, form, schema, files)
-        _keep_beside(store, built, place.new / FOLDER)
-        write_manifest(place.new, manifest)
+        _keep_beside(store, built, new / FOLDER)
+        manifest = put_manifest(new, form, schema, files, _origin(built))
     return WriteStats.of(manifest, target, built.totals.tokens)
 
 
@@ -141,12 +142,6 @@ def pretokenize(
     output_path: str | os.PathLike[str],
     output_format: OutputFormat = "parquet",
     max_length: int | None = None,
-    *,
-    num_shards: int | None = None,
-    max_shard_size: int | str | None = None,
-    compression: str | None = None,
-    overwrite: bool = False,
-    naming: str = DEFAULT_NAMING,
     **options: Any,
 ) -> WriteStats:
     """Tokenize any rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
@@ -154,23 +149,17 @@ def pretokenize(
     Args:
         source: a source of rows, or an iterable of dicts; with files this is :func:`tokenize_and_save`.
         tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes.
-        options: of :class:`TokenizedShardedSource` (with files: of :func:`tokenize_and_save`).
+        options: `num_shards`, `max_shard_size`, `compression`, `overwrite` and `naming` as :func:`save_dataset` has
+            them, and those of :class:`TokenizedShardedSource` (with files: of :func:`tokenize_and_save`).
 
     Raises:
         as :func:`save_dataset` and :class:`TokenizedShardedSource`; whatever is raised, the target stays as it was.
     """
-    saving: dict[str, Any] = {
-        "num_shards": num_shards,
-        "max_shard_size": max_shard_size,
-        "compression": compression,
-        "overwrite": overwrite,
-        "naming": naming,
-    }
     if _are_files(source):
-        files = cast("DataFiles", source)
         return tokenize_and_save(
-            files, tokenizer, output_path, output_format, max_length, **saving, **options
+            cast("DataFiles", source), tokenizer, output_path, output_format, max_length, **options
         )
+    saving = {name: options.pop(name) for name in _SAVING if name in options}
     if max_length is not None:
         config = options.get("tokenizer_config") or _own_config(tokenizer)
         options["tokenizer_config"] = config.model_copy(update={"max_length": max_length})
@@ -180,13 +169,8 @@ def pretokenize(
 
 
 def _are_files(source: object) -> bool:
-    if isinstance(source, str | os.PathLike):
-        return True
-    return (
-        isinstance(source, list | tuple)
-        and bool(source)
-        and all(isinstance(item, str | os.PathLike) for item in source)
-    )
+    listed = cast("list[object]", source if isinstance(source, list | tuple) else [source])
+    return bool(listed) and all(isinstance(item, str | os.PathLike) for item in listed)
 
 
 def _own_config(tokenizer: Any) -> TokenizerConfig:
@@ -196,78 +180,56 @@ def _own_config(tokenizer: Any) -> TokenizerConfig:
 
 
 def _configuration(
-    data_files: DataFiles,
-    tokenizer: object,
-    max_length: int | None,
-    content_field: str,
-    additional_fields: Sequence[str] | None,
-    pack: object,
-    options: Mapping[str, Any],
+    data_files: DataFiles, tokenizer: object, max_length: int | None, pack: object, rest: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the configuration of the build; what is wrong with it the build will say."""
-    rest = dict(options)
-    chosen = _tokenizer(tokenizer, max_length, rest)
-    tokenize = {name: rest.pop(name) for name in _TOKENIZE if name in rest}
-    source = {name: rest.pop(name) for name in _SOURCE if name in rest}
-    dataset = {
-        "name": "files",
-        "data_files": data_files,
-        "tokenizer": chosen,
-        "content_field": content_field,
-        **rest,
-    }
-    if content_field == "text":
-        del dataset["content_field"]  # so that messages are found by themselves
-    if additional_fields is not None:
-        dataset["additional_fields"] = tuple(additional_fields)
-    packing = _packing(pack, max_length or chosen.get("max_length"))
-    return {"name": _DATASET, "datasets": [dataset], "tokenize": tokenize, "source": source, "pack": packing}
-
-
-def _tokenizer(tokenizer: object, max_length: int | None, rest: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(tokenizer, TokenizerConfig):
-        chosen = tokenizer.model_dump(exclude_unset=True)
-    elif isinstance(tokenizer, Mapping):
-        chosen: dict[str, Any] = dict(tokenizer)
-    elif isinstance(tokenizer, str | os.PathLike):
-        chosen = {"name_or_path": os.fspath(tokenizer)}
-    else:
-        raise ConfigError(
-            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a directory, a tokenizer.json file or a "
-            "TokenizerConfig: worker processes load it themselves. (save_pretrained(directory) makes a directory.)"
-        )
+    chosen = _tokenizer(tokenizer)
     chosen |= {name: rest.pop(name) for name in TokenizerConfig.model_fields if name in rest}
-    if max_length is not None:
-        chosen["max_length"] = max_length
+    chosen |= {} if max_length is None else {"max_length": max_length}
     chosen.setdefault("return_attention_mask", True)
-    return chosen
+    if rest["content_field"] == "text":
+        del rest["content_field"]  # so that messages are found by themselves
+    sections = {
+        "tokenize": {name: rest.pop(name) for name in _TOKENIZE if name in rest},
+        "source": {name: rest.pop(name) for name in _SOURCE if name in rest},
+        "pack": _packing(pack, max_length or chosen.get("max_length")),
+    }
+    return {
+        "name": _DATASET,
+        "datasets": [{"name": "files", "data_files": data_files, "tokenizer": chosen, **rest}],
+    } | sections
+
+
+def _tokenizer(tokenizer: object) -> dict[str, Any]:
+    if isinstance(tokenizer, TokenizerConfig):
+        return tokenizer.model_dump(exclude_unset=True)
+    if isinstance(tokenizer, Mapping):
+        return dict(cast("Mapping[str, Any]", tokenizer))
+    if isinstance(tokenizer, str | os.PathLike):
+        return {"name_or_path": os.fspath(tokenizer)}
+    raise expected(
+        "tokenizer", tokenizer, "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig"
+    )
 
 
 def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
     if pack is False or pack is None:
         return {}
-    given: dict[str, Any] = {}
-    if isinstance(pack, PackStageConfig):
-        given = pack.model_dump(exclude_unset=True)
-    elif isinstance(pack, Mapping):
-        given = dict(pack)
-    elif pack is not True:
-        raise ConfigError(f"pack: got {pack!r}, must be True, False, or options of PackStageConfig")
-    given = {"enabled": True, **given}
+    if not isinstance(pack, PackStageConfig | Mapping) and pack is not True:
+        raise expected("pack", pack, "True, False, or options of PackStageConfig")
+    own = (
+        pack.model_dump(exclude_unset=True)
+        if isinstance(pack, PackStageConfig)
+        else {}
+        if pack is True
+        else pack
+    )
+    given: dict[str, Any] = {"enabled": True, **own}
     if max_length is not None:
         given.setdefault("seq_length", max_length)
     # Readers of a flat directory do not derive the column, so it is stored.
     given.setdefault("store_segment_ids", given.get("include_segment_ids", True))
     return given
-
-
-def _require_apart(data_files: DataFiles, target: Path) -> None:
-    """Raise ConfigError if an input lies in the target, where it would be replaced by what is made of it."""
-    for entry in [data_files] if isinstance(data_files, str | os.PathLike) else data_files:
-        if Path(entry).expanduser().absolute().is_relative_to(target):
-            raise ConfigError(
-                f"output_path: {target} holds the input {str(entry)!r}; give a directory of its own"
-            )
 
 
 def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
@@ -276,9 +238,9 @@ def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa
     for shard in manifest.files:
         if shard.split != split:
             continue
-        with store.open(layout.key(shard.path)) as stream, ShardFile(stream) as file:
-            for group in range(file.num_row_groups):
-                yield from file.read_row_group(group, use_threads=False).to_batches()
+        file = ShardBytes(store.open(layout.key(shard.path))).parquet()
+        for group in range(file.num_row_groups):
+            yield from file.read_row_group(group).to_batches()
 
 
 def _exported(rows: pa.RecordBatch, attention_mask: bool, provenance: bool) -> pa.RecordBatch:
@@ -300,37 +262,29 @@ def _exported(rows: pa.RecordBatch, attention_mask: bool, provenance: bool) -> p
 
 
 def _mask(rows: pa.RecordBatch) -> Any:
+    """Return 1 where the ids are a document's, and 0 where they are padding."""
     ids: Any = rows.column("input_ids")
-    kind: Any = ids.type
     inner = pa.field("item", pa.int32(), nullable=False)
-    if _ARROW.types.is_fixed_size_list(kind):
-        mask = _filled(rows, kind.list_size)
-        return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=pa.list_(inner, kind.list_size))
-    offsets = ids.offsets.to_numpy()
-    ones = np.ones(int(offsets[-1] - offsets[0]), np.int32)
-    at = _ARROW.array((offsets - offsets[0]).astype(np.int32))
-    return _ARROW.ListArray.from_arrays(at, _ARROW.array(ones), type=pa.list_(inner))
-
-
-def _filled(rows: pa.RecordBatch, width: int) -> Any:
-    """int32[rows * width]: 1 where a packed row holds a piece of a document."""
-    lengths: Any = rows.column("segment_lengths")
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths.flatten().to_numpy(), dtype=np.int64)])
-    bounds = lengths.offsets.to_numpy() - lengths.offsets[0].as_py()
-    used = np.diff(ends[bounds])
-    return (np.arange(width) < used[:, None]).astype(np.int32).reshape(-1)
+    if _ARROW.types.is_fixed_size_list(ids.type):
+        pieces: Any = rows.column("segment_lengths")
+        before = offsets_of(pieces.flatten().to_numpy())
+        lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
+        mask = cells(lengths, ids.type.list_size, left=False).astype(np.int32).reshape(-1)
+        return _ARROW.FixedSizeListArray.from_arrays(
+            _ARROW.array(mask), type=pa.list_(inner, ids.type.list_size)
+        )
+    offsets = ids.offsets.to_numpy() - ids.offsets[0].as_py()
+    ones = _ARROW.array(np.ones(offsets[-1], np.int32))
+    return _ARROW.ListArray.from_arrays(_ARROW.array(offsets.astype(np.int32)), ones, type=pa.list_(inner))
 
 
 def _named(column: Any) -> Any:
     """Call the values of a list ``item``, as Arrow does; Parquet gives them back as ``element``."""
     kind = column.type
-    if _ARROW.types.is_fixed_size_list(kind):
-        return column.cast(
-            pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), kind.list_size)
-        )
-    if _ARROW.types.is_list(kind):
-        return column.cast(pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable)))
-    return column
+    if not is_list(kind):
+        return column
+    size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
+    return column.cast(pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size))
 
 
 def _empty_batch(store: Store, built: Manifest) -> pa.RecordBatch:
@@ -357,19 +311,12 @@ def _keep_beside(store: Store, built: Manifest, folder: Path) -> None:
             store.download(layout.key(path), target)
 
 
-def _manifest(built: Manifest, form: FileFormat, schema: pa.Schema, files: list[FlatFile]) -> FlatManifest:
-    return FlatManifest(
-        kind=built.kind,
-        format=form.format,
-        compression=form.compression,
-        columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
-        files=tuple(files),
-        made_of={
-            "fingerprint": built.fingerprint,
-            "config": built.config,
-            "tokenizer": built.tokenizer,
-            "inputs": msgspec.to_builtins(built.inputs),
-            "account": built.account.to_json(),
-        },
-        produced_by=dict(built.produced_by) or produced_by(),
-    )
+def _origin(built: Manifest) -> Origin:
+    made_of = {
+        "fingerprint": built.fingerprint,
+        "config": built.config,
+        "tokenizer": built.tokenizer,
+        "inputs": msgspec.to_builtins(built.inputs),
+        "account": built.account.to_json(),
+    }
+    return Origin(built.kind, made_of, built.produced_by)

@@ -18,12 +18,11 @@ from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedToke
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
-from tokenlake.etl.unit.bos_eos import Finish
-from tokenlake.etl.unit.long_documents import Lengths
-from tokenlake.loader.prefetch import Prefetched
-from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
+from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
+from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Ragged, offsets_of
-from tokenlake.rowwise.memory import RowStream
+from tokenlake.rowwise.memory import IterableShardedSource
 from tokenlake.rowwise.source import (
     DerivedSource,
     Numbered,
@@ -31,11 +30,12 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     TransformedShardedSource,
     bad_row,
-    check_row,
+    expected,
+    fields_in,
     whole_number,
 )
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.renderer import without_nulls
+from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer
 from tokenlake.text.steps import open_renderer
 from tokenlake.tokenizers.encoder import Encoder
@@ -56,7 +56,6 @@ _Int64 = npt.NDArray[np.int64]
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
 _JSON: Final = ("json", "jsonl")
-_TOKENS: Final = ("input_ids", "attention_mask", "loss_mask")
 _SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
 _DONE_BEFORE: Final = {"format_callback": None, "format_fields": None, "transforms": None}
 """What happens to rows when their source is opened."""
@@ -106,21 +105,22 @@ class TokenizedShardedSource(DerivedSource):
             SourceNotFoundError, TokenizerError: the tokenizer cannot be loaded.
         """
         if tokenizer is None and tokenizer_config is None:
-            raise ConfigError(
-                "tokenizer: missing; give a Hub id, a directory, a tokenizer.json file, or a tokenizer_config"
-            )
+            raise ConfigError("tokenizer: missing; give a Hub id, a path, or a tokenizer_config")
         if format_callback is not None and not callable(format_callback):
-            raise ConfigError(f"format_callback: got {format_callback!r}, must be a function of a row")
-        columns = TokenColumns(
+            raise expected("format_callback", format_callback, "a function of a row")
+        loaded = TokenizerManager().get_tokenizer(tokenizer_config if tokenizer is None else tokenizer)
+        if tokenizer_config is not None:
+            loaded = LoadedTokenizer(loaded.files, tokenizer_config)
+        how = RowTokens(
+            source=_texts(content_field, loaded.config),
+            tokenizer=loaded,
             keep=_names("additional_fields", additional_fields),
             remove=_names("remove_columns", remove_columns),
             loss=False,
             batch_size=whole_number("batch_size", batch_size, 1),
             lists=not arrays,
+            one_each=True,
         )
-        loaded = TokenizerManager().get_tokenizer(tokenizer_config if tokenizer is None else tokenizer)
-        options = tokenizer_config or loaded.config
-        how = RowTokens(_texts(content_field, options), loaded, options, columns, one_each=True)
         if format_callback is not None:
             source = TransformedShardedSource(source, format_callback, what="format_callback")
         self._source = source.rename_fields(format_fields) if format_fields else source
@@ -137,21 +137,15 @@ class TokenizedShardedSource(DerivedSource):
     def every_row(self) -> bool:
         return self._decide().one_each and self._source.every_row
 
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        check_row(row)
-        how, size = self._decide(), self._decide().columns.batch_size
-        if not how.aligned or not row % size:
-            return self._tokens(how, shard_name, row)
-        return self._from_border(how, shard_name, row, row - row % size)
-
-    def _tokens(self, how: RowTokens, name: str, row: int) -> Numbered:
-        rows = self._source.open_shard_numbered(name, row)
-        return how.tokenized(rows, name, lambda: self.get_shard_info(name).format in _JSON)
-
-    def _from_border(self, how: RowTokens, name: str, row: int, border: int) -> Numbered:
-        """Read from the first row of the batch that `row` is in: it is as long as the longest of them all."""
-        next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
-        return ((number, made) for number, made in self._tokens(how, name, border) if number >= row)
+    def _rows(self, index: int, row: int) -> Numbered:
+        how, name = self._decide(), self.shard_names[index]
+        # Rows that are padded to the longest of their batch are read from the first row of it on.
+        first = row - row % how.batch_size if how.aligned else row
+        if first < row:
+            next(self._source.open_shard_numbered(name, row), None)  # an error, if `row` is beyond the end
+        rows = self._source.open_shard_numbered(name, first)
+        made = how.tokenized(rows, name, lambda: self.get_shard_info(name).format in _JSON)
+        return (pair for pair in made if pair[0] >= row) if first < row else made
 
     def __repr__(self) -> str:
         return f"TokenizedShardedSource({self._source!r}, tokenizer={self._decide().tokenizer.files.name!r})"
@@ -163,37 +157,35 @@ def batched_tokenize_iterator(
     tokenizer_config: TokenizerConfig | None = None,
     content_field: str = "text",
     batch_size: int = 1000,
-    additional_fields: Sequence[str] | None = None,
-    format_callback: Callback | None = None,
-    format_fields: Mapping[str, str] | None = None,
-    *,
-    arrays: bool = False,
+    *fields: Any,
+    **options: Any,
 ) -> Iterator[Row]:
-    """Return the tokens of rows, which come from a source or any iterable; see :class:`TokenizedShardedSource`.
+    """Return the tokens of rows, which come from a source or any iterable.
+
+    Args:
+        fields, options: `additional_fields`, `format_callback`, `format_fields` and the other arguments of
+            :class:`TokenizedShardedSource`.
 
     Raises:
         as :class:`TokenizedShardedSource`; BadRecordError while rows are drawn: one has no text.
     """
-    tokens = TokenizedShardedSource(
-        RowStream(source),
-        tokenizer,
-        tokenizer_config,
-        content_field,
-        additional_fields,
-        format_callback,
-        format_fields,
-        batch_size=batch_size,
-        arrays=arrays,
+    given = (tokenizer, tokenizer_config, content_field, *fields)
+    return iter(
+        TokenizedShardedSource(IterableShardedSource(source), *given, batch_size=batch_size, **options)
     )
-    return iter(tokens)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenColumns:
-    """What rows of tokens hold, and how many of them are made together.
+@dataclass(eq=False, kw_only=True)
+class RowTokens:
+    """How the rows of a source become tokens, as a build of the same configuration makes them.
+
+    A row may come out as several (``long_documents: split``), all with its number, or as none: where it is empty, or
+    too long (``drop``), or bad and the policy is ``quarantine``.
 
     Attributes:
+        source: as :func:`texts_of` returns it; the first rows decide what it leaves open.
+        tokenizer: its configuration says how rows are padded, and whether there is an ``attention_mask``.
         keep: fields that come out beside the tokens; None: all but those of `remove`, and none without `remove`.
         remove: fields that do not come out.
         loss: whether rows have a ``loss_mask``, which of plain texts is true but for BOS; None: only where a part of
@@ -203,48 +195,31 @@ class TokenColumns:
         workers: threads that tokenize batches side by side, ahead of who draws rows, at most as many batches; 1: none,
             rows are tokenized when they are drawn.
         lists: lists instead of int32 arrays.
+        eos_id: what ends a packed document; None if there is none.
+        packing: whether documents that spell their own special tokens end with EOS in any case.
+        one_each: exactly one row comes out of each, be it without ids; not with policies that drop or split rows.
     """
 
+    source: ResolvedSource
+    tokenizer: LoadedTokenizer
     keep: tuple[str, ...] | None
     remove: tuple[str, ...] | None
     loss: bool | None
     batch_size: int
     workers: int = 1
     lists: bool = False
+    eos_id: int | None = None
+    packing: bool = False
+    one_each: bool = False
+    _opened: tuple[ResolvedSource, Renderer] | None = None
 
-
-@final
-class RowTokens:
-    """How the rows of a source become tokens, as a build of the same configuration makes them.
-
-    A row may come out as several (``long_documents: split``), all with its number, or as none: where it is empty, or
-    too long (``drop``), or bad and the policy is ``quarantine``.
-
-    Args:
-        source: as :func:`texts_of` returns it; the first rows decide what it leaves open.
-        options: of the tokenizer: padding, and whether there is an ``attention_mask``.
-        eos_id: what ends a packed document; None if there is none.
-        packing: whether documents that spell their own special tokens end with EOS in any case.
-        one_each: exactly one row comes out of each, be it without ids; not with policies that drop or split rows.
-    """
-
-    def __init__(
-        self,
-        source: ResolvedSource,
-        tokenizer: LoadedTokenizer,
-        options: TokenizerConfig,
-        columns: TokenColumns,
-        *,
-        eos_id: int | None = None,
-        packing: bool = False,
-        one_each: bool = False,
-    ) -> None:
-        self.tokenizer, self.columns, self.one_each = tokenizer, columns, one_each
-        self.aligned = options.padding == "longest"
-        """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
-        self._source, self._options, self._eos, self._packing = source, options, eos_id, packing
-        self._opened: tuple[ResolvedSource, Renderer] | None = None
+    def __post_init__(self) -> None:
         self._encoders: dict[tuple[str, bool], Encoder] = {}
+
+    @property
+    def aligned(self) -> bool:
+        """Whether a row's tokens depend on the rows beside it, so that batches must lie where they always do."""
+        return self.tokenizer.config.padding == "longest"
 
     def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
         """Return the rows made of `rows`; those before one that cannot be used come out before the error does.
@@ -255,72 +230,48 @@ class RowTokens:
         Raises:
             BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
         """
-        made = self._drawn(rows, shard, is_json)
-        return map(_listed_tokens, made) if self.columns.lists else made
+        made = self._drawn(rows, partial(self._tokens, shard=shard, is_json=is_json))
+        return map(partial(_listed, padded=bool(self.tokenizer.config.padding)), made) if self.lists else made
 
-    def _drawn(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        batches, workers = self._batched(rows), self.columns.workers
-        make = partial(self._tokens, shard=shard, is_json=is_json)
+    def _drawn(self, rows: Numbered, make: Callable[[RowBatch], _Made]) -> Numbered:
+        batches, workers = _batched(rows, self.batch_size, aligned=self.aligned), self.workers
         yield from _rows_or_error(map(make, islice(batches, 1)))  # it decides how the others are read
-        if workers == 1:
-            yield from _rows_or_error(map(make, batches))
-            return
-        with closing(Prefetched(batches, make, workers=workers, ahead=workers)) as made:
+        ahead = workers if workers > 1 else 0
+        with closing(Prefetched(batches, make, workers=workers, ahead=ahead)) as made:
             yield from _rows_or_error(made)
 
-    def _batched(self, rows: Numbered) -> Iterator[_Made]:
-        """Yield rows in batches, and what stopped them, if anything did, with the rows before it."""
-        batch: RowBatch = []
-        most = self.columns.batch_size
-        size, room = 0, most if self.aligned else min(_FIRST_ROWS, most)
-        try:
-            for number, row in rows:
-                full = (
-                    number // most != (batch[-1][0] if batch else number) // most
-                    if self.aligned
-                    else len(batch) >= room or size >= _BATCH_TEXT
-                )
-                if batch and full:
-                    yield batch, None
-                    batch, size, room = [], 0, min(room * 4, most)
-                batch.append((number, row))
-                size += _text_size(row)
-        except Exception as error:
-            yield batch, error
-            return
-        yield batch, None
-
-    def _tokens(self, batch: _Made, shard: str, is_json: Callable[[], bool]) -> _Made:
+    def _tokens(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> _Made:
         """Return the rows made of a batch, and what stopped them, if anything did."""
-        rows, error = batch
         found: RowBatch = []
         try:
-            found.extend(self._made(rows, shard, is_json) if rows else ())
-        except Exception as refused:
-            error = refused
-        return found, error
+            found.extend(self._made(batch, shard, is_json))
+        except Exception as error:
+            return found, error
+        return found, None
 
     def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        source, renderer = self._open([row for _, row in batch])
         objects = [row for _, row in batch]
-        if source.texts.chat is not None and not is_json():
-            objects = [_lean(source.texts.chat, row) for row in objects]
+        source, renderer = self._open(objects)
+        if (chat := source.texts.chat) is not None and not is_json():
+            objects = [_lean(chat, row) for row in objects]
         rendered = renderer.render(Rows(objects=objects))
-        loss = source.texts.masked if self.columns.loss is None else self.columns.loss
+        loss = source.texts.masked if self.loss is None else self.loss
         documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
         bad |= self._missing(objects) | dict(rendered.bad)
         if bad and source.on_bad_record == "fail":
             first = min(bad)
             yield from self._made(batch[:first], shard, is_json) if first else ()
-            raise bad_row(shard, batch[first][0], _told(bad[first], objects[first]), reason=bad[first].reason)
+            reason, told = bad[first].reason, bad[first].detail
+            told += f"; it has {fields_in(objects[first])}" if reason == "null_text" else ""
+            raise bad_row(shard, batch[first][0], told, reason=reason)
         good = ~np.isin(origin, list(bad))
         yield from self._rows_of(batch, documents.select(good), origin[good], loss=loss)
 
-    def _open(self, first: Sequence[Row]) -> tuple[ResolvedSource, Renderer]:
+    def _open(self, first: list[Row]) -> tuple[ResolvedSource, Renderer]:
         """Return the source and its renderer, which the first rows decide."""
         if self._opened is None:
             files = self.tokenizer.files
-            source, _ = settle(self._source, (), files, self._eos, Rows(objects=list(first)))
+            source, _ = settle(self.source, (), files, self.eos_id, Rows(objects=first))
             if self.one_each and source.texts.chat is not None:  # then no row is left out for lack of loss
                 source = replace(
                     source, texts=replace(source.texts, chat=replace(source.texts.chat, loss="all"))
@@ -341,34 +292,22 @@ class RowTokens:
         settings, spans = source.tokenizer, rendered.spans
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
         encoder = self._encoder(settings, mode, places=spans is not None)
-        bad: dict[int, Fault] = {}
-        if spans is not None:
-            encoded, touched = encoder.encode_spans(rendered.text, spans)
-            ids, marks = marked(encoded.ids, touched), True
-        else:
-            encoded = encoder.encode(rendered.text)
-            ids = marked(encoded.ids) if marks else encoded.ids
-            if mode == "fail":
-                bad = {int(rendered.origin[place]): _SPELLED for place in encoded.special_docs}
         finish = None if spans is None else self._finish(source, encoder)
         _require_room(settings, finish or encoder, self.tokenizer.files.name)
-        lengths = Lengths(settings, encoder, finish, masked=marks)
-        text = rendered.text if lengths.needs_text else None
-        fitted = lengths.apply(ids, encoded.offsets, text).without_empty()
-        documents, origin = Ragged(fitted.ids, fitted.offsets), fitted.origin
-        if finish is not None and len(origin):
-            done = finish.apply(fitted.ids, fitted.offsets, fitted.ends)
-            documents = Ragged(done.ids, done.offsets)
+        masked, settings = marks or spans is not None, replace(settings, special_tokens_in_text=mode)
+        made = DocumentEncoder(settings, encoder, finish, masked=masked).encode(rendered.text, spans)
+        bad = {int(rendered.origin[row]): _SPELLED for row in made.refused}
+        documents, origin = Ragged(made.ids, made.offsets), made.origin
         if self.one_each:
             documents, origin = _with_empty(documents, origin, len(rendered.text))
         if finish is None:
-            documents = _surrounded(documents, encoder, marks=marks)
+            documents = _surrounded(documents, encoder, marks=masked)
         return documents, rendered.origin[origin], bad
 
     def _finish(self, source: ResolvedSource, encoder: Encoder) -> Finish:
-        eos = -1 if self._eos is None else self._eos
+        eos = -1 if self.eos_id is None else self.eos_id
         prompt = source.texts.prompt
-        return Finish.around(prompt, eos, encoder.prefix, encoder.suffix, packed=self._packing)
+        return Finish.around(prompt, eos, encoder.prefix, encoder.suffix, packed=self.packing)
 
     def _encoder(self, settings: ResolvedTokenizer, mode: str, *, places: bool) -> Encoder:
         key = mode, places
@@ -386,17 +325,19 @@ class RowTokens:
         if not len(documents):
             return
         ids = Ragged(plain(documents.ids), documents.offsets)
-        columns = with_masks(ids, self.tokenizer, self._options)
+        columns = with_masks(ids, self.tokenizer, self.tokenizer.config)
         if loss:
             columns["loss_mask"] = self._loss(documents, columns["input_ids"])
         names = list(columns)
-        for place, *values in zip(origin.tolist(), *columns.values(), strict=True):
+        keeps = self.keep is not None or self.remove is not None
+        for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
-            yield number, {**self._kept(row), **dict(zip(names, values, strict=True))}
+            tokens = dict(zip(names, cells, strict=True))
+            yield number, {**self._kept(row), **tokens} if keeps else tokens
 
     def _loss(self, documents: Ragged, ids: Any) -> Any:
         """Return what bears loss, of the same shape as the rows of ids: bool."""
-        left = self.tokenizer.pads_left(self._options)
+        left = self.tokenizer.pads_left(self.tokenizer.config)
         rows = [np.zeros(len(row), np.bool_) for row in ids]
         for row, marks in zip(rows, documents.rows(), strict=True):
             begin = len(row) - len(marks) if left else 0
@@ -406,17 +347,15 @@ class RowTokens:
     def _missing(self, rows: Sequence[Row]) -> dict[int, Fault]:
         """Return which rows lack a field that is to be kept."""
         found: dict[int, Fault] = {}
-        for place, row in enumerate(rows if self.columns.keep else ()):
-            missing = [name for name in self.columns.keep or () if name not in row]
-            if missing:
-                detail = f"additional_fields: the row has no field {missing[0]!r}; it has {_listed(row)}"
-                found[place] = Fault("missing_field", detail)
+        for place, row in enumerate(rows if self.keep else ()):
+            if missing := [name for name in self.keep or () if name not in row]:
+                why = f"additional_fields: the row has no field {missing[0]!r}; it has {fields_in(row)}"
+                found[place] = Fault("missing_field", why)
         return found
 
     def _kept(self, row: Row) -> Row:
-        keep, remove = self.columns.keep, self.columns.remove
-        names = () if keep is None and remove is None else row if keep is None else keep
-        return {name: row[name] for name in names if name not in (remove or ())}
+        names = row if self.keep is None else self.keep
+        return {name: row[name] for name in names if name not in (self.remove or ())}
 
 
 def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
@@ -462,10 +401,33 @@ def _surrounded(documents: Ragged, encoder: Encoder, *, marks: bool) -> Ragged:
 def _require_room(settings: ResolvedTokenizer, around: Finish | Encoder, name: str) -> None:
     special = len(around.prefix) + len(around.suffix)
     if settings.long_documents != "keep" and settings.max_length <= special:
-        raise ConfigError(
-            f"max_length: {settings.max_length} leaves no room for a text beside the {special} special tokens that "
-            f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens: false"
-        )
+        how = "make it larger, or use add_special_tokens: false"
+        why = f"{settings.max_length} leaves no room beside the {special} special tokens of {name!r}"
+        raise ConfigError(f"max_length: {why}; {how}")
+
+
+def _batched(rows: Numbered, most: int, *, aligned: bool) -> Iterator[RowBatch]:
+    """Yield rows in batches; whatever stops them is raised behind the rows before it."""
+    batch: RowBatch = []
+    size, room = 0, most if aligned else min(_FIRST_ROWS, most)
+    try:
+        for number, row in rows:
+            full = (
+                number // most != batch[-1][0] // most
+                if aligned and batch
+                else len(batch) >= room or size >= _BATCH_TEXT
+            )
+            if batch and full:
+                yield batch
+                batch, size, room = [], 0, min(room * 4, most)
+            batch.append((number, row))
+            size += _text_size(row)
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
 
 
 def _rows_or_error(made: Iterator[_Made]) -> Numbered:
@@ -475,13 +437,15 @@ def _rows_or_error(made: Iterator[_Made]) -> Numbered:
             raise error
 
 
-def _told(fault: Fault, row: Row) -> str:
-    return f"{fault.detail}; it has {_listed(row)}" if fault.reason == "null_text" else fault.detail
-
-
-def _listed_tokens(numbered: tuple[int, Row]) -> tuple[int, Row]:
+def _listed(numbered: tuple[int, Row], padded: bool) -> tuple[int, Row]:
+    """Return a row with lists: a new one, so that the numbers of a batch do not all lie in memory at a time."""
     number, row = numbered
-    return number, row | {name: row[name].tolist() for name in _TOKENS if name in row}
+    made = {**row, "input_ids": row["input_ids"].tolist()}
+    if "attention_mask" in row:
+        made["attention_mask"] = row["attention_mask"].tolist() if padded else [1] * len(row["input_ids"])
+    if "loss_mask" in row:
+        made["loss_mask"] = row["loss_mask"].tolist()
+    return number, made
 
 
 def _text_size(value: Any) -> int:
@@ -493,11 +457,7 @@ def _text_size(value: Any) -> int:
     return sum(map(_text_size, value)) if isinstance(value, list) else 1
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, islice(names, 12))) or "no fields"
-
-
 def _names(what: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(names, str):
-        raise ConfigError(f"{what}: got {names!r}, must be a list of names, such as ['text']")
+        raise expected(what, names, "a list of names, such as ['text']")
     return None if names is None else tuple(names)

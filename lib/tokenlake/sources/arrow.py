@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
@@ -19,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 from tokenlake.arrays import Int64s
-from tokenlake.reading.page_headers import Bomb, Pread, check_unfolded
+from tokenlake.reading.pages import Bomb, Pread, check_unfolded
 from tokenlake.sources.arrow_messages import (
     BATCH,
     DICTIONARY,
@@ -39,16 +41,16 @@ from tokenlake.sources.arrow_messages import (
 )
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
-    Windows,
     as_text,
     check_names,
+    check_offsets,
+    column_records,
+    counted_records,
     pick,
     plain_type,
     reading,
-    row_records,
     sizes_unfolded,
     text_path,
-    text_records,
     unfolded,
 )
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
@@ -64,9 +66,7 @@ _IPC: Final[Any] = pyarrow.ipc
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 _PIECE_BYTES: Final = 16 << 20
-_COUNTED_ROWS: Final = 1 << 20
 _DRAIN: Final = 1 << 20
-_GAP: Final = 64 << 10  # not worth a request of its own
 
 
 def sliced_texts(
@@ -124,15 +124,14 @@ def _texts(offsets: Int64s, data: bytes, valid: bytes, skip: int) -> pa.LargeStr
 
 @final
 class _Feed(io.RawIOBase):
-    """A stream that holds what was put in, and hands it out without a copy where it is asked for as a whole."""
+    """A stream of messages that are put in one by one, and handed out without a copy."""
 
     def __init__(self) -> None:
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
-    def put(self, data: Any) -> None:
-        if len(data):
-            self._parts.append(memoryview(data))
+    def put(self, *parts: bytes) -> None:
+        self._parts.extend(memoryview(part) for part in parts if part)
 
     def readable(self) -> bool:
         return True
@@ -147,64 +146,37 @@ class _Feed(io.RawIOBase):
 
 
 @final
-class BatchDecoder:
+class WantedColumns:
     """The columns that are wanted of the batches of one Arrow file or stream.
 
     Attributes:
-        schema: of the whole file.
         text: where the text is, () where none is wanted.
         names: the columns that are wanted as rows.
+        options: for pyarrow's readers: nothing else is decoded.
     """
 
-    def __init__(self, file: InputFile, schema_message: bytes, want: Want) -> None:
-        """Begin with the message of the schema, the length in front of it included.
-
-        Raises:
-            DamagedFileError: a wanted column is missing or there twice, or the text is not one of strings.
-            ArrowException: this is no schema.
-        """
-        self.schema: pa.Schema = _IPC.read_schema(pa.py_buffer(schema_message))
-        names: list[str] = self.schema.names
+    def __init__(self, file: InputFile, schema: pa.Schema, want: Want) -> None:
+        """Raise DamagedFileError if a wanted column is missing or there twice, or the text is not one of strings."""
+        names: list[str] = schema.names
         self.names: tuple[str, ...] = want.names(names)
         check_names(file, names, self.names)
-        self.text: tuple[str, ...] = text_path(file, self.schema, want.text) if want.text is not None else ()
+        self.text: tuple[str, ...] = text_path(file, schema, want.text) if want.text is not None else ()
+        self._schema = schema
         self._included = [at for at, name in enumerate(names) if name in (*self.names, *self.text[:1])]
-        fields = [self.schema.field(at) for at in self._included]
+        self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
+        fields = [schema.field(at) for at in self._included]
         self._plain = pa.schema(
             [pa.field(field.name, plain_type(field.type), field.nullable) for field in fields]
         )
-        self._feed, self._reader = _Feed(), None
-        self._feed.put(schema_message)
-
-    def wanted(self, message: Message) -> list[int]:
-        """Return the numbers of the buffers that are read of a batch; of a dictionary all."""
-        if message.kind != BATCH:
-            return list(range(len(message.buffers)))
-        columns = column_buffers(self.schema, message)
-        return [number for at in self._included for number in columns[at]]
-
-    def sliceable(self, message: Message) -> bool:
-        """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
-        if message.compressed or self.names or len(self.text) != 1 or message.kind != BATCH:
-            return False
-        size = sum(message.buffers[number][1] for number in self.wanted(message))
-        return size > SLICED_BYTES and (
-            pa.types.is_string(self._kind) or pa.types.is_large_string(self._kind)
-        )
-
-    def slices(self, message: Message, pread: Callable[[int, int], bytes]) -> Iterator[pa.LargeStringArray]:
-        """Yield the texts of a batch that is sliceable; `pread` reads from its body."""
-        buffers = [message.buffers[number] for number in self.wanted(message)]
-        large = pa.types.is_large_string(self._kind)
-        return sliced_texts(pread, buffers, message.rows, large=large)
 
     @property
-    def _kind(self) -> Any:
-        return self.schema.field(self.text[0]).type
+    def nothing(self) -> bool:
+        """Whether records are only counted."""
+        return not self._included
 
     def check(self, message: Message, pread: Callable[[int, int], bytes]) -> None:
         """Raise Bomb if the wanted part of a message takes too much; `pread` reads from its body."""
-        size = decoded_bytes(message, self.wanted(message), pread)
+        size = decoded_bytes(message, self._buffers(message), pread)
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
@@ -212,46 +184,40 @@ class BatchDecoder:
             )
         check_unfolded(8 * message.rows, message.body)
 
-    def add_dictionary(self, metadata: bytes, body: Any) -> None:
-        """Note the message of a dictionary, its length in front of it included."""
-        self._feed.put(metadata)
-        self._feed.put(body)
+    def sliceable(self, message: Message) -> bool:
+        """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
+        if message.compressed or self.names or len(self.text) != 1:
+            return False
+        kind: Any = self._schema.field(self.text[0]).type
+        size = sum(message.buffers[number][1] for number in self._buffers(message))
+        return size > SLICED_BYTES and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
-    def decode(self, metadata: bytes, body: Any) -> pa.RecordBatch:
-        """Return the wanted columns of a batch, their offsets checked.
+    def slices(self, message: Message, pread: Callable[[int, int], bytes]) -> Iterator[pa.LargeStringArray]:
+        """Yield the texts of a batch that is sliceable; `pread` reads from its body."""
+        buffers = [message.buffers[number] for number in self._buffers(message)]
+        large = pa.types.is_large_string(self._schema.field(self.text[0]).type)
+        return sliced_texts(pread, buffers, message.rows, large=large)
 
-        Raises:
-            ArrowException: the message, or something in the batch, does not hold together.
-        """
-        if not self._included:
-            raise ValueError("nothing is wanted of the batches")
-        self.add_dictionary(metadata, body)
-        batch: pa.RecordBatch = self._opened().read_next_batch()
-        batch.validate()
-        for column in batch.columns:
-            _validate(column)
-        return batch
-
-    def _opened(self) -> Any:
-        if self._reader is None:
-            options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
-            self._reader = _IPC.open_stream(pa.PythonFile(self._feed, mode="r"), options=options)
-        return self._reader
+    def _buffers(self, message: Message) -> list[int]:
+        """Return the numbers of the buffers that are decoded: of a dictionary all."""
+        if message.kind != BATCH:
+            return list(range(len(message.buffers)))
+        columns = column_buffers(self._schema, message)
+        return [number for at in self._included for number in columns[at]]
 
     def texts(self, batch: pa.RecordBatch) -> Iterator[pa.LargeStringArray]:
-        """Yield the texts of a batch in pieces of about 16 MB."""
+        """Return the texts of a batch in pieces of about 16 MB."""
         column = pick(batch, self.text)
         if pa.types.is_dictionary(column.type):
             sizes = sizes_unfolded(column)
         else:
             sizes = _COMPUTE.binary_length(_viewless(column)).fill_null(0).to_numpy(zero_copy_only=False)
-        start, taken = 0, 0
-        for row, size in enumerate(sizes.tolist()) if sizes.sum() > _PIECE_BYTES else ():
-            if taken and taken + size > _PIECE_BYTES:
-                yield as_text(column.slice(start, row - start))
-                start, taken = row, 0
-            taken += size
-        yield as_text(column.slice(start))
+        ends, edges = np.cumsum(sizes, dtype=np.int64), [0]
+        while edges[-1] < len(ends):
+            before = int(ends[edges[-1]]) - int(sizes[edges[-1]])
+            stop = int(np.searchsorted(ends, before + _PIECE_BYTES, side="right"))
+            edges.append(max(stop, edges[-1] + 1))
+        return (as_text(column.slice(start, stop - start)) for start, stop in pairwise(edges))
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
         """Yield (wanted columns, text if it is wanted) in pieces of about 16 MB."""
@@ -267,110 +233,64 @@ def _viewless(column: Any) -> Any:
     return column.cast(pa.large_string(), safe=False) if pa.types.is_string_view(column.type) else column
 
 
-def _validate(column: Any) -> None:
-    """Check all offsets and indices of a column; whether strings are UTF-8 is another matter."""
-    # A view of nulls inside of lists or structs has the wrong length (Arrow 26), and would look like damage.
-    seen = column if _holds_nulls(column.type) else column.view(_as_bytes(column.type))
-    seen.validate(full=True)
+@final
+class _Batches:
+    """What is read of the batches of a file or stream, one after the other, as records."""
 
+    def __init__(self, file: InputFile, columns: WantedColumns, want: Want) -> None:
+        self._file, self._columns, self._limit = file, columns, want.max_record_bytes
+        self.index = 0  # of the next batch
+        self.first = 0  # number of its first row
 
-def _holds_nulls(kind: Any) -> bool:
-    """Say whether a type has the type of nulls anywhere inside."""
-    inside = (kind.field(at).type for at in range(kind.num_fields))
-    return pa.types.is_null(kind) or any(map(_holds_nulls, inside))
+    def skip(self, message: Message) -> None:
+        """Pass over a batch."""
+        self.index, self.first = self.index + 1, self.first + message.rows
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Turn what is wrong with the next batch into DamagedFileError."""
+        with reading(self._file, f"record batch {self.index}"):
+            yield
 
-def _as_bytes(kind: Any) -> Any:
-    """Return the type with the layout of `kind` in which strings are mere bytes."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _as_bytes(kind.storage_type)
-    plain = {
-        pa.string(): pa.binary(),
-        pa.large_string(): pa.large_binary(),
-        pa.string_view(): pa.binary_view(),
-    }
-    if kind in plain:
-        return plain[kind]
-    if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _as_bytes(kind.value_type), kind.ordered)
-    if pa.types.is_struct(kind):
-        return pa.struct([_field_as_bytes(kind.field(at)) for at in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_field_as_bytes(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_field_as_bytes(kind.value_field), kind.list_size)
-    return pa.list_(_field_as_bytes(kind.value_field)) if pa.types.is_list(kind) else kind
+    def counted(self, message: Message, size: int) -> Iterator[Parsed]:
+        """Yield the records of the next batch, of which nothing is wanted."""
+        left = size
+        for parsed in counted_records(self.first, message.rows):
+            yield replace(parsed, bytes_read=left)
+            left = 0
+        self.skip(message)
 
-
-def _field_as_bytes(field: Any) -> Any:
-    return field.with_type(_as_bytes(field.type))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlace:
-    """Where a record batch stands.
-
-    Attributes:
-        index: its number in the file.
-        first: the number of its first row.
-        bytes_read: what it counts as.
-        max_record_bytes: a longer text is a bad record.
-    """
-
-    file: InputFile
-    index: int
-    first: int
-    bytes_read: int
-    max_record_bytes: int
-
-
-def batch_records(
-    decoder: BatchDecoder, place: BatchPlace, message: Message, metadata: bytes, box: list[Any]
-) -> Iterator[Parsed]:
-    """Yield the records of a batch.
-
-    Args:
-        metadata: of the message, with its length in front of it.
-        box: the message's body alone, taken out so that nobody else keeps it alive.
-
-    Raises:
-        DamagedFileError: something in the batch does not hold together.
-    """
-    if not decoder.names and not decoder.text:
-        yield from _counted(place, message.rows)
-        return
-    with reading(place.file, f"record batch {place.index}"):
-        batch = decoder.decode(metadata, box.pop())
-        if batch.num_rows != message.rows:
-            raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
-        if decoder.names:
-            done, left = place.first, place.bytes_read
-            for rows, text in decoder.rows(batch):
-                yield row_records(rows, text, done, left, place.max_record_bytes)
+    def decoded(self, message: Message, size: int, batch: pa.RecordBatch) -> Iterator[Parsed]:
+        """Yield the records of the next batch, as pyarrow decoded it; its offsets are checked here."""
+        with self.reading():
+            if batch.num_rows != message.rows:
+                raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
+            batch.validate()
+            for column in batch.columns:
+                check_offsets(column)
+        if not self._columns.names:
+            yield from self.texts(message, size, self._columns.texts(batch))
+            return
+        done, left = self.first, size
+        with self.reading():
+            for rows, text in self._columns.rows(batch):
+                yield column_records(rows, text, done, left, self._limit)
                 done, left = done + rows.num_rows, 0
-        else:
-            yield from text_pieces(decoder.texts(batch), place)
+        self.skip(message)
 
+    def texts(self, message: Message, size: int, texts: Iterator[pa.LargeStringArray]) -> Iterator[Parsed]:
+        """Yield the records of the next batch, of which nothing but the text is wanted."""
+        done, left = self.first, size
 
-def text_pieces(texts: Iterator[pa.LargeStringArray], place: BatchPlace) -> Iterator[Parsed]:
-    """Yield the records of a batch of which nothing but the text is wanted; DamagedFileError as above."""
-    done, left = place.first, place.bytes_read
-    with reading(place.file, f"record batch {place.index}"):
-        for text in texts:
-            held = [text_records(text, done, left, place.max_record_bytes)]
+        def records(text: pa.LargeStringArray) -> Parsed:
+            nonlocal done, left
+            found = column_records(None, text, done, left, self._limit)
             done, left = done + len(text), 0
-            del text
-            yield held.pop()
+            return found
 
-
-def _counted(place: BatchPlace, rows: int) -> Iterator[Parsed]:
-    for done in range(0, max(rows, 1), _COUNTED_ROWS):
-        positions = np.arange(
-            place.first + done, place.first + min(done + _COUNTED_ROWS, rows), dtype=np.int64
-        )
-        yield Parsed(text=None, positions=positions, bad=(), bytes_read=0 if done else place.bytes_read)
+        with self.reading():
+            yield from map(records, texts)  # which keeps none of them alive
+        self.skip(message)
 
 
 def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
@@ -379,38 +299,47 @@ def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parse
     Raises:
         DamagedFileError: it is cut, also between two batches, or corrupt, or a batch is too large.
     """
-    stream = ByteStream(data)
+    stream, feed, reader = ByteStream(data), _Feed(), None
     messages = _Messages(part.file, stream)
     with reading(part.file, "its schema"):
         metadata, message = messages.first()
         if message.kind != SCHEMA:
             raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
-        decoder = BatchDecoder(part.file, metadata, want)
-    row, index = 0, 0
+        columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(metadata)), want)
+        feed.put(metadata)
+    batches = _Batches(part.file, columns, want)
     while True:
-        with reading(part.file, f"record batch {index}"):
-            found = messages.next()
-            if not found:
+        with batches.reading():
+            message = _fed(messages, feed, columns)
+            if message is None:
                 break
-            metadata, message = found
-            body = messages.body(message)
-            decoder.check(message, lambda size, at, body=body: body[at : at + size])
             if message.kind == DICTIONARY:
-                decoder.add_dictionary(metadata, body)
                 continue
-        place = BatchPlace(
-            file=part.file,
-            index=index,
-            first=row,
-            bytes_read=stream.consumed(),
-            max_record_bytes=want.max_record_bytes,
-        )
-        box = [body]
-        del body
-        yield from batch_records(decoder, place, message, metadata, box)
-        row, index = row + message.rows, index + 1
+            if not columns.nothing:
+                reader = reader or _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
+        size = stream.consumed()
+        if reader is None:
+            yield from batches.counted(message, size)
+        else:
+            with batches.reading():
+                records = batches.decoded(message, size, reader.read_next_batch())
+            yield from records
+            del records
     with reading(part.file, "its end"):
         messages.finish()
+
+
+def _fed(messages: _Messages, feed: _Feed, columns: WantedColumns) -> Message | None:
+    """Put the next message and its body into `feed`, once its size is judged; None at the end."""
+    found = messages.next()
+    if not found:
+        return None
+    metadata, message = found
+    body = messages.body(message)
+    columns.check(message, lambda size, at: body[at : at + size])
+    if not columns.nothing:
+        feed.put(metadata, body)
+    return message
 
 
 @final
@@ -484,87 +413,72 @@ def read_arrow(
 
 def _read_file(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
     blocks = read_footer(data)
-    windows = Windows(data)
-    pread = windows.pread
-    decoder = _decoder(part, windows, want)
+    columns = WantedColumns(part.file, _schema(part, data), want)
     for number, block in enumerate(blocks.dictionaries):
         with reading(part.file, f"dictionary {number}"):
-            _add_dictionary(decoder, data, pread, block)
-    first = 0
-    for index in range(part.stop):
-        message = batch_message(part.file, pread, blocks.batches, index)
-        if index >= part.start:
-            place = BatchPlace(
-                file=part.file,
-                index=index,
-                first=first,
-                bytes_read=blocks.batches[index].size,
-                max_record_bytes=want.max_record_bytes,
-            )
-            yield from _batch(decoder, data, pread, place, message, blocks.batches[index])
-        first += message.rows
+            _check_dictionary(columns, data.pread, block)
+    batches = _Batches(part.file, columns, want)
+    with _opened(data, columns.options) as reader:
+        for index, block in enumerate(blocks.batches[: part.stop]):
+            message = batch_message(part.file, data.pread, blocks.batches, index)
+            if index < part.start:
+                batches.skip(message)
+                continue
+            with batches.reading():
+                records = _records(columns, batches, message, block, data, reader)
+            yield from records
+            del records
 
 
-def _decoder(part: FileRange, windows: Windows, want: Want) -> BatchDecoder:
+def _records(
+    columns: WantedColumns,
+    batches: _Batches,
+    message: Message,
+    block: Block,
+    data: InputBytes,
+    reader: Any,
+) -> Iterator[Parsed]:
+    """Return the records of the next batch of a file."""
+    if columns.sliceable(message):
+        return batches.texts(message, block.size, columns.slices(message, _body_reader(data.pread, block)))
+    columns.check(message, _body_reader(data.pread, block))
+    if columns.nothing:
+        return batches.counted(message, block.size)
+    return batches.decoded(message, block.size, reader.get_batch(batches.index))
+
+
+@contextmanager
+def _opened(data: InputBytes, options: Any = None) -> Generator[Any]:
+    """Open a file with pyarrow, which reads no other columns than the options name."""
+    place = data.for_arrow()
+    with (
+        _ARROW.OSFile(place) if isinstance(place, str) else _ARROW.PythonFile(place, mode="r") as source,
+        _IPC.open_file(source, options=options) as reader,
+    ):
+        yield reader
+
+
+def _schema(part: FileRange, data: InputBytes) -> pa.Schema:
+    """Return the schema, which stands at the beginning of a file and in its footer."""
     with reading(part.file, "its schema"):
-        place = windows.for_arrow()
-        source = _ARROW.OSFile(place) if isinstance(place, str) else _ARROW.PythonFile(place, mode="r")
-        with source, _IPC.open_file(source) as whole:
+        with _opened(data) as whole:
             schema: pa.Schema = whole.schema
-        length, size = metadata_size(windows.pread(8, FILE_START).ljust(8, b"\0"))
-        metadata = windows.pread(length + size, FILE_START)
+        length, size = metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
+        metadata = data.pread(length + size, FILE_START)
         if not size or len(metadata) < length + size or parse_message(metadata[length:]).kind != SCHEMA:
             raise ValueError("there is none behind the file's first bytes")
-        decoder = BatchDecoder(part.file, metadata, want)
-        if not decoder.schema.equals(schema):
+        if not _IPC.read_schema(pa.py_buffer(metadata)).equals(schema):
             raise ValueError("it is another one at the beginning of the file than in its footer")
-        return decoder
+        return schema
 
 
-def _add_dictionary(decoder: BatchDecoder, data: InputBytes, pread: Pread, block: Block) -> None:
+def _check_dictionary(columns: WantedColumns, pread: Pread, block: Block) -> None:
     message = parse_message(read_metadata(pread, block))
     if message.kind != DICTIONARY or message.body > block.body:
         raise ValueError(f"at byte {block.offset} there is no dictionary of {block.body} bytes")
-    decoder.check(message, _body_reader(pread, block))
-    decoder.add_dictionary(pread(block.metadata, block.offset), _body(decoder, data, block, message))
-
-
-def _batch(
-    decoder: BatchDecoder, data: InputBytes, pread: Pread, place: BatchPlace, message: Message, block: Block
-) -> Iterator[Parsed]:
-    with reading(place.file, f"record batch {place.index}"):
-        if decoder.sliceable(message):
-            from_body = _body_reader(data.pread, block)
-            yield from text_pieces(decoder.slices(message, from_body), place)
-            return
-        decoder.check(message, _body_reader(pread, block))
-        metadata = pread(block.metadata, block.offset)
-        box = [_body(decoder, data, block, message)]
-    yield from batch_records(decoder, place, message, metadata, box)
+    columns.check(message, _body_reader(pread, block))
 
 
 def _body_reader(pread: Pread, block: Block) -> Callable[[int, int], bytes]:
     start = block.offset + block.metadata
     return lambda size, at: pread(size, start + at).ljust(size, b"\0")
-
-
-def _body(decoder: BatchDecoder, data: InputBytes, block: Block, message: Message) -> Any:
-    """Return a body in which only what is wanted was read; the rest is memory that nobody touches."""
-    body: Any = np.empty(message.body, np.uint8)
-    start = block.offset + block.metadata
-    with memoryview(body) as view:
-        for begin, end in _stretches(message, decoder.wanted(message)):
-            if data.read_into(view[begin:end], start + begin) < end - begin:
-                raise ValueError(f"the file ends before byte {start + end}")
-    return body
-
-
-def _stretches(message: Message, numbers: list[int]) -> list[tuple[int, int]]:
-    """Return the stretches [start, stop) of a body in which the buffers `numbers` lie, small gaps included."""
-    merged: list[tuple[int, int]] = []
-    for start, size in sorted(message.buffers[number] for number in numbers):
-        if merged and start <= merged[-1][1] + _GAP:
-            merged[-1] = merged[-1][0], max(start + size, merged[-1][1])
-        else:
-            merged.append((start, start + size))
-    return merged

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, final
 
 import pyarrow as pa
 
-from tokenlake.reading.page_headers import Pread
+from tokenlake.reading.pages import Pread
 from tokenlake.sources.columnar import (
-    Windows,
     reading,
 )
 from tokenlake.sources.inputs import InputBytes, InputFile, damaged
@@ -290,9 +289,8 @@ def batch_starts(data: InputBytes) -> list[int]:
     Raises:
         DamagedFileError: the file is cut or corrupt.
     """
-    pread = Windows(data).pread
     blocks = read_footer(data).batches
-    rows = [batch_message(data.file, pread, blocks, at).rows for at in range(len(blocks))]
+    rows = [batch_message(data.file, data.pread, blocks, at).rows for at in range(len(blocks))]
     return list(accumulate(rows, initial=0))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,8 @@ from tokenlake.errors import BadRecordError
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.rows import Fault, Rows
 
-if TYPE_CHECKING:
-    from tokenlake.config.resolved import ResolvedSource
-
 RAW_LIMIT: Final = 64 << 10  # bytes of a bad record that are kept
+BLOCK_BYTES: Final = 16 << 20
 PLAIN: Final = "text"
 ALL: Final = None
 """`Want.columns` for every field there is."""
@@ -207,6 +205,7 @@ class Want:
         delimiter: between the cells of CSV, None for what the extension says.
         if_there: columns that an input lacks are left out, instead of being an error.
         plain: what the one column of plain text is called.
+        block_bytes: how much of a file without row groups or batches is read, and parsed, at a time.
     """
 
     text: str | None
@@ -215,29 +214,10 @@ class Want:
     delimiter: str | None = None
     if_there: bool = False
     plain: str = PLAIN
+    block_bytes: int = BLOCK_BYTES
 
     def names(self, there: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to read of an input that has those of `there`."""
         if self.columns is None:
             return tuple(there)
         return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
-
-
-def text_wanted(source: ResolvedSource, columns: tuple[str, ...] | None = ()) -> Want:
-    """Return the wish for the text of `source`, and further columns."""
-    return Want(
-        text=source.content_field,
-        columns=columns,
-        max_record_bytes=source.max_record_bytes,
-        delimiter=source.delimiter,
-    )
-
-
-def rows_wanted(source: ResolvedSource, columns: tuple[str, ...] | None = ALL) -> Want:
-    """Return the wish for rows of `source` without a look at its text."""
-    return Want(
-        text=None,
-        columns=columns,
-        max_record_bytes=source.max_record_bytes,
-        delimiter=source.delimiter,
-    )

@@ -1,33 +1,27 @@
-"""What Parquet and Arrow IPC share: texts and records out of columns, dictionaries unfolded, reads in large windows."""
+"""What Parquet and Arrow IPC share: texts and records out of columns, dictionaries unfolded."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import Int64s, bytes_of, is_utf8, no_text, select, sizes_of, text_over
-from tokenlake.reading.page_headers import UNFOLDED_BYTES, Bomb
+from tokenlake.arrays import Int64s, bytes_of, is_utf8, mask_of, no_text, select, sizes_of, text_over
+from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
-from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, damaged
+from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.rows import Fault, Rows
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
 _STEP_BYTES: Final = 64 << 20
-WINDOW_BYTES: Final = 4 << 20
-_KEPT: Final = 48 << 20  # bytes of windows that are kept
-_AHEAD: Final = 4  # windows of a column between what is looked at and what is decoded
-_SMALL: Final = 256 << 10
-_GAP: Final = 64 << 10  # not worth a request of its own
+_COUNTED_ROWS: Final = 1 << 20
 
 
 def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
@@ -122,87 +116,71 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     return not (bytes_of(text)[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
 
 
-def text_records(text: pa.LargeStringArray, first: int, bytes_read: int, max_record_bytes: int) -> Parsed:
-    """Return the records of a stretch whose first row has the number `first`, of which nothing but `text` is wanted."""
-    positions = np.arange(first, first + len(text), dtype=np.int64)
-    bad = _faults(text, first, max_record_bytes)
-    if bad:
-        keep = ~np.isin(positions, [line.position for line in bad])
-        text, positions = select(text, keep), positions[keep]
-    return Parsed(text=text, positions=positions, bad=tuple(bad), bytes_read=bytes_read)
+def counted_records(first: int, count: int) -> Iterator[Parsed]:
+    """Yield so many records of which nothing is wanted, the first of which has the number `first`."""
+    for start in range(first, first + count, _COUNTED_ROWS):
+        positions = np.arange(start, min(start + _COUNTED_ROWS, first + count), dtype=np.int64)
+        yield Parsed(text=None, positions=positions, bad=(), bytes_read=0)
 
 
-def row_records(
-    rows: pa.RecordBatch,
-    text: pa.LargeStringArray | None,
-    first: int,
-    bytes_read: int,
-    max_record_bytes: int,
+def column_records(
+    rows: pa.RecordBatch | None, text: pa.LargeStringArray | None, first: int, bytes_read: int, limit: int
 ) -> Parsed:
-    """Return the records of a stretch as columns; a row with a string that is not UTF-8 is no record."""
-    positions = np.arange(first, first + rows.num_rows, dtype=np.int64)
-    bad = [
-        BadLine(first + row, None, Fault("invalid_utf8", f"column {name!r} is not valid UTF-8"), b"")
-        for row, name in sorted(_undecodable(rows).items())
-    ]
+    """Return the records of a stretch whose first row has the number `first`.
+
+    A row with a string that is not UTF-8 is no record; one without a usable text is doubtful.
+
+    Args:
+        rows: the wanted columns, None where nothing but the text is wanted.
+        limit: a longer text is not usable.
+    """
+    count = len(text) if text is not None else 0 if rows is None else rows.num_rows
+    positions = np.arange(first, first + count, dtype=np.int64)
+    bad = {} if rows is None else _undecodable(rows)
     if bad:
-        keep = ~np.isin(positions, [line.position for line in bad])
-        rows, positions = rows.filter(_mask(keep)), positions[keep]
-        text = None if text is None else select(text, keep)
-    doubtful: list[BadLine] = []
-    if text is not None:
-        found = _faults(text, 0, max_record_bytes)
-        doubtful = [line._replace(position=int(positions[line.position])) for line in found]
-        text = _without(text, [line.position for line in found])
+        keep = ~np.isin(np.arange(count), list(bad))
+        positions, text = positions[keep], None if text is None else select(text, keep)
+        rows = None if rows is None else rows.filter(mask_of(keep))
+    faults = {} if text is None else dict(_faults(text, limit))
     return Parsed(
-        text=text,
+        text=_without(text, list(faults)),
         positions=positions,
-        bad=tuple(bad),
+        bad=tuple(
+            BadLine(first + row, None, Fault("invalid_utf8", f"column {name!r} is not valid UTF-8"), b"")
+            for row, name in sorted(bad.items())
+        ),
         bytes_read=bytes_read,
-        rows=Rows(rows),
-        doubtful=tuple(doubtful),
+        rows=None if rows is None else Rows(rows),
+        doubtful=tuple(
+            BadLine(int(positions[row]), None, fault, raw) for row, (fault, raw) in faults.items()
+        ),
     )
 
 
-def _mask(keep: npt.NDArray[np.bool_]) -> Any:
-    return pa.array(keep)
-
-
-def _without(text: pa.LargeStringArray, rows: list[int]) -> pa.LargeStringArray:
+def _without(text: pa.LargeStringArray | None, rows: list[int]) -> pa.LargeStringArray | None:
     """Return `text` with nulls at `rows`."""
-    if not rows:
+    if text is None or not rows:
         return text
     keep = np.ones(len(text), np.bool_)
     keep[rows] = False
-    return _COMPUTE.if_else(_mask(keep), text, pa.scalar(None, pa.large_string()))
+    return _COMPUTE.if_else(mask_of(keep), text, pa.scalar(None, pa.large_string()))
 
 
-def _faults(text: pa.LargeStringArray, first: int, max_record_bytes: int) -> list[BadLine]:
-    if not len(text):
-        return []
+def _faults(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, tuple[Fault, bytes]]]:
+    """Yield (row, what is wrong with its text and its first bytes)."""
     whole, sizes = all_utf8(text), sizes_of(text)
-    if whole and not text.null_count and sizes.max(initial=0) <= max_record_bytes:
-        return []
+    if whole and not text.null_count and sizes.max(initial=0) <= limit:
+        return
     nulls: npt.NDArray[np.bool_] = text.is_null().to_numpy(zero_copy_only=False)
-    doubtful = np.flatnonzero(nulls | (sizes > max_record_bytes)) if whole else np.arange(len(text))
-    return list(_each_fault(text, doubtful.tolist(), first, max_record_bytes))
-
-
-def _each_fault(
-    text: pa.LargeStringArray, doubtful: list[int], first: int, max_record_bytes: int
-) -> Iterator[BadLine]:
-    nulls = text.is_null().to_pylist()
-    sizes = sizes_of(text)
-    for row in doubtful:
+    doubtful = np.flatnonzero(nulls | (sizes > limit)) if whole else np.arange(len(text))
+    for row in doubtful.tolist():
         if nulls[row]:
-            yield BadLine(first + row, None, Fault("null_text", "the text is null, expected a string"), b"")
-            continue
-        fault = None if is_utf8(text[row : row + 1]) else Fault("invalid_utf8", "the text is not valid UTF-8")
-        if sizes[row] > max_record_bytes:
-            told = f"the text has {sizes[row]} bytes, max_record_bytes is {max_record_bytes}"
-            fault = Fault("text_too_long", told)
-        if fault:
-            yield BadLine(first + row, None, fault, _head(text, row))
+            yield row, (Fault("null_text", "the text is null, expected a string"), b"")
+        elif sizes[row] > limit:
+            told = f"the text has {sizes[row]} bytes, max_record_bytes is {limit}"
+            yield row, (Fault("text_too_long", told), _head(text, row))
+        elif not is_utf8(text[row : row + 1]):
+            yield row, (Fault("invalid_utf8", "the text is not valid UTF-8"), _head(text, row))
 
 
 def _head(text: pa.LargeStringArray, row: int) -> bytes:
@@ -301,64 +279,45 @@ def _is_binary(kind: Any) -> bool:
     )
 
 
-@final
-class Windows(InputBytes):
-    """An input as Arrow and our own look-ahead read it: a remote one in a few large reads, each byte about once.
+def check_offsets(column: Any) -> None:
+    """Raise ArrowInvalid unless all offsets and indices of a column hold; UTF-8 in strings is another matter."""
+    # A view of nulls inside of lists or structs has the wrong length (Arrow 26), and would look like damage.
+    seen = column if _holds_nulls(column.type) else column.view(_as_bytes(column.type))
+    seen.validate(full=True)
 
-    The latest windows onto it are kept; those of a file's columns take turns. A local file needs none.
-    """
 
-    def __init__(self, data: InputBytes, columns: int = 1) -> None:
-        """Read `data`, of which so many columns are read side by side."""
-        self.file = data.file
-        self._data, self._stretches = data, [(0, 0)]
-        self._size = max(_SMALL, min(WINDOW_BYTES, _KEPT // (_AHEAD * max(columns, 1))))
-        self._windows: OrderedDict[int, bytes] = OrderedDict()
+def _holds_nulls(kind: Any) -> bool:
+    """Say whether a type has the type of nulls anywhere inside."""
+    inside = (kind.field(at).type for at in range(kind.num_fields))
+    return pa.types.is_null(kind) or any(map(_holds_nulls, inside))
 
-    def expect(self, stretches: Iterable[tuple[int, int]]) -> None:
-        """Note the stretches [start, stop) that will be read through; others are read as asked for."""
-        merged = [(0, 0)]
-        for start, stop in sorted(stretches):
-            if start <= merged[-1][1] + _GAP:
-                merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-            else:
-                merged.append((start, stop))
-        self._stretches = merged
 
-    def pread(self, size: int, offset: int) -> bytes:
-        if self.file.is_local:
-            return self._data.pread(size, offset)
-        parts: list[bytes] = []
-        while size > 0 and (part := self._held(size, offset) or self._fetched(size, offset)):
-            parts.append(part)
-            size, offset = size - len(part), offset + len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+def _as_bytes(kind: Any) -> Any:
+    """Return the type with the layout of `kind` in which strings are mere bytes."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _as_bytes(kind.storage_type)
+    plain = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }
+    if kind in plain:
+        return plain[kind]
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _as_bytes(kind.value_type), kind.ordered)
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_as_bytes(kind.field(at)) for at in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_as_bytes(kind.key_type), _as_bytes(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_field_as_bytes(kind.value_field))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_field_as_bytes(kind.value_field), kind.list_size)
+    return pa.list_(_field_as_bytes(kind.value_field)) if pa.types.is_list(kind) else kind
 
-    def read_into(self, view: memoryview, offset: int) -> int:
-        data = self.pread(len(view), offset)
-        view[: len(data)] = data
-        return len(data)
 
-    def for_arrow(self) -> Any:
-        return self._data.for_arrow() if self.file.is_local else InputReader(self)
-
-    def _held(self, size: int, offset: int) -> bytes:
-        for start, window in self._windows.items():
-            if start <= offset < start + len(window):
-                self._windows.move_to_end(start)
-                return window[offset - start : offset - start + size]
-        return b""
-
-    def _fetched(self, size: int, offset: int) -> bytes:
-        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, 1 << 63)) - 1, 0)]
-        wanted = max(size, min(self._size, max(stop - offset, _GAP)))
-        held = min((start for start in self._windows if start > offset), default=self._data.file.size)
-        window = self._data.pread(min(wanted, max(held - offset, 0)), offset)
-        if len(window) <= self._size:
-            self._windows[offset] = window
-            while len(self._windows) > 1 and sum(map(len, self._windows.values())) > _KEPT:
-                self._windows.popitem(last=False)
-        return window[:size]
+def _field_as_bytes(field: Any) -> Any:
+    return field.with_type(_as_bytes(field.type))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
     """
     limit = want.max_record_bytes
     # In a block that is no larger than the limit no record is over it.
-    size = min(BLOCK_BYTES, max(limit, _LEAST_BLOCK))
+    size = min(BLOCK_BYTES, want.block_bytes, max(limit, _LEAST_BLOCK))
     dialect = Dialect(delimiter=_delimiter(part.file, want), max_record_bytes=limit, block_bytes=size)
     return parse_csv(part.file, ByteStream(data), want, dialect)
 
@@ -62,27 +62,24 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
 def parse_csv(file: InputFile, stream: ByteStream, want: Want, dialect: Dialect) -> Iterator[Parsed]:
     """Parse a stream of CSV."""
     cells = CellSplitter(file, dialect)
-    table: _Table | None = None
-    row = 0
-    for block in CsvStream(file, stream, dialect, cells).blocks():
-        if table is None:
-            header = _header(file, block, want, dialect)
-            if header and isinstance(block, CsvBlock):
-                table = _Table(header, want, dialect, cells)
-                yield table.parsed(
-                    block._replace(data=bytearray(), split=block.split._replace(size=0, records=[])), 0
-                )
-            continue
-        box = [
-            _oversized(block, row, dialect)
-            if isinstance(block, OversizedRecord)
-            else table.parsed(block, row)
-        ]
-        row += len(box[0]) + len(box[0].bad)
-        del block
-        yield box.pop()
-    if table is None:
+    blocks = CsvStream(file, stream, dialect, cells).blocks()
+    header, first = next(
+        ((header, block) for block in blocks if (header := _header(file, block, want, dialect))), ((), None)
+    )
+    if not isinstance(first, CsvBlock):
         raise damaged(file, "it is empty, expected at least a header")
+    table, row = _Table(header, want, dialect, cells), 0
+    alone = first._replace(data=bytearray(), split=first.split._replace(size=0, records=[]))
+
+    def parsed(block: CsvBlock | OversizedRecord) -> Parsed:
+        nonlocal row
+        oversized = isinstance(block, OversizedRecord)
+        found = _oversized(block, row, dialect) if oversized else table.parsed(block, row)
+        row += len(found) + len(found.bad)
+        return found
+
+    yield table.parsed(alone, 0)
+    yield from map(parsed, blocks)
 
 
 def _delimiter(file: InputFile, want: Want) -> int:

@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from tokenlake.errors import ConfigError
+from tokenlake.config.formats import FORMATS, TYPES, Format, SourceType
+from tokenlake.config.values import nearest
+from tokenlake.errors import ConfigError, SourceNotFoundError
 
-if TYPE_CHECKING:
-    from tokenlake.config.resolved import SourceType
-
-Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "text"]
 Compression = Literal["gzip", "zstd"]
 
-_FORMATS: Final[dict[str, Format]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".arrows": "arrow",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".txt": "text",
+_EXTENSIONS: Final[dict[str, Format]] = {
+    extension: name for name, facts in FORMATS.items() for extension in facts.extensions
 }
-# Prose that a directory of type `text` is searched for. Without that type they are taken only when
-# named: the README.md of a dataset's folder is not one of its documents.
-_PROSE: Final = frozenset({".text", ".md", ".rst"})
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 
-KNOWN_EXTENSIONS: Final = (*_FORMATS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
-_TYPES: Final = ("jsonl", "json", "parquet", "arrow", "csv", "txt")
+KNOWN_EXTENSIONS: Final = (*_EXTENSIONS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
+_TYPES: Final = tuple(name for name, type_ in TYPES.items() if type_ != "hub")
 
 
 def compression_of(name: str) -> Compression | None:
     """Return the compression named by the last extension, None for a plain file."""
-    return _COMPRESSIONS.get(PurePath(name).suffix.lower())
+    return _known(_ending(name))[0]
 
 
 def inner_extension(name: str) -> str:
     """Return the extension below a compression's: ``.jsonl`` for ``a.jsonl.gz``; lower case, "" if none."""
-    path = PurePath(name)
-    if compression_of(name):
-        path = path.with_suffix("")
-    return path.suffix.lower()
+    return _known(_ending(name))[1]
 
 
 def format_of(name: str) -> Format | None:
     """Return the format that the extension stands for, None for one that stands for nothing here."""
-    return _FORMATS.get(inner_extension(name))
+    return _EXTENSIONS.get(inner_extension(name))
 
 
-def belongs(name: str, wanted: str | None) -> bool:
+def _ending(name: str) -> str:
+    base = name[name.rfind("/") + 1 :]
+    return base[at:] if (at := base.find(".", 1)) > 0 else ""
+
+
+@lru_cache(1024)  # a listing may have a hundred thousand names, of few endings
+def _known(ending: str) -> tuple[Compression | None, str]:
+    path = PurePath(f"_{ending}")
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    return compression, (path.with_suffix("") if compression else path).suffix.lower()
+
+
+def belongs(name: str, wanted: SourceType | None) -> bool:
     """Say whether a listing of a directory takes `name`; `wanted` is a source's explicit type."""
     found = format_of(name)
     if wanted is None:
         return found is not None
-    return found == wanted or (wanted == "text" and inner_extension(name) in _PROSE)
+    if wanted not in FORMATS:
+        return False
+    return found == wanted or inner_extension(name) in FORMATS[wanted].prose
 
 
 def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
@@ -92,3 +90,28 @@ def _explicit(name: str, wanted: SourceType | None) -> Format | None:
     if wanted is None or wanted == "hub":
         return None
     return "tsv" if wanted == "csv" and format_of(name) == "tsv" else wanted
+
+
+def nothing_known(
+    where: str, names: Iterable[str], wanted: SourceType | None, entry: str
+) -> SourceNotFoundError:
+    """Return the error for a folder that holds files, and none that is read."""
+    others = sorted({PurePath(name).suffix or PurePath(name).name for name in names})[:8]
+    kind = f"of type {wanted}" if wanted else "with a known extension"
+    return SourceNotFoundError(
+        f"data_files: no file {kind} in {where}. It holds {', '.join(others) or 'nothing'}; known extensions are "
+        f"{', '.join(KNOWN_EXTENSIONS)}. Other names can be given one by one, or by a glob, with `type` set.",
+        got=entry,
+    )
+
+
+def not_found(
+    entry: str, folder: str, name: str, names: Iterable[str], more: str = ""
+) -> SourceNotFoundError:
+    """Return the error for an entry that nothing matches: its `folder` holds `names`, and lacks `name`."""
+    known = sorted(names)
+    found = nearest(name, known)
+    near = [] if found is None else [f"{folder.rstrip('/')}/{found}"]
+    listed = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    hint = f"Did you mean {near[0]!r}?" if near else f"{folder!r} holds: {listed or 'nothing'}."
+    return SourceNotFoundError(f"data_files: nothing matches {entry!r}. {hint}{more}", got=entry, near=near)

@@ -10,13 +10,18 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
+from tokenlake.config.formats import FORMATS, Format, FormatFacts
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.sources.formats import Compression, Format
+from tokenlake.fingerprint import file_id
+from tokenlake.sources.formats import Compression, compression_of, format_for
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,66 @@ class InputFile:
     def is_local(self) -> bool:
         """Whether it is a file of this machine, not an object at a URL."""
         return "://" not in self.url
+
+    @property
+    def facts(self) -> FormatFacts:
+        """What is known of its format."""
+        return FORMATS[self.format]
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether its records are lines, whose positions are byte offsets."""
+        return self.facts.layout == "lines" and (self.format != "text" or self.text_mode == "lines")
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it has row groups or record batches (an Arrow stream has none that are listed)."""
+        return self.facts.layout == "blocks"
+
+
+def planned(
+    source: ResolvedSource,
+    path: str,
+    url: str,
+    *,
+    size: int,
+    token: str,
+    stat: tuple[int, ...] = (),
+    compression: Compression | None = None,
+    origin: str = "",
+) -> InputFile:
+    """Return an input of `source` as a listing found it; see :class:`InputFile`.
+
+    Args:
+        compression: what the storage says, where the name says nothing.
+
+    Raises:
+        ConfigError: neither the extension nor the source's type says what it holds.
+    """
+    return InputFile(
+        source=source.name,
+        path=path,
+        url=url,
+        size=size,
+        token=token,
+        stat=stat,
+        format=format_for(path, url, source.type),
+        compression=compression_of(path) or compression,
+        file_id=file_id(source.name, path),
+        text_mode=source.text_mode,
+        origin=origin,
+    )
+
+
+def is_url(entry: str) -> bool:
+    """Say whether an entry names an object of another storage; ``file://`` is this machine's."""
+    scheme, separator, _ = entry.partition("://")
+    return bool(separator) and scheme.lower() != "file"
+
+
+def is_hub_url(entry: str) -> bool:
+    """Say whether an entry names files of a dataset on the Hub."""
+    return entry.startswith("hf://datasets/")
 
 
 def changed(file: InputFile, what: str) -> InputChangedError:
@@ -106,10 +171,13 @@ class InputBytes(ABC):
     Attributes:
         file: what was planned.
         max_expansion: how many times its stored bytes a compressed input may unfold to.
+        read_ahead: bytes of a compressed input that are read at once; its decompressor asks for 64 KiB, which may be
+            a request each.
     """
 
     file: InputFile
     max_expansion: float = 1000.0
+    read_ahead: int = 1 << 20
 
     @abstractmethod
     def read_into(self, view: memoryview, offset: int) -> int:
@@ -123,6 +191,15 @@ class InputBytes(ABC):
     @abstractmethod
     def for_arrow(self) -> Any:
         """Return what Arrow's readers take: a path, or a new random-access file of their own."""
+
+    def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
+        """Note the stretches [start, stop) that will be read through, of so many columns side by side."""
+
+    def check_unchanged(self) -> None:  # noqa: B027 - most inputs need it not
+        """Raise InputChangedError unless it is still the planned one; nothing to do where every read makes sure."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of what is open."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return `size` bytes from `offset` on, fewer only at the end."""
@@ -166,13 +243,11 @@ class LocalBytes(InputBytes):
         return self.file.url
 
     def check_unchanged(self) -> None:
-        """Raise InputChangedError unless the file is still the planned one, under its name."""
         self._check(os.fstat(self._descriptor))
         if Path(self.file.url).stat().st_ino != self.file.stat[0]:
             raise changed(self.file, "another file has taken its name")
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _check(self, stat: os.stat_result) -> None:

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
+from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.json import JsonRecords, parse_long, parse_records
-from tokenlake.sources.lines import BLOCK_BYTES, BOM, LongLine
+from tokenlake.sources.lines import BOM, LongLine, parsed_blocks
 from tokenlake.sources.rows import Fault
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.where import Predicate
@@ -42,18 +42,16 @@ def read_json_array(
     Raises:
         DamagedFileError: it is no array, it is cut, its brackets do not match, or something follows it.
     """
-    yield from read_elements(ElementReader(part.file, ByteStream(data), want.max_record_bytes), want)
+    stream = ByteStream(data)
+    return read_elements(ElementReader(part.file, stream, want.max_record_bytes, want.block_bytes), want)
 
 
 def read_elements(reader: ElementReader, want: Want) -> Iterator[Parsed]:
     """Parse the elements of one array."""
-    for block in reader.blocks():
-        if isinstance(block, LongLine):
-            box = [_as_elements(parse_long(block, want))]
-            del block
-            yield box.pop()
-        else:
-            yield from map(_as_elements, parse_records(block, want))
+    found = parsed_blocks(
+        reader.blocks(), lambda line: parse_long(line, want), lambda block: parse_records(block, want)
+    )
+    return map(_as_elements, found)
 
 
 def _as_elements(parsed: Parsed) -> Parsed:

@@ -7,18 +7,17 @@ of a line by the same function, so that neighbours meet exactly and any partitio
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.batch import RAW_LIMIT
+from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, Parsed
 from tokenlake.sources.inputs import FileRange, InputBytes, changed
 from tokenlake.sources.stream import ByteStream
 
-BLOCK_BYTES: Final = 16 << 20
 _SCAN_BYTES: Final = 1 << 20
 _TAIL_BYTES: Final = 64 << 10  # most lines end within
 _FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
@@ -26,6 +25,7 @@ BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 13
 _NEWLINE: Final = 10
 _COUNTED_BYTES: Final = 1 << 30
+_Block = TypeVar("_Block")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,26 +151,29 @@ def _compressed(
     part: FileRange, source: InputBytes, limit: int, block_bytes: int
 ) -> Iterator[LineBlock | LongLine]:
     stream = ByteStream(source)
-    pending, offset = b"", 0
-    while True:
+    pending, offset, final = b"", 0, False
+
+    def following() -> LineBlock | LongLine | None:
+        nonlocal pending, offset, final
         wanted = max(block_bytes - len(pending), 0)
-        data = pending + stream.read(wanted)
-        final = len(data) < len(pending) + wanted
+        data = pending if final else pending + stream.read(wanted)
+        final = final or len(data) < len(pending) + wanted
         cut = len(data) if final else data.rfind(b"\n") + 1
+        if not data:
+            return None
         if cut:
             pending = data[cut:]
-            yield LineBlock(data=data, size=cut, offset=offset, bytes_read=stream.consumed())
-        elif data:
-            box, pending = _gather(stream, data, limit, offset)
-            cut = box[0].size
-            yield box.pop()  # no reference stays here: the line may be large
-        offset += cut
-        if final:
-            return
+            block = LineBlock(data=data, size=cut, offset=offset, bytes_read=stream.consumed())
+        else:
+            block, pending = _gather(stream, data, limit, offset)
+        offset += block.size
+        return block
+
+    return iter(following, None)  # no reference to a block stays here: a line may be large
 
 
-def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[list[LongLine], bytes]:
-    """Read on until the line ends; return it, in a list of one, and what was read of the next lines."""
+def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[LongLine, bytes]:
+    """Read on until the line ends; return it, and what was read of the next lines."""
     data: bytearray | None = bytearray(begun)
     size, head, rest, ended = len(begun), begun[:RAW_LIMIT], b"", False
     while not ended:
@@ -185,7 +188,22 @@ def _gather(stream: ByteStream, begun: bytes, limit: int, offset: int) -> tuple[
             data += chunk
             data = data if size <= limit + _FRAME else None
     used = stream.consumed()
-    return [LongLine(data=data, head=head, size=size, offset=offset, bytes_read=used)], rest
+    return LongLine(data=data, head=head, size=size, offset=offset, bytes_read=used), rest
+
+
+def parsed_blocks(
+    blocks: Iterator[_Block | LongLine],
+    long: Callable[[LongLine], Parsed],
+    whole: Callable[[_Block], Iterator[Parsed]],
+) -> Iterator[Parsed]:
+    """Parse blocks of records; a long line need not stay in memory while its text is worked on."""
+    for block in blocks:
+        if isinstance(block, LongLine):
+            found = [long(block)]
+            del block
+            yield found.pop()
+        else:
+            yield from whole(block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.sources.inputs import InputFile, OnProgress
-from tokenlake.sources.local.hash_cache import HashCache
-from tokenlake.sources.local.listing import Enough, list_local
-from tokenlake.sources.local.patterns import is_hub_url, is_url
-from tokenlake.sources.stream import as_it_begins
+from tokenlake.sources.hash_cache import HashCache
+from tokenlake.sources.inputs import InputFile, OnProgress, is_hub_url, is_url
+from tokenlake.sources.local import Enough, list_local
+from tokenlake.sources.opening import as_it_begins
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -53,7 +52,7 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return _first(_on_hub(source), enough)
+        return _first(_at_urls(source, hub=True), enough)
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return list_local(
@@ -72,7 +71,7 @@ def list_inputs(
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_on_hub(source) if all(map(is_hub_url, urls)) else _elsewhere(source), enough)
+    return _first(_at_urls(source, hub=all(map(is_hub_url, urls))), enough)
 
 
 def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
@@ -83,17 +82,11 @@ def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:
     return files[:end]
 
 
-# What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
-
-
-def _on_hub(source: ResolvedSource) -> list[InputFile]:
-    from tokenlake.sources.hub.listing import list_hub, list_hub_urls
-
-    return list_hub(source) if source.type == "hub" else list_hub_urls(source)
-
-
-def _elsewhere(source: ResolvedSource) -> list[InputFile]:
-    from tokenlake.sources.remote.listing import list_remote
-
+def _at_urls(source: ResolvedSource, *, hub: bool) -> list[InputFile]:
+    # What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
+    if hub:
+        from tokenlake.sources.hub import list_hub as listed
+    else:
+        from tokenlake.sources.remote import list_remote as listed
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # of JSON a look at the beginning; of other formats nothing
-        return list(pool.map(lambda file: as_it_begins(file, source.storage_options), list_remote(source)))
+        return list(pool.map(lambda file: as_it_begins(file, source.storage_options), listed(source)))

@@ -8,8 +8,8 @@ stand for the largest entry of the dictionary. Row groups in which a predicate s
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, final
 
@@ -19,27 +19,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
-from tokenlake.reading.page_headers import (
-    PageHeader,
+from tokenlake.reading.pages import (
     check_unfolded,
     chunk_start,
     walk_pages,
 )
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
-    Windows,
     as_text,
     check_names,
+    column_records,
+    counted_records,
     pick,
     plain_type,
     reading,
-    row_records,
     text_path,
-    text_records,
     unfolded,
 )
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
-from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet_steps import MAX_PAGE_BYTES, ListSteps, PageSteps
 from tokenlake.sources.where import ColumnRange, Predicate
 
@@ -49,14 +46,6 @@ _INDEX_BYTES: Final = 4
 _NUMBER_BYTES: Final = 16
 _FEW_ROWS: Final = 4096  # not worth a look into the dictionary
 _JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
-_COUNTED_ROWS: Final = 1 << 20
-
-
-def row_group_sizes(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> list[int]:
-    """Return the uncompressed bytes of every row group, from the footer."""
-    with opened(file, storage_options) as data:
-        meta = footer(data)
-    return [meta.row_group(index).total_byte_size for index in range(meta.num_row_groups)]
 
 
 def row_group_starts(data: InputBytes) -> list[int]:
@@ -70,7 +59,7 @@ def row_group_starts(data: InputBytes) -> list[int]:
 
 def footer(data: InputBytes) -> pq.FileMetaData:
     """Return the footer of an open file; DamagedFileError if it cannot be read."""
-    with open_parquet(Windows(data)) as parquet:
+    with open_parquet(data) as parquet:
         return parquet.metadata
 
 
@@ -85,23 +74,23 @@ def first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
 
 
 def open_parquet(
-    windows: Windows,
+    data: InputBytes,
     dictionaries: Sequence[str] = (),
     meta: pq.FileMetaData | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file for reading in steps, page checksums verified.
 
     Args:
-        windows: what the file is read through.
+        data: the open file.
         dictionaries: paths of the columns of strings that are read as dictionaries.
         meta: the footer if it is known.
 
     Raises:
         DamagedFileError: its footer cannot be read.
     """
-    with reading(windows.file, "its footer"):
+    with reading(data.file, "its footer"):
         return pq.ParquetFile(
-            windows.for_arrow(),
+            data.for_arrow(),
             metadata=meta,
             read_dictionary=list(dictionaries),
             page_checksum_verification=True,
@@ -255,18 +244,19 @@ class RowGroup:
     def __init__(
         self,
         data: InputBytes,
-        windows: Windows,
         parquet: pq.ParquetFile,
         group: int,
         leaves: Leaves,
         max_record_bytes: int,
     ) -> None:
-        self._data, self._windows, self._parquet, self._group = data, windows, parquet, group
+        self._data, self._parquet, self._group = data, parquet, group
         self.leaves = leaves
         self._meta = parquet.metadata.row_group(group)
         self._max_page = MAX_PAGE_BYTES + max_record_bytes
         self._plans: list[PageSteps | ListSteps] = []
         self._bytes, self._unfolded = 0, 0
+        self._batches: Any = None
+        self._done, self._owed = 0, 0  # rows decoded, and those of a step that are still to come
 
     @property
     def rows(self) -> int:
@@ -285,18 +275,17 @@ class RowGroup:
         Raises:
             DamagedFileError: a page is corrupt, rows are missing, or little unfolds to far too much.
         """
-        row = 0
         with reading(self._data.file, self._where()):
             self._plans = [self._plan(index) for index in self.leaves.indices]
-            for batch in self._decoded(self._plans):
-                row += batch.num_rows
-                box = [batch]
-                del batch  # a step can hold a text of 200 MB: only its consumer keeps it alive
-                yield box.pop()
-        if row != self.rows:
-            raise damaged(
-                self._data.file, f"row group {self._group} holds {row} rows, its footer counts {self.rows}"
-            )
+            # A step can hold a text of 200 MB: only its consumer keeps it alive.
+            try:
+                yield from iter(self._next, None)
+            finally:
+                # The plans know this object, so that it lives until cycles are looked for; what it decoded must not.
+                self._batches = None
+        if self._done != self.rows:
+            told = f"row group {self._group} holds {self._done} rows, its footer counts {self.rows}"
+            raise damaged(self._data.file, told)
 
     def count_text(self, size: int) -> None:
         """Note that the text column unfolded to another `size` bytes.
@@ -313,34 +302,28 @@ class RowGroup:
         names = f"column {paths[0]!r}" if len(paths) == 1 else f"columns {', '.join(paths)}"
         return f"row group {self._group}, {names}"
 
-    def _decoded(self, plans: list[PageSteps | ListSteps]) -> Iterator[pa.RecordBatch]:
+    def _next(self) -> pa.RecordBatch | None:
+        """Decode the next step, None where there is no more."""
+        if self._done >= self.rows:
+            return None
         reader: Any = self._parquet.reader  # its step can be set anew before each batch, unlike ParquetFile's
-        batches: Any = None
-        row, owed = 0, 0
-        while row < self.rows:
-            if not owed:
-                owed = min(self.rows - row, *(plan.fitting() for plan in plans))
-                if batches is None:
-                    batches = reader.iter_batches(
-                        owed,
-                        row_groups=[self._group],
-                        column_indices=list(self.leaves.indices),
-                        use_threads=False,
-                    )
-                reader.set_batch_size(owed)
-            batch = next(batches, None)
-            if batch is None:
-                return
-            row, owed = row + batch.num_rows, max(owed - batch.num_rows, 0)
-            for plan in plans:
+        if not self._owed:
+            self._owed = min(self.rows - self._done, *(plan.fitting() for plan in self._plans))
+            if self._batches is None:
+                leaves = list(self.leaves.indices)
+                groups = {"row_groups": [self._group], "column_indices": leaves}
+                self._batches = reader.iter_batches(self._owed, use_threads=False, **groups)
+            reader.set_batch_size(self._owed)
+        batch = next(self._batches, None)
+        if batch is not None:
+            self._done, self._owed = self._done + batch.num_rows, max(self._owed - batch.num_rows, 0)
+            for plan in self._plans:
                 plan.advance(batch.num_rows)
-            box = [batch]
-            del batch
-            yield box.pop()
+        return batch
 
     def _plan(self, index: int) -> PageSteps | ListSteps:
         column, leaf = self._meta.column(index), self._parquet.metadata.schema.column(index)
-        pages = self._pages(column)
+        pages = walk_pages(self._data.pread, column)
         if leaf.max_repetition_level:
             entry = _INDEX_BYTES if leaf.physical_type == "BYTE_ARRAY" else _NUMBER_BYTES
             return ListSteps(pages, entry, self._max_page, self.rows)
@@ -354,13 +337,10 @@ class RowGroup:
 
         return PageSteps(pages, largest_entry, self._max_page)
 
-    def _pages(self, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
-        return walk_pages(self._windows.pread, column)
-
     def _largest_entry(self, index: int, path: str) -> int:
         """Return the size of the largest entry of a leaf's dictionary."""
         meta = self._parquet.metadata
-        with open_parquet(self._windows, (path,), meta) as parquet:
+        with open_parquet(self._data, (path,), meta) as parquet:
             reader: Any = parquet.reader
             batches = reader.iter_batches(
                 1, row_groups=[self._group], column_indices=[index], use_threads=False
@@ -381,20 +361,18 @@ def read_parquet(
         DamagedFileError: the file is empty, cut or corrupt, its row counts disagree, what is wanted of
             it is missing, the text is not one of strings, or little would unfold to far too much.
     """
-    windows = Windows(data)
-    with open_parquet(windows) as parquet:
+    with open_parquet(data) as parquet:
         meta, schema = parquet.metadata, parquet.schema_arrow
         starts = first_rows(part.file, meta)
         leaves = wanted_leaves(part, parquet, want)
-    windows = Windows(data, len(leaves.indices))
     groups = range(part.start, part.stop)
-    with open_parquet(windows, leaves.dictionaries, meta) as parquet:
-        windows.expect(leaves.stretches(meta, groups))
+    with open_parquet(data, leaves.dictionaries, meta) as parquet:
+        data.expect(leaves.stretches(meta, groups), len(leaves.indices))
         for group in groups:
             if predicate and excluded(predicate, meta, group, schema):
                 yield _pruned(meta.row_group(group))
                 continue
-            opened_group = RowGroup(data, windows, parquet, group, leaves, want.max_record_bytes)
+            opened_group = RowGroup(data, parquet, group, leaves, want.max_record_bytes)
             yield from _records(opened_group, starts[group], want)
 
 
@@ -419,30 +397,25 @@ def _records(group: RowGroup, first: int, want: Want) -> Iterator[Parsed]:
 
 def _counted(group: RowGroup, first: int) -> Iterator[Parsed]:
     """Yield the numbers of rows of which nothing is wanted."""
-    done = 0
-    while done < group.rows:
-        size = min(_COUNTED_ROWS, group.rows - done)
-        positions = np.arange(first + done, first + done + size, dtype=np.int64)
-        done += size
-        yield Parsed(text=None, positions=positions, bad=(), bytes_read=group.bytes_until(done))
+    for parsed in counted_records(first, group.rows):
+        yield replace(parsed, bytes_read=group.bytes_until(int(parsed.positions[-1]) + 1 - first))
 
 
 def _texts(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
     done = 0
-    for text in _joined(_picked(group)):
-        size = len(text)
-        box = [text_records(text, first + done, group.bytes_until(done + size), max_record_bytes)]
-        del text
-        yield box.pop()
-        done += size
 
+    def records(text: pa.LargeStringArray) -> Parsed:
+        nonlocal done
+        done += len(text)
+        return column_records(None, text, first + done - len(text), group.bytes_until(done), max_record_bytes)
 
-def _picked(group: RowGroup) -> Iterator[pa.LargeStringArray]:
-    for batch in group.steps():
-        box = [as_text(pick(batch, group.leaves.text))]
-        del batch
-        group.count_text(box[0].nbytes)
-        yield box.pop()
+    def picked(batch: pa.RecordBatch) -> pa.LargeStringArray:
+        text = as_text(pick(batch, group.leaves.text))
+        group.count_text(text.nbytes)
+        return text
+
+    # Unlike a loop's variable, `map` keeps none of them alive.
+    return map(records, _joined(map(picked, group.steps())))
 
 
 def _rows(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
@@ -453,21 +426,20 @@ def _rows(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed
             group.count_text(text.nbytes if text is not None else 0)
             rows = piece.select(list(leaves.names))
             done += piece.num_rows
-            yield row_records(
+            yield column_records(
                 rows, text, first + done - piece.num_rows, group.bytes_until(done), max_record_bytes
             )
 
 
 def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArray]:
     """Join small arrays, so that what follows works on blocks."""
-    held: list[pa.LargeStringArray] = []
-    size = 0
-    for array in arrays:
-        held.append(array)
-        size += array.nbytes
-        del array
-        if size >= _JOIN_BYTES:
-            box, held, size = [concat(held)], [], 0
-            yield box.pop()
-    if held:
-        yield concat(held)
+
+    def joined() -> pa.LargeStringArray | None:
+        held: list[pa.LargeStringArray] = []
+        size = 0
+        while size < _JOIN_BYTES and (array := next(arrays, None)) is not None:
+            held.append(array)
+            size += array.nbytes
+        return concat(held) if held else None
+
+    return iter(joined, None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.reading.page_headers import (
+from tokenlake.reading.pages import (
     DELTA_BYTE_ARRAY,
     Bomb,
     PageHeader,

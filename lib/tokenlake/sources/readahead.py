@@ -8,7 +8,8 @@ and on, the next two are on their way before it asks. At most as much is fetched
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Final, final
 
@@ -19,6 +20,10 @@ _LEAST_BYTES: Final = 64 << 10
 _SMALL_BYTES: Final = 256 << 10  # an object up to this size is fetched at once
 _BUDGET: Final = 40 << 20  # of all pieces together, those on their way included
 _AHEAD: Final = 2
+_TURNS: Final = (
+    4  # pieces of a column that are held while columns take turns, and are looked at ahead of decoding
+)
+_GAP: Final = 64 << 10  # not worth a request of its own
 
 Fetch = Callable[[int, int], Future[Any]]
 """Begins to fetch so many bytes (second) from an offset on (first)."""
@@ -48,6 +53,22 @@ class ReadAhead:
     def __init__(self, size: int, fetch: Fetch) -> None:
         self._size, self._fetch = size, fetch
         self._pieces: list[_Piece] = []  # the least recently used first
+        self._stretches, self._turn = [(0, 0)], PIECE_BYTES
+
+    def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
+        """See :meth:`InputBytes.expect`: these are fetched in large pieces at once, and nothing beyond their ends."""
+        self._turn = min(max(_BUDGET // (_TURNS * max(columns, 1)), _SMALL_BYTES), PIECE_BYTES)
+        self._stretches = [(0, 0)]
+        for start, stop in sorted(stretches):
+            if start <= self._stretches[-1][1] + _GAP:
+                self._stretches[-1] = self._stretches[-1][0], max(stop, self._stretches[-1][1])
+            else:
+                self._stretches.append((start, stop))
+
+    def _left(self, offset: int) -> int:
+        """Return how much of an expected stretch lies behind `offset`."""
+        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, self._size)) - 1, 0)]
+        return max(stop - offset, 0)
 
     def spans(self, start: int, size: int) -> list[memoryview]:
         """Return the bytes from `start` on, at most up to the end of the object, in consecutive stretches.
@@ -103,7 +124,8 @@ class ReadAhead:
         if self._size <= _SMALL_BYTES:
             start, wanted = 0, self._size
         later = min((one.start for one in self._pieces if one.start > start), default=self._size)
-        size = min(max(wanted, run, _LEAST_BYTES), PIECE_BYTES, later - start)
+        likely = min(self._left(start), self._turn) or max(run, _LEAST_BYTES)
+        size = min(max(wanted, likely), PIECE_BYTES, later - start)
         piece = _Piece(start, size, self._fetch(start, size), run, sequential=sequential)
         self._pieces.append(piece)
         return piece
@@ -114,6 +136,7 @@ class ReadAhead:
         for _ in range(_AHEAD):
             if (
                 not last.sequential
+                or (self._left(last.start) and not self._left(last.stop))
                 or last.stop >= self._size
                 or last.stop + min(last.run, PIECE_BYTES) > limit
             ):
@@ -142,6 +165,10 @@ class ReadAheadBytes(InputBytes):
         self.file = file
         self._ahead = ReadAhead(file.size, fetch)
         self._lock = threading.Lock()
+
+    def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
+        with self._lock:
+            self._ahead.expect(stretches, columns)
 
     def read_into(self, view: memoryview, offset: int) -> int:
         at = 0

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import no_text, select
+from tokenlake.arrays import Int64s, no_text, select
+from tokenlake.config.formats import FORMATS, Format
 from tokenlake.sources.batch import (
     ALL,
+    BLOCK_BYTES,
     PLAIN,
     BadLine,
     BadRecord,
@@ -24,10 +26,7 @@ from tokenlake.sources.batch import (
     TextRowBatch,
     Want,
     refuse,
-    rows_wanted,
-    text_wanted,
 )
-from tokenlake.sources.formats import Format
 from tokenlake.sources.inputs import FileRange, InputBytes
 from tokenlake.sources.lines import LineNumbers
 from tokenlake.sources.opening import opened
@@ -45,24 +44,16 @@ The predicate is a hint for formats with statistics: they may leave out stretche
 nowhere, counting the records as ``skipped["pruned"]``. Records are never left out one by one here.
 """
 
-# By name: what one format needs is no burden to a worker that reads another.
-_HOMES: Final[dict[Format, tuple[str, str]]] = {
-    "jsonl": ("tokenlake.sources.json", "read_jsonl"),
-    "json": ("tokenlake.sources.json_array", "read_json_array"),
-    "parquet": ("tokenlake.sources.parquet", "read_parquet"),
-    "arrow": ("tokenlake.sources.arrow", "read_arrow"),
-    "csv": ("tokenlake.sources.csv", "read_csv"),
-    "tsv": ("tokenlake.sources.csv", "read_csv"),
-    "text": ("tokenlake.sources.text", "read_text"),
-}
 _NOTHING: Final = np.zeros(0, np.int64)
 _B = TypeVar("_B", bound=ReadBatch)
 
 
 def reader_of(format_: Format) -> Reader:
     """Return the reader of a format."""
-    module, name = _HOMES[format_]
-    return getattr(import_module(module), name)
+    module, name = FORMATS[
+        format_
+    ].reader  # by name: what one format needs is no burden to a worker that reads another
+    return getattr(import_module(f"tokenlake.sources.{module}"), name)
 
 
 def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
@@ -77,9 +68,7 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
         InputChangedError: the file is not, or does not stay, what was planned.
         ConfigError: `where` cannot be evaluated on the source's columns.
     """
-    predicate = _predicate(source)
-    want = text_wanted(source, predicate.columns if predicate else ())
-    yield from _read(part, source, want, predicate, lambda it, account: TextBatch(text=_text(it), **account))
+    return _read(part, source, (), lambda it, account: TextBatch(text=_text(it), **account), text=True)
 
 
 def read_rows(
@@ -89,6 +78,7 @@ def read_rows(
     *,
     if_there: bool = False,
     plain: str = PLAIN,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[RowBatch]:
     """Read whole records of a range, without a look at their text; otherwise like :func:`read_range`.
 
@@ -96,14 +86,14 @@ def read_rows(
         columns: top-level fields, None for all.
         if_there: columns that an input lacks are left out, instead of being an error.
         plain: what the one column of plain text is called.
+        block_bytes: how much is read at a time, of a file without row groups or batches.
     """
-    predicate = _predicate(source)
-    want = replace(rows_wanted(source, _with(columns, predicate)), if_there=if_there, plain=plain)
 
     def batch(it: Parsed, account: dict[str, Any]) -> RowBatch:
         return RowBatch(table=_only(it.rows, columns), all_fields=columns is None, **account)
 
-    yield from _read(part, source, want, predicate, batch)
+    more: dict[str, Any] = {"if_there": if_there, "plain": plain, "block_bytes": block_bytes}
+    return _read(part, source, columns, batch, **more)
 
 
 def read_texts(
@@ -114,24 +104,11 @@ def read_texts(
     Args:
         columns: top-level fields, None for all.
     """
-    predicate = _predicate(source)
-    want = text_wanted(source, _with(columns, predicate))
 
     def batch(it: Parsed, account: dict[str, Any]) -> TextRowBatch:
         return TextRowBatch(text=_text(it), table=_only(it.rows, columns), **account)
 
-    yield from _read(part, source, want, predicate, batch)
-
-
-def _predicate(source: ResolvedSource) -> Predicate | None:
-    return Predicate(source.where) if source.where else None
-
-
-def _with(columns: tuple[str, ...] | None, predicate: Predicate | None) -> tuple[str, ...] | None:
-    """Return `columns` and those that the predicate looks at."""
-    if columns is None or predicate is None:
-        return columns
-    return tuple(dict.fromkeys((*columns, *predicate.columns)))
+    return _read(part, source, columns, batch, text=True)
 
 
 def _text(parsed: Parsed) -> pa.LargeStringArray:
@@ -153,71 +130,47 @@ def _only(rows: Rows | None, columns: tuple[str, ...] | None) -> Rows:
 def _read(
     part: FileRange,
     source: ResolvedSource,
-    want: Want,
-    predicate: Predicate | None,
+    columns: tuple[str, ...] | None,
     batch: Callable[[Parsed, dict[str, Any]], _B],
+    *,
+    text: bool = False,
+    **more: Any,
 ) -> Iterator[_B]:
+    """Take the blocks of a range through limit, predicate and policy; `more` are further wishes."""
+    predicate = Predicate(source.where) if source.where else None
+    if columns is not None and predicate is not None:
+        columns = tuple(dict.fromkeys((*columns, *predicate.columns)))
+    want = Want(
+        text=source.content_field if text else None,
+        columns=columns,
+        max_record_bytes=source.max_record_bytes,
+        delimiter=source.delimiter,
+        **more,
+    )
+    left, unread = part.rows, part.weight
     with opened(part.file, source.storage_options) as data:
         data.max_expansion = source.max_expansion
         check_plain(data)
         blocks = reader_of(part.file.format)(part, data, want, predicate)
-        taken = _Blocks(part, blocks, predicate, _Policy(part, data, source), batch)
-        yield from iter(taken.next, None)
-    if taken.unread > 0:
-        nothing = Parsed(text=None, positions=_NOTHING, bad=(), bytes_read=taken.unread)
-        yield batch(nothing, {"file": part.file, "positions": _NOTHING, "bytes_read": taken.unread})
+        policy = _Policy(part, data, source)
 
+        def following() -> _B | None:
+            nonlocal left, unread
+            parsed = None if left == 0 else next(blocks, None)
+            if parsed is None:
+                return None
+            if left is not None:
+                parsed = _first(parsed, left, unread)
+                left -= _records(parsed)
+            unread -= parsed.bytes_read
+            parsed, left_out = _met(parsed, predicate)
+            return batch(*policy.judged(parsed, left_out))
 
-@final
-class _Blocks(Generic[_B]):
-    """The blocks of a range on their way through limit, predicate and policy.
-
-    No reference to a block stays here: it can hold a text of 200 MB, which only its consumer keeps alive.
-
-    Attributes:
-        unread: what is left of the range's weight.
-    """
-
-    def __init__(
-        self,
-        part: FileRange,
-        blocks: Iterator[Parsed],
-        predicate: Predicate | None,
-        policy: _Policy,
-        batch: Callable[[Parsed, dict[str, Any]], _B],
-    ) -> None:
-        self._file, self._blocks, self._predicate, self._policy = part.file, blocks, predicate, policy
-        self._batch, self._left = batch, part.rows
-        self.unread = part.weight
-
-    def next(self) -> _B | None:
-        """Return the next block as a batch, None where there is no more."""
-        parsed = None if self._left == 0 else next(self._blocks, None)
-        if parsed is None:
-            return None
-        if self._left is not None:
-            parsed = _first(parsed, self._left, self.unread)
-            self._left -= _records(parsed)
-        self.unread -= parsed.bytes_read
-        parsed, left_out = _met(parsed, self._predicate)
-        bad = parsed.bad
-        if parsed.doubtful:
-            bad = tuple(sorted(parsed.bad + parsed.doubtful, key=lambda line: line.position))
-            doubtful = [line.position for line in parsed.doubtful]
-            parsed = _selected(parsed, ~np.isin(parsed.positions, doubtful))
-        return self._batch(
-            parsed,
-            {
-                "file": self._file,
-                "positions": parsed.positions,
-                "bytes_read": parsed.bytes_read,
-                "bad": self._policy.judge(bad, parsed.lines),
-                "filtered": _without_zeros({"where": len(left_out)}),
-                "left_out": left_out,
-                "skipped": _without_zeros(parsed.skipped),
-                "normalized": _without_zeros(parsed.normalized),
-            },
-        )
+        # No reference to a block stays here: it can hold a text of 200 MB, which only its consumer keeps alive.
+        yield from iter(following, None)
+    if unread > 0:
+        nothing = Parsed(text=None, positions=_NOTHING, bad=(), bytes_read=unread)
+        yield batch(nothing, {"file": part.file, "positions": _NOTHING, "bytes_read": unread})
 
 
 def _records(parsed: Parsed) -> int:
@@ -254,7 +207,7 @@ def _selected(parsed: Parsed, keep: npt.NDArray[np.bool_]) -> Parsed:
     )
 
 
-def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, npt.NDArray[np.int64]]:
+def _met(parsed: Parsed, predicate: Predicate | None) -> tuple[Parsed, Int64s]:
     """Return the records that meet the predicate, and the positions of those that do not.
 
     Those that it cannot judge are doubtful.
@@ -286,12 +239,27 @@ class _Policy:
         self._fail = source.on_bad_record == "fail"
         self._numbers = LineNumbers(part, data, always=self._fail)
 
-    def judge(self, lines: tuple[BadLine, ...], passed: int) -> tuple[BadRecord, ...]:
-        bad = tuple(self._record(line) for line in lines)
-        self._numbers.pass_over(passed)
-        if bad and self._fail:
-            raise refuse(bad[0], self._part.file)
-        return bad
+    def judged(self, parsed: Parsed, left_out: Int64s) -> tuple[Parsed, dict[str, Any]]:
+        """Return the good records of a block, and the account of all of them; BadRecordError if one may not be bad."""
+        bad = parsed.bad
+        if parsed.doubtful:
+            bad = tuple(sorted(bad + parsed.doubtful, key=lambda line: line.position))
+            doubtful = [line.position for line in parsed.doubtful]
+            parsed = _selected(parsed, ~np.isin(parsed.positions, doubtful))
+        records = tuple(map(self._record, bad))
+        self._numbers.pass_over(parsed.lines)
+        if records and self._fail:
+            raise refuse(records[0], self._part.file)
+        return parsed, {
+            "file": self._part.file,
+            "positions": parsed.positions,
+            "bytes_read": parsed.bytes_read,
+            "bad": records,
+            "filtered": _without_zeros({"where": len(left_out)}),
+            "left_out": left_out,
+            "skipped": _without_zeros(parsed.skipped),
+            "normalized": _without_zeros(parsed.normalized),
+        }
 
     def _record(self, line: BadLine) -> BadRecord:
         return BadRecord(

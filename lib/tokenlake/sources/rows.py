@@ -28,6 +28,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from tokenlake.arrays import mask_of
+
 Record = dict[str, Any]
 
 MAX_CELLS: Final = 4 << 20
@@ -110,10 +112,10 @@ class _SeenTypes:
             self.inexact |= abs(value) > _EXACT
             self.large |= not -_BITS <= value < _BITS
         elif kind is list or kind is dict:
-            return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
+            return MAX_CELLS if depth == MAX_DEPTH else self._notevalue_at(value, depth + 1)
         return 0
 
-    def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
+    def _notevalue_at(self, value: list[Any] | Record, depth: int) -> int:
         if isinstance(value, list):
             self.items = items = self.items or _SeenTypes()
             return sum(items.note(item, depth) for item in value)
@@ -225,7 +227,7 @@ class Rows:
         """Return the rows where `mask` (bool[n]) is true."""
         if mask.all():
             return self
-        columns = None if self._columns is None else self._columns.filter(pa.array(mask))
+        columns = None if self._columns is None else self._columns.filter(mask_of(mask))
         objects = None if self._objects is None else list(compress(self._objects, mask.tolist()))
         return type(self)(columns, objects, self._names)
 
@@ -240,13 +242,14 @@ class Rows:
             if name not in self._columns.schema.names:
                 return [None] * len(self)
             values: list[Any] = self._columns.column(name).to_pylist()
-            return values if name == path else [_inside(value, path[len(name) + 1 :]) for value in values]
+            return values if name == path else [value_at(value, path[len(name) + 1 :]) for value in values]
         if "." not in path:
             return [row.get(path) for row in self.objects]
-        return [_inside(row, path) for row in self.objects]
+        return [value_at(row, path) for row in self.objects]
 
 
-def _inside(value: Any, path: str) -> Any:
+def value_at(value: Any, path: str) -> Any:
+    """Return what is at a dotted path of JSON, None where nothing is; a key that is all that is left comes first."""
     while isinstance(value, dict):
         if path in value:
             return value[path]

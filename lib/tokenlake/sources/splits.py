@@ -8,32 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, final
+from itertools import islice, pairwise
+from typing import Any, Final, final
 
 import numpy as np
+import pyarrow as pa
 
+from tokenlake.config.resolved import ResolvedSource
 from tokenlake.sources.arrow_messages import batch_sizes
+from tokenlake.sources.batch import BLOCK_BYTES
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
-from tokenlake.sources.lines import BLOCK_BYTES, LineBlock, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import footer
-from tokenlake.sources.records import read_range
+from tokenlake.sources.parquet import footer, open_parquet
+from tokenlake.sources.records import read_range, read_rows
+from tokenlake.sources.rows import Rows
 from tokenlake.threads import in_order
 
-if TYPE_CHECKING:
-    from tokenlake.config.resolved import ResolvedSource
 _TAKE: Final = 64  # files that one thread takes at a time
-_WITH_FOOTER: Final = frozenset({"parquet", "arrow"})
-_BLANK = np.frombuffer(b" \t\r", np.uint8)
 
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
-    if file.format in ("parquet", "arrow"):  # an Arrow stream cannot, but only its first bytes tell
-        return file.compression is None
-    lines = file.format == "jsonl" or file.text_mode == "lines"
-    return lines and file.compression is None
+    return (
+        file.is_lines or file.has_blocks
+    ) and file.compression is None  # of Arrow only the first bytes tell
 
 
 def split_file(
@@ -89,7 +88,7 @@ def split_files(
         InputChangedError: a file is not what was listed.
     """
     ranges: list[list[FileRange]] = [[]] * len(files)
-    footers = [index for index, file in enumerate(files) if file.format in _WITH_FOOTER]
+    footers = [index for index, file in enumerate(files) if file.has_blocks]
     meter = ProgressMeter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
 
     def take(indices: Sequence[int]) -> list[list[FileRange]]:
@@ -163,7 +162,7 @@ def count_records(part: FileRange, source: ResolvedSource, most: int) -> tuple[i
 def _counted(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
     """Yield (records, input bytes) block by block."""
     file = part.file
-    if file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines"):
+    if file.is_lines:
         yield from _counted_lines(part, source)
     elif file.format == "text":
         yield 1, part.weight
@@ -187,3 +186,52 @@ def _counted_lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[in
 def _is_blank(line: LongLine) -> bool:
     # Of more blanks than a block holds the reader makes a bad record, not a blank line.
     return line.data is not None and line.size <= BLOCK_BYTES + 2 and not line.data.strip(b" \t\r\n")
+
+
+_FILES: Final = 8  # empty ones may come first
+_HEAD: Final = 1 << 20  # bytes of lines or elements that are read at a time
+_THREADS: Final = 4  # that open files
+
+
+def first_rows(source: ResolvedSource, files: Sequence[InputFile], count: int = 16) -> Rows:
+    """Return up to `count` of the first records that can be read, of the first files; maybe none.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    for file in files[:_FILES]:
+        if len(rows := _first_read(source, file, count)):
+            return rows
+    return Rows(objects=[])
+
+
+def _first_read(source: ResolvedSource, file: InputFile, count: int) -> Rows:
+    lenient = replace(source, on_bad_record="quarantine", where=None)
+    part = _beginning(file, source, count)
+    for batch in islice(read_rows(part, lenient, block_bytes=_HEAD), 2):
+        if len(batch.positions):
+            return batch.table.select(np.arange(len(batch.positions)) < count)
+    return Rows(objects=[])
+
+
+def _beginning(file: InputFile, source: ResolvedSource, count: int) -> FileRange:
+    if file.has_blocks:
+        return replace(split_file(file, 1, source.storage_options)[0], rows=count)
+    return FileRange(file=file, start=0, stop=file.size, weight=file.size, rows=count)
+
+
+def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list[frozenset[str]]:
+    """Return the names of the columns of each of the files that have columns (Parquet, Arrow).
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+
+    def names(file: InputFile) -> frozenset[str]:
+        if file.format == "arrow":
+            return frozenset(_first_read(source, file, 1).columns.schema.names)
+        with opened(file, source.storage_options) as data, open_parquet(data) as parquet:
+            schema: pa.Schema = parquet.schema_arrow
+            return frozenset(schema.names)
+
+    return list(in_order(names, [file for file in files if file.has_blocks], _THREADS))

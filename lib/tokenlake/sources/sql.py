@@ -64,7 +64,7 @@ _HOW: Final = (
 
 
 @final
-class Engine:
+class ConditionDatabase:
     """One in-memory database of one thread with a locked configuration; usable from several threads."""
 
     def __init__(self) -> None:
@@ -129,9 +129,9 @@ def draw_nothing(connection: Any) -> None:
 
 
 @lru_cache(maxsize=1)
-def engine() -> Engine:
+def engine() -> ConditionDatabase:
     """Return this process's engine; making it imports DuckDB, which costs a tenth of a second."""
-    made = Engine()
+    made = ConditionDatabase()
     atexit.register(_close)
     return made
 

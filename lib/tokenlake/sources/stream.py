@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import io
 import re
-import zlib
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.errors import DamagedFileError, TokenlakeError
+from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Want
-from tokenlake.sources.formats import compression_of, format_of
 from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, damaged
-from tokenlake.sources.opening import opened
 
 _HEAD: Final = 16
 _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
@@ -39,16 +34,14 @@ _RENAME: Final = {
     "Parquet": "name it with .parquet at the end",
     "Arrow IPC": "name it with .arrow at the end",
 }
-_TEXTUAL: Final = frozenset({"jsonl", "json", "csv", "tsv", "text"})
 FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
-_READ_AHEAD: Final = 1 << 20  # Arrow asks for 64 KiB at a time, which may be a request each
 _LOOK: Final = 64 << 10
 _FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
 _SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
 _CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
 _CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
 LOOK: Final = 4096  # bytes
-_SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
+SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
 
 
 def kind_of(head: bytes) -> str | None:
@@ -58,7 +51,7 @@ def kind_of(head: bytes) -> str | None:
 
 def check_plain(data: InputBytes) -> None:
     """Raise DamagedFileError if a file that is named as uncompressed text is something else."""
-    if data.file.compression is None and data.file.format in _TEXTUAL:
+    if data.file.compression is None and data.file.facts.textual:
         kind = kind_of(data.pread(_HEAD, 0))
         if kind:
             raise damaged(
@@ -84,7 +77,7 @@ def check_compressed(file: InputFile, head: bytes) -> None:
 def check_content(file: InputFile, head: bytes) -> None:
     """Raise DamagedFileError if what was decompressed is compressed once more; `head`: its first bytes."""
     kind = kind_of(head)
-    if kind and file.format in _TEXTUAL:
+    if kind and file.facts.textual:
         raise damaged(
             file,
             f"what its {file.compression} stream holds is {kind}, its name says {_named(file)}; decompress it",
@@ -121,7 +114,7 @@ class ByteStream:
         self._stream: Any = None
         if data.file.compression:
             check_compressed(data.file, data.pread(_HEAD, 0))
-            ahead = io.BufferedReader(self._raw, _READ_AHEAD)
+            ahead = io.BufferedReader(self._raw, data.read_ahead)
             self._stream = pa.CompressedInputStream(pa.PythonFile(ahead, mode="r"), data.file.compression)
 
     def read(self, size: int) -> bytes:
@@ -213,44 +206,10 @@ def check_marks(file: InputFile, head: bytes) -> None:
 
 def has_lines(head: bytes) -> bool:
     """Say whether a file that begins with `head` has an object on its first line, as far as that is seen."""
-    line, newline, _ = head.lstrip(_SPACE).partition(b"\n")
+    line, newline, _ = head.lstrip(SPACE).partition(b"\n")
     if not line.startswith(b"{"):
         return False
     try:
         return not newline or isinstance(orjson.loads(line), dict)
     except orjson.JSONDecodeError:
         return False
-
-
-def plain(start: bytes, path: str) -> bytes:
-    """Decompress as much of the beginning of a file as there is; what is broken is for the reader to report."""
-    codec = compression_of(path)
-    try:
-        if codec == "gzip":
-            return zlib.decompressobj(wbits=31).decompress(start)
-        if codec == "zstd":
-            return pa.CompressedInputStream(pa.BufferReader(start), "zstd").read(LOOK)
-    except (zlib.error, OSError, pa.ArrowException):
-        return b""
-    return start
-
-
-def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
-    """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is."""
-    if file.format != "json":
-        return file
-    try:
-        with opened(file, options) as data:
-            head = _head(ByteStream(data))
-    except TokenlakeError:  # who reads it will say so
-        return file
-    named_so = format_of(file.path) == "jsonl" and not head.startswith(b"[")
-    return replace(file, format="jsonl") if named_so or has_lines(head) else file
-
-
-def _head(stream: ByteStream) -> bytes:
-    """Return the beginning from the first byte that is not white space."""
-    while some := stream.read(LOOK):
-        if found := some.lstrip(_SPACE):
-            return found + stream.read(LOOK)
-    return b""

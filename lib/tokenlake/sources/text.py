@@ -12,7 +12,15 @@ import pyarrow as pa
 from tokenlake.arrays import is_utf8, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes
-from tokenlake.sources.lines import BOM, LineBlock, LineIndex, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import (
+    BOM,
+    LineBlock,
+    LineIndex,
+    LongLine,
+    index_lines,
+    parsed_blocks,
+    read_blocks,
+)
 from tokenlake.sources.rows import Fault, Rows, too_long
 from tokenlake.sources.stream import ByteStream, check_column, check_text
 from tokenlake.sources.where import Predicate
@@ -30,7 +38,8 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
     check_column(part.file, want)
     check_text(data)
     if part.file.text_mode == "lines":
-        blocks = read_lines(read_blocks(part, data, want.max_record_bytes), want.max_record_bytes)
+        lines = read_blocks(part, data, want.max_record_bytes, want.block_bytes)
+        blocks = read_lines(lines, want.max_record_bytes)
     else:
         blocks = iter([read_document(part, data, want.max_record_bytes)])
     wanted = want.names((want.plain,))
@@ -76,13 +85,11 @@ def _read_whole(part: FileRange, source: InputBytes, limit: int) -> bytes | byte
 
 def read_lines(blocks: Iterator[LineBlock | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
     """Read every line that is not empty as a text, without its end of line."""
-    for block in blocks:
-        if isinstance(block, LongLine):
-            box = [_long_line(block, max_record_bytes)]
-            del block
-            yield box.pop()
-        else:
-            yield _lines(block, max_record_bytes)
+    return parsed_blocks(
+        blocks,
+        lambda line: _long_line(line, max_record_bytes),
+        lambda block: iter([_lines(block, max_record_bytes)]),
+    )
 
 
 def _lines(block: LineBlock, max_record_bytes: int) -> Parsed:

@@ -15,7 +15,6 @@ compare by their UTF-8 bytes, which is the order of Python's code points.
 
 from __future__ import annotations
 
-import difflib
 import math
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.config.values import nearest
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import MAX_DEPTH, Fault, Row, Rows, column_of
 from tokenlake.sources.sql import Node, engine, parse
@@ -413,14 +413,13 @@ class Predicate:
         return pa.RecordBatch.from_pydict({name: _from_zero(rows.column(name)) for name in self.columns})
 
     def _unknown(self, name: str, names: list[str]) -> ConfigError:
-        folded = {each.lower(): each for each in names}
-        near = [folded[each] for each in difflib.get_close_matches(name.lower(), folded, 3, cutoff=0.6)]
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        near = nearest(name, names)
+        hint = "" if near is None else f" Did you mean {near}?"
         return ConfigError(
             f"where: {self._expression.sql!r} looks at {name!r}, which is no column.{hint} "
             f"The columns are {', '.join(names) or 'none'}.",
             where=self._expression.sql,
-            near=near,
+            near=[] if near is None else [near],
         )
 
 

@@ -93,7 +93,11 @@ class Account:
         Raises:
             AccountError: names the equation, both sides and the figures.
         """
-        self._check_counts(where)
+        if self.eos_existing > self.documents:
+            raise AccountError(
+                f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
+                where=where,
+            )
         for equation, left, right in self._equations(seq_length):
             if left != sum(right):
                 terms = " + ".join(str(term) for term in right)
@@ -107,27 +111,8 @@ class Account:
                     where=where,
                 )
 
-    def _check_counts(self, where: str) -> None:
-        for name, value in self._flat():
-            if value < 0:
-                raise AccountError(f"{where}: {name} is {value}; expected a count >= 0", where=where)
-        if self.eos_existing > self.documents:
-            raise AccountError(
-                f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
-                where=where,
-            )
-
     def _items(self) -> list[tuple[str, int | dict[str, int]]]:
         return [(name, getattr(self, name)) for name in _NAMES]
-
-    def _flat(self) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = []
-        for name, value in self._items():
-            if isinstance(value, dict):
-                found += [(f"{name}[{reason!r}]", count) for reason, count in value.items()]
-            else:
-                found.append((name, value))
-        return found
 
     def _equations(self, seq_length: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
         filtered, quarantined = sum(self.filtered.values()), sum(self.quarantined.values())

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast, final
 from urllib.parse import unquote, urlsplit
 
-from tokenlake.config.sizes import parse_size
+from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local import LocalStore
+from tokenlake.store.remote.url import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
 
 
@@ -58,8 +59,6 @@ class StoreAddress:
 OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"
 """Environment variable: a JSON object of storage_options for ``s3://`` and ``gs://`` stores that come without any."""
 
-_SCHEMES: Final = ("s3://", "s3a://", "gs://", "gcs://")
-
 
 def options_here(
     url: str, given: Mapping[str, Any] | None, environ: Mapping[str, str] = os.environ
@@ -69,7 +68,7 @@ def options_here(
     Raises:
         ConfigError: the variable holds no JSON object; its value, which may hold secrets, is not shown.
     """
-    if given or not url.lower().startswith(_SCHEMES):
+    if given or url.partition("://")[0].lower() not in BUCKETS:
         return given or {}
     text = environ.get(OPTIONS_VARIABLE)
     if not text:
@@ -84,9 +83,6 @@ def options_here(
             '{"endpoint_url": "https://...", "key": {"env": "NAME"}, "secret": {"env": "OTHER"}}'
         )
     return cast("dict[str, Any]", found)
-
-
-_BUCKETS: Final = ("s3", "s3a", "gs", "gcs")
 
 
 def open_store(
@@ -106,13 +102,12 @@ def open_store(
         StoreError: an empty address, a ``file://`` URL of another host, or a file where a folder belongs.
     """
     place = StoreAddress.of(where)
-    address, given = place.url, place.options if storage_options is None else storage_options
-    options = options_here(address, given)
-    if (local := _local_store(address)) is not None:
-        _refuse_options(local, options)
+    address = place.url
+    options = options_here(address, place.options if storage_options is None else storage_options)
+    if (local := _local_store(address, options)) is not None:
         return local
     scheme = address.partition("://")[0].lower()
-    if scheme in _BUCKETS:
+    if scheme in BUCKETS:
         # fsspec and asyncio take a while to import, and local stores need neither.
         from tokenlake.store.remote.object_store import ObjectStore
 
@@ -156,31 +151,27 @@ def open_read_store(
     address = os.fspath(url)
     if cache is None and cache_bytes is not None:
         raise ConfigError(f"cache_bytes={cache_bytes!r} without a cache; give its folder too: cache=FOLDER")
-    if (local := _local_store(address)) is not None:
-        _refuse_options(local, storage_options or {})
+    options = options_here(address, storage_options)
+    if (local := _local_store(address, options)) is not None:
         return local
     # fsspec and asyncio take a while to import, and local stores need neither.
     from tokenlake.store.remote.store import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
-    return RemoteStore(
-        address, options_here(address, storage_options), None if cache is None else ShardCache(cache, limit)
-    )
+    return RemoteStore(address, options, None if cache is None else ShardCache(cache, limit))
 
 
-def _refuse_options(local: LocalStore, options: Mapping[str, Any]) -> None:
-    if options:
-        names = ", ".join(sorted(options))
-        raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
-
-
-def _local_store(address: str) -> LocalStore | None:
+def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
     if not address:
         raise StoreError("the store's address is empty; expected a path such as ./artifacts")
     scheme, separator, _ = address.partition("://")
-    if not separator:
-        return LocalStore(address)
-    return LocalStore(_file_path(address)) if scheme.lower() == "file" else None
+    if separator and scheme.lower() != "file":
+        return None
+    local = LocalStore(_file_path(address) if separator else address)
+    if options:
+        names = ", ".join(sorted(options))
+        raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
+    return local
 
 
 def _file_path(url: str) -> str:

@@ -7,20 +7,16 @@ time, and no finished work may be thrown away for it. So bytes that are not what
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, Protocol, TypeAlias, TypeVar, final
+from typing import BinaryIO, Final, Protocol, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.threads import in_order
-
-Outcome: TypeAlias = Literal["created", "equal", "replaced"]
-
-Orphan: TypeAlias = bool | Callable[[], bool]
-"""Whether an unequal object that is there may be replaced; see :meth:`Store.publish`."""
+from tokenlake.store.compare_and_swap import Orphan, Outcome, Put
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -47,13 +43,25 @@ class ObjectInfo:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """An object that is to be had under a second key; see :meth:`Store.link`."""
+    """An object that is to be had under a second key; see :meth:`Store.link_all`.
+
+    Attributes:
+        size, sha256: of the source.
+        seen: what a listing says of the source, where the caller knows that this version of it has the hash: where the
+            storage names versions it is not read, and only this version is copied.
+        orphan: as in :class:`Put`.
+    """
 
     source: str
     target: str
     size: int
     sha256: str
     seen: ObjectInfo | None = None
+    orphan: Orphan = field(default=False, compare=False)
+
+    def put(self, data: bytes | Path = b"") -> Put:
+        """Return what it puts, as far as a judge looks at it."""
+        return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
 
 
 @final
@@ -93,6 +101,48 @@ class ByteTarget(Protocol):
     def write(self, data: bytes | bytearray, /) -> object:
         """Take the next bytes."""
         ...
+
+
+class CopyError(StoreError):
+    """A copy cannot be written to this machine's disk."""
+
+
+@final
+class HashingTarget:
+    """Hashes the bytes of an object that come in pieces, and writes them to a file where there is one."""
+
+    def __init__(self, file: BinaryIO | None = None) -> None:
+        self._file = file
+        self._hash, self._bytes = hashlib.sha256(), 0
+
+    def restart(self) -> None:
+        self._hash, self._bytes = hashlib.sha256(), 0
+        if self._file is not None:
+            self._file.seek(0)
+
+    def write(self, data: bytes | bytearray, /) -> None:
+        self._hash.update(data)
+        view = memoryview(data)
+        with self._writing():
+            while self._file is not None and len(view):  # one call may write less
+                done = self._file.write(view)
+                self._bytes, view = self._bytes + done, view[done:]
+        self._bytes += len(view)
+
+    def finish(self) -> Digest:
+        """Return what came since the last start; the file holds that and nothing else."""
+        if self._file is not None:
+            with self._writing():
+                self._file.flush()
+                self._file.truncate()
+        return Digest(self._bytes, self._hash.hexdigest())
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CopyError(f"cannot write a copy: {error.strerror} after {self._bytes} bytes") from error
 
 
 class ReadStore(ABC):
@@ -139,25 +189,35 @@ class ReadStore(ABC):
 
     def digest(self, key: str) -> Digest:
         """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
-        with self.open(key) as stream:
-            return _pour(stream, None)
+        target = HashingTarget()
+        self._pour(key, target)
+        return target.finish()
 
     def download(self, key: str, path: Path) -> Digest:
         """Write an object to a new file of this machine, and return the size and hash of what was written.
 
         Raises:
             NotFoundError: there is no such object.
-            StoreError: it cannot be read, or the file cannot be written; there may be a part of it.
+            StoreError: it cannot be read, or the file cannot be written.
         """
+        try:
+            file = path.open("xb")
+        except OSError as error:
+            raise StoreError(f"cannot write a copy of {key}: {error.strerror} ({path})", key=key) from error
+        try:
+            with file:
+                target = HashingTarget(file)
+                self._pour(key, target)
+                return target.finish()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _pour(self, key: str, target: ByteTarget) -> None:
+        """Hand all bytes of an object to a target."""
         with self.open(key) as stream:
-            try:
-                target = path.open("xb")
-            except OSError as error:
-                raise StoreError(
-                    f"cannot write a copy of {key}: {error.strerror} ({path})", key=key
-                ) from error
-            with target:
-                return _pour(stream, target)
+            while piece := stream.read(_PIECE):
+                target.write(piece)
 
     @abstractmethod
     def size(self, key: str) -> int | None:
@@ -200,7 +260,6 @@ class Store(ReadStore):
         """
         return
 
-    @abstractmethod
     def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
         """Create an object of ``data``.
 
@@ -213,12 +272,12 @@ class Store(ReadStore):
         Raises:
             VersionConflictError: an object of other bytes is there; names both hashes.
         """
+        return self._put([Put(key=key, data=data, sha256=_sha256(data), orphan=replace_orphan)])[0]
 
-    @abstractmethod
-    def temp(self, prefix: str) -> Path:
-        """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Create many objects as :meth:`put_new` does, several at a time; all are durable when it returns."""
+        self._put([Put(key=key, data=data, sha256=_sha256(data)) for key, data in objects.items()])
 
-    @abstractmethod
     def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Make a written temporary file the object ``key``, create-only; the temporary name is gone after.
 
@@ -234,66 +293,8 @@ class Store(ReadStore):
             VersionConflictError: an unequal object is there; names both hashes.
             StoreError: what was read back is not what was written.
         """
+        return self._put([Put(key=key, data=temp, sha256=sha256, orphan=replace_orphan)])[0]
 
-    @abstractmethod
-    def link(
-        self,
-        src_key: str,
-        dst_key: str,
-        sha256: str,
-        *,
-        seen: ObjectInfo | None = None,
-        replace_orphan: Orphan = False,
-    ) -> Outcome:
-        """Reuse an object under a second key (hard link, else a copy), after checking its hash.
-
-        Args:
-            seen: what a listing says of the source, where the caller knows that this version of it has the hash: where
-                the storage names versions it is not read, and only this version is copied.
-
-        Raises:
-            NotFoundError: no such source.
-            IntegrityError: the source's bytes do not have ``sha256``, or are not the version that was seen.
-            VersionConflictError: as in :meth:`publish`.
-        """
-
-    def link_all(
-        self, links: Sequence[Link], replace_orphan: Callable[[Link], bool]
-    ) -> builtins.list[NotFoundError | IntegrityError | None]:
-        """Reuse many objects, several at a time; all are durable when it returns.
-
-        Args:
-            replace_orphan: as in :meth:`publish`, for each.
-
-        Returns:
-            For each what is wrong with its source; None where it was linked.
-        """
-
-        def one(link: Link) -> None:
-            self.link(
-                link.source,
-                link.target,
-                link.sha256,
-                seen=link.seen,
-                replace_orphan=lambda: replace_orphan(link),
-            )
-
-        return list(in_order(lambda link: caught(lambda: one(link)), links, self.at_once))
-
-    def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Create many objects as :meth:`put_new` does, several at a time; all are durable when it returns."""
-        for _ in in_order(lambda item: self.put_new(*item), list(objects.items()), self.at_once):
-            pass
-
-    @abstractmethod
-    def delete(self, key: str) -> None:
-        """Remove an object; NotFoundError if there is none."""
-
-    @abstractmethod
-    def sweep_temp(self, prefix: str) -> int:
-        """Remove temporary files of ``prefix`` left by dead processes of this machine; return how many."""
-
-    @abstractmethod
     def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
         """Replace a small object, but only if it still is what the caller saw (compare-and-swap).
 
@@ -306,11 +307,11 @@ class Store(ReadStore):
             ``"created"`` or ``"replaced"``; ``"equal"`` if ``data`` is there already, whatever was expected.
 
         Raises:
-            VersionConflictError: the object is another one, or there is none; shows what is there, also in
-                ``details["got"]`` (text, or None), and changes nothing.
+            VersionConflictError: the object is another one, or there is none; changes nothing.
         """
+        seen = None if expected is None else _sha256(expected)
+        return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
 
-    @abstractmethod
     def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
         """Put a written temporary file in the place of a damaged object; nobody but repair replaces committed bytes.
 
@@ -328,6 +329,48 @@ class Store(ReadStore):
             VersionConflictError: what is there is neither; nothing was changed.
             StoreError: what was read back is not what was written.
         """
+        return self._put([Put(key=key, data=temp, sha256=sha256, expected=found)])[0]
+
+    def link(self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
+        """Reuse an object under a second key (hard link, else a copy), after checking its hash.
+
+        Raises:
+            NotFoundError: no such source.
+            IntegrityError: the source's bytes do not have ``sha256``, or are not the version that was seen.
+            VersionConflictError: as in :meth:`publish`.
+        """
+        link = Link(source=src_key, target=dst_key, size=0, sha256=sha256, orphan=replace_orphan)
+        [done] = self.link_all([link])
+        if isinstance(done, Exception):
+            raise done
+        return done
+
+    @abstractmethod
+    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+        """Reuse many objects, several at a time; all are durable when it returns.
+
+        Returns:
+            For each what became of it, or what is wrong with its source.
+        """
+
+    @abstractmethod
+    def temp(self, prefix: str) -> Path:
+        """Create an empty temporary file to write an object of ``prefix`` into, for :meth:`publish`."""
+
+    @abstractmethod
+    def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
+        """Make objects, several at a time; all are durable when it returns.
+
+        What was written is read back first. A temporary file is gone after, unless it is none of ours.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove an object; NotFoundError if there is none."""
+
+    def sweep_temp(self, prefix: str) -> int:
+        """Remove temporary files below ``prefix`` left by dead processes of this machine; return how many."""
+        return sum(self.remove_leftover(each) for each in self.leftovers(prefix) if each.dead)
 
     @abstractmethod
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
@@ -353,15 +396,8 @@ def caught(act: Callable[[], _Made]) -> _Made | NotFoundError | IntegrityError:
         return error
 
 
-def _pour(source: BinaryIO, target: BinaryIO | None) -> Digest:
-    """Read a stream to its end, write it to a target, and return what it was."""
-    digest, size = hashlib.sha256(), 0
-    while piece := source.read(_PIECE):
-        digest.update(piece)
-        size += len(piece)
-        if target is not None:
-            target.write(piece)
-    return Digest(size, digest.hexdigest())
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 _Found = TypeVar("_Found")
@@ -373,25 +409,6 @@ def looked_twice(read: Callable[[], _Found]) -> _Found:
         return read()
     except IntegrityError:
         return read()
-
-
-def parsed(
-    store: ReadStore, key: str, parse: Callable[[bytes, str], _Found], data: bytes | None = None
-) -> _Found:
-    """Return what a small object that tells damage itself says.
-
-    Args:
-        parse: takes its bytes and its name for messages.
-        data: the bytes, where they were read already.
-
-    Raises:
-        NotFoundError: there is none.
-        IntegrityError: it is damaged, at the second look too.
-    """
-    try:
-        return parse(store.read(key) if data is None else data, key)
-    except IntegrityError:
-        return parse(store.read(key), key)
 
 
 def require_digest(store: ReadStore, key: str, expected: Digest) -> None:

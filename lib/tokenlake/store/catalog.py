@@ -8,12 +8,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.base import Digest, ReadStore, Store, looked_twice, parsed
+from tokenlake.store.base import Digest, ReadStore, Store, looked_twice
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
 from tokenlake.store.layout import (
     DATASET_NAME,
@@ -23,20 +23,14 @@ from tokenlake.store.layout import (
     check_dataset_name,
     check_tag_name,
     ledger_unit,
+    tag_key,
+    tag_of,
+    tags_prefix,
     version_number,
 )
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import (
-    Tag,
-    TagChange,
-    check_tag,
-    read_tag,
-    read_tags,
-    remove_tag,
-    swap_tag,
-    tagged_manifest,
-)
+from tokenlake.store.tags import Tag, TagChange, check_tag, read_tags, stored_tag, tagged_manifest
 
 _REFERENCE: Final = re.compile(
     rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
@@ -148,12 +142,10 @@ class Catalog:
 
     def tag(self, dataset: str, tag: str) -> Tag:
         """Return a tag as it is stored; NotFoundError if there is none."""
-        try:
-            return read_tag(self.store, check_dataset_name(dataset), tag)
-        except NotFoundError:
-            if not self._is_there(dataset):
-                raise self._no_dataset(dataset) from None
-            raise
+        found = stored_tag(self.store, check_dataset_name(dataset), tag)
+        if found is None:
+            raise self._no_tag(dataset, tag)
+        return found[0]
 
     def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
         """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
@@ -166,7 +158,12 @@ class Catalog:
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
-        return swap_tag(self.writable, Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal))
+        ours = Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
+        was, expected = stored_tag(self.store, dataset, tag) or (None, None)
+        outcome = self.writable.swap(tag_key(dataset, tag), ours.to_bytes(), expected)
+        self.writable.sweep_temp(tags_prefix(dataset))
+        # Equal: it was so already, or another process did the same just now.
+        return TagChange(ours, ours if outcome == "equal" else was)
 
     def remove_tag(self, dataset: str, tag: str) -> int | None:
         """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
@@ -174,7 +171,16 @@ class Catalog:
         Raises:
             NotFoundError: there is no such tag.
         """
-        return remove_tag(self.writable, check_dataset_name(dataset), check_tag_name(tag))
+        key = tag_key(dataset, tag)
+        try:
+            found = self.tag(dataset, tag).version
+        except IntegrityError:
+            found = None
+        try:
+            self.writable.delete(key)
+        except NotFoundError:  # somebody else removed it just now
+            raise self._no_tag(dataset, tag) from None
+        return found
 
     def manifest(self, dataset: str, version: int) -> Manifest:
         """Read the manifest of a committed version.
@@ -183,16 +189,20 @@ class Catalog:
             NotFoundError: there is no such committed version.
             IntegrityError: it is damaged, or that of another dataset or version.
         """
-        key = Layout(dataset, version).manifest
+        layout = Layout(dataset, version)
+
+        def look() -> Manifest:
+            data = self.store.read(layout.manifest)
+            if is_closing_note(data, layout):
+                self._require_committed(dataset, version)
+            return Manifest.from_bytes(data, layout.manifest)
+
         try:
-            data = self.store.read(key)
+            found = looked_twice(look)
         except NotFoundError:
             self._require_committed(dataset, version)
             raise
-        if is_closing_note(data, Layout(dataset, version)):
-            self._require_committed(dataset, version)
-        found = parsed(self.store, key, Manifest.from_bytes, data)
-        _same_place(key, (dataset, version), (found.dataset, found.version))
+        _same_place(layout.manifest, (dataset, version), (found.dataset, found.version))
         return found
 
     def read_claim(self, dataset: str, version: int) -> Claim | None:
@@ -210,17 +220,23 @@ class Catalog:
         _same_place(key, (dataset, version), (found.dataset, found.version))
         return found, data
 
-    def claim(self, dataset: str, fingerprint: str, meta: Mapping[str, Any]) -> ClaimResult:
+    def claim(
+        self, dataset: str, fingerprint: str, meta: Mapping[str, Any], *, after: int = 0
+    ) -> ClaimResult:
         """Find or claim the version that builds ``fingerprint``.
 
         A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
         next number is claimed, create-only. Whoever loses that race looks again: equal builds end on one
         version, different ones on different versions. What was swept is never resumed, nor its number used again.
+
+        Args:
+            after: only versions behind this one count; those before are not found.
         """
         check_dataset_name(dataset)
         for _ in range(_CLAIM_TRIES):
             infos = self._infos(dataset)
-            if (found := self._find(dataset, fingerprint, infos)) is not None:
+            later = [info for info in infos if info.version > after]
+            if (found := self._find(dataset, fingerprint, later)) is not None:
                 return found
             version = infos[-1].version + 1 if infos else 1
             ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
@@ -289,14 +305,15 @@ class Catalog:
         return any(info is not None and (swept or not info.swept) for info in found)
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        if is_committed(self.store, Layout(dataset, version)):
+        found = state_of(self.store, Layout(dataset, version))
+        if found is not None and found.committed:
             return
-        infos = self.versions(dataset, swept=True)
+        self.versions(dataset, swept=True)
         state = "does not exist"
-        if VersionInfo(version, False) in infos:
+        if found is not None:
             state = "is not committed; run its build again: it resumes"
-        elif VersionInfo(version, False, swept=True) in infos:
-            state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
+            if found.swept:
+                state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
             dataset=dataset,
@@ -309,14 +326,23 @@ class Catalog:
         return (more + ", ".join(map(str, infos[-_SHOWN:]))) or "none"
 
     def _no_dataset(self, dataset: str) -> NotFoundError:
-        names = self.datasets()
-        near = difflib.get_close_matches(dataset, names, n=3, cutoff=0.5)
-        hint = (
-            f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names[:20]) or 'none'}."
-        )
-        return NotFoundError(
-            f"no dataset {dataset!r} in {self.store.url}; {hint}", dataset=dataset, near=near
-        )
+        return not_among(f"no dataset {dataset!r} in {self.store.url}", dataset, self.datasets())
+
+    def _no_tag(self, dataset: str, tag: str) -> NotFoundError:
+        if not self._is_there(dataset):
+            return self._no_dataset(dataset)
+        keys = [info.key for info in self.store.list(tags_prefix(dataset))]
+        what = f"dataset {dataset!r} in {self.store.url} has no tag {tag!r}"
+        more = f" `tokenlake tag {dataset}@vN {tag}` makes it."
+        return not_among(what, tag, [name for name in map(tag_of, keys) if name is not None], more)
+
+
+def not_among(what: str, name: str, names: Sequence[str], more: str = "") -> NotFoundError:
+    """Return the error for a name that is none of those there are; it names near matches."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(near)}? There" if near else "there"
+    there = ", ".join(names[:_SHOWN]) or "none"
+    return NotFoundError(f"{what}; {guess} are: {there}.{more}", name=name, near=near, expected=[*names])
 
 
 def parted(where: str) -> tuple[str, str]:

@@ -24,13 +24,12 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.fingerprint import canonical_texts
 from tokenlake.store.base import ObjectInfo, ReadStore, Store
-from tokenlake.store.layout import CLAIM, LEDGER, RUNS, Layout, ledger_unit
-from tokenlake.store.sealed import FORMAT_VERSION, DatasetName, Positive, Sha256, seal, seal_texts, unseal
+from tokenlake.store.layout import LEDGER, RUNS, Layout, ledger_unit
+from tokenlake.store.sealed import FORMAT_VERSION, DatasetName, Positive, Sealed, Sha256, seal
 
 Status = Literal["new", "resumed", "committed"]
 State = Literal["building", "committing", "swept"]
@@ -38,52 +37,24 @@ State = Literal["building", "committing", "swept"]
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Sealed):
     """Who builds a version. ``meta`` is free (name, release, start); only the fingerprint decides.
 
     Attributes:
         state: ``building`` (not written), ``committing`` or ``swept``.
     """
 
-    dataset: str
-    version: int
-    fingerprint: str
+    FREE: ClassVar = ("meta",)
+
+    dataset: DatasetName
+    version: Positive
+    fingerprint: Sha256
     meta: dict[str, Any]
     state: State = "building"
 
     def turned(self, state: State) -> Self:
         """Return the same claim in another state."""
         return replace(self, state=state)
-
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes: sealed canonical JSON."""
-        return seal_texts(self._texts())
-
-    def _texts(self) -> dict[str, str]:
-        return canonical_texts(
-            {
-                "format_version": FORMAT_VERSION,
-                "dataset": self.dataset,
-                "version": self.version,
-                "fingerprint": self.fingerprint,
-                "meta": self.meta,
-                **({} if self.state == "building" else {"state": self.state}),
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str = CLAIM) -> Self:
-        """Read a claim; any change after it was written is an IntegrityError."""
-        document = unseal(data, where)
-        found = cls(
-            dataset=document.get("dataset", DatasetName),
-            version=document.get("version", Positive),
-            fingerprint=document.get("fingerprint", Sha256),
-            meta=document.get("meta", dict[str, Any]),
-            state=document.get("state", State) if "state" in document else "building",
-        )
-        document.end(found._texts())
-        return found
 
 
 @final

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, TypeAlias, cast, final
 
 from tokenlake.fingerprint import canonical_text
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.entries import InputFileEntry, ShardEntry
@@ -79,11 +80,8 @@ class InputPair:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        sides = {side: entry and {"size": entry.size, "token": entry.token} for side, entry in self._sides()}
+        sides = {"a": _some(self.a, ("size", "token")), "b": _some(self.b, ("size", "token"))}
         return {"change": self.change, "source": self.file.source, "path": self.file.path, **sides}
-
-    def _sides(self) -> Iterable[tuple[str, InputFileEntry | None]]:
-        return ("a", self.a), ("b", self.b)
 
 
 @final
@@ -108,19 +106,24 @@ class FilePair:
         return self.a is not None and self.b is not None and self.a.path != self.b.path
 
     def to_json(self) -> dict[str, Any]:
-        sides = {side: entry and _shard(entry) for side, entry in (("a", self.a), ("b", self.b))}
+        sides = {"a": _some(self.a, _SHARD), "b": _some(self.b, _SHARD)}
         return {"kinship": self.kinship, **sides, "columns": list(self.columns)}
 
+    @property
+    def same(self) -> bool:
+        """Whether it is the same file under the same name."""
+        return self.kinship == "same_bytes" and not self.renamed
 
-def _shard(entry: ShardEntry) -> dict[str, Any]:
-    return {
-        "path": entry.path,
-        "unit": entry.unit,
-        "bytes": entry.bytes,
-        "rows": entry.rows,
-        "tokens": entry.tokens,
-        "sha256": entry.sha256,
-    }
+
+_SHARD: Final = ("path", "unit", "bytes", "rows", "tokens", "sha256")
+
+
+def _some(entry: ShardEntry | InputFileEntry | None, names: Iterable[str]) -> dict[str, Any] | None:
+    return None if entry is None else {name: getattr(entry, name) for name in names}
+
+
+_CHANGES: Final = ("identity", "config", "tokenizer", "others", "mixture", "parents", "produced_by")
+_COUNTS: Final = ("totals", "account")
 
 
 @final
@@ -161,20 +164,14 @@ class Difference:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts in which they differ; none where one could stand for the other."""
-        figures = [count for count in (*self.totals, *self.account) if count.more]
-        found: dict[str, object] = {
-            "identity": self.identity,
-            "config": self.config,
-            "tokenizer": self.tokenizer,
-            "inputs": self.inputs,
-            "files": [pair for pair in self.files if pair.kinship != "same_bytes" or pair.renamed],
-            "others": self.others,
-            "figures": figures,
-            "mixture": self.mixture,
-            "parents": self.parents,
-            "produced_by": self.produced_by,
+        found: dict[str, bool] = {
+            **{name: bool(getattr(self, name)) for name in ("identity", "config", "tokenizer", "inputs")},
+            "files": not all(pair.same for pair in self.files),
+            "others": bool(self.others),
+            "figures": any(count.more for count in (*self.totals, *self.account)),
+            **{name: bool(getattr(self, name)) for name in ("mixture", "parents", "produced_by")},
         }
-        return tuple(name for name, changes in found.items() if changes)
+        return tuple(name for name, differs in found.items() if differs)
 
     @property
     def equal(self) -> bool:
@@ -189,26 +186,21 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form; of shards that are the same only their number."""
-        unlike = [pair.to_json() for pair in self.files if pair.kinship != "same_bytes" or pair.renamed]
         return {
             "a": self.a,
             "b": self.b,
             "equal": self.equal,
             "parts": list(self.parts),
-            **{
-                name: [asdict(change) for change in getattr(self, name)]
-                for name in ("identity", "config", "tokenizer")
-            },
+            **{name: [asdict(change) for change in getattr(self, name)] for name in _CHANGES},
             "inputs": {"same": self.inputs_same, "changes": [pair.to_json() for pair in self.inputs]},
-            "files": {"count": self.kinships, "units": self.units, "changes": unlike},
-            "others": [asdict(change) for change in self.others],
+            "files": {
+                "count": self.kinships,
+                "units": self.units,
+                "changes": [pair.to_json() for pair in self.files if not pair.same],
+            },
             **{
                 name: [{**asdict(count), "more": count.more} for count in getattr(self, name)]
-                for name in ("totals", "account")
-            },
-            **{
-                name: [asdict(change) for change in getattr(self, name)]
-                for name in ("mixture", "parents", "produced_by")
+                for name in _COUNTS
             },
         }
 
@@ -263,9 +255,9 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         files=pairs,
         units=unit_kinships(pairs),
         others=changes(_others(a), _others(b)),
-        totals=_counts(asdict(a.totals), asdict(b.totals)),
-        account=tuple(count for count in _account(a, b) if count.a or count.b),
-        mixture=changes(_mixture(a), _mixture(b)),
+        totals=tuple(Count(name, n, getattr(b.totals, name)) for name, n in asdict(a.totals).items()),
+        account=tuple(count for count in _counts(a, b) if count.a or count.b),
+        mixture=changes(*({} if each.mixture is None else each.mixture.to_json() for each in (a, b))),
         parents=changes(_parents(a), _parents(b)),
         produced_by=changes(a.produced_by, b.produced_by),
     )
@@ -273,10 +265,11 @@ def compare(a: Manifest, b: Manifest) -> Difference:
 
 def changes(a: object, b: object) -> tuple[Change, ...]:
     """Return what differs between two JSON values, by dotted keys in the order of their names."""
-    return tuple(_walk("", a, b))
+    return tuple(changes_between("", a, b))
 
 
-def _walk(key: str, a: object, b: object) -> Iterator[Change]:
+def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
+    """Yield what differs between two values as JSON has them, each with its dotted key below `key`."""
     left, right = _children(a), _children(b)
     # Lists of unequal lengths have no places to compare; a list and an object neither.
     alike = isinstance(a, Mapping) if isinstance(b, Mapping) else not isinstance(a, Mapping)
@@ -288,7 +281,7 @@ def _walk(key: str, a: object, b: object) -> Iterator[Change]:
     ):
         for name in sorted(left.keys() | right.keys()):
             below = f"{key}.{name}" if key and isinstance(a, Mapping) else f"{key}{name}"
-            yield from _walk(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
+            yield from changes_between(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
     elif a is _NOTHING:
         yield Change(key, None, b, "b")
     elif b is _NOTHING:
@@ -330,27 +323,22 @@ def _others(manifest: Manifest) -> dict[str, Any]:
     return {path: entry.sha256 for path, entry in found if path.partition("/")[0] not in _OWN}
 
 
-def _account(a: Manifest, b: Manifest) -> tuple[Count, ...]:
-    """Return the figures of both accounts in their order, reasons spelled out: ``filtered.empty``."""
-    found: list[Count] = []
-    left, right = a.account.to_json(), b.account.to_json()
-    for name, value in left.items():
-        if isinstance(value, int):
-            found.append(Count(name, value, right[name]))
-        else:
-            reasons = sorted(value.keys() | right[name].keys())
-            found += [
-                Count(f"{name}.{each}", value.get(each, 0), right[name].get(each, 0)) for each in reasons
-            ]
-    return tuple(found)
+def _figures(manifest: Manifest) -> dict[str, int]:
+    """Return the figures of an account, reasons spelled out: ``filtered.empty``."""
+    found: dict[str, int] = {}
+    for name, value in manifest.account.to_json().items():
+        found |= (
+            {name: value} if isinstance(value, int) else {f"{name}.{each}": value[each] for each in value}
+        )
+    return found
 
 
-def _counts(a: Mapping[str, int], b: Mapping[str, int]) -> tuple[Count, ...]:
-    return tuple(Count(name, value, b[name]) for name, value in a.items())
-
-
-def _mixture(manifest: Manifest) -> dict[str, Any]:
-    return {} if manifest.mixture is None else manifest.mixture.to_json()
+def _counts(a: Manifest, b: Manifest) -> tuple[Count, ...]:
+    """Return the figures of both accounts, in the order of their fields, and of reasons by name."""
+    order = [each.name for each in fields(Account)]
+    left, right = _figures(a), _figures(b)
+    names = sorted(left.keys() | right.keys(), key=lambda name: (order.index(name.partition(".")[0]), name))
+    return tuple(Count(name, left.get(name, 0), right.get(name, 0)) for name in names)
 
 
 def _parents(manifest: Manifest) -> dict[str, Any]:

@@ -18,7 +18,6 @@ last. An object whose storage does not say when it changed counts as changed now
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -26,13 +25,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, final
 
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.report import numbers
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, not_among
 from tokenlake.store.claims import is_closing_note
 from tokenlake.store.layout import (
     CLAIM,
@@ -49,18 +48,15 @@ from tokenlake.store.layout import (
 )
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.remove import (
-    Abandoned,
+    Finding,
     Kept,
     Removed,
+    Remover,
+    WasState,
     abandoned,
     claim_bytes,
     closed,
-    delete_all,
-    prune,
     read_claim,
-    removal_of,
-    remove_leftovers,
-    sweep,
 )
 from tokenlake.store.sealed import FORMAT_VERSION
 
@@ -78,7 +74,7 @@ class Swept:
 
     dataset: str
     version: int
-    was: Literal["building", "committing", "damaged", "swept"]
+    was: WasState
     modified: float | None
 
 
@@ -134,37 +130,16 @@ class Clock:
         """Say whether something was left alone for the whole grace period."""
         return modified is not None and self.now - modified >= self.grace
 
+    def is_over(self, leftover: Leftover) -> bool:
+        """Say whether it will never be published: its process is dead, or nobody touched it for the grace period."""
+        return leftover.dead or self.is_old(leftover.modified)
+
     def age(self, modified: float) -> str:
         """``3 days``."""
         return numbers.age(max(0.0, self.now - modified))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Strays:
-    """Files below a committed version that its manifest does not name."""
-
-    layout: Layout
-    files: tuple[Removed, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Empty:
-    """A version's folder that nobody claimed, and that holds nothing (any more)."""
-
-    layout: Layout
-
-
-Finding: TypeAlias = Abandoned | Strays | Empty | Kept
-
-
-def old_leftovers(leftovers: Iterable[Leftover], clock: Clock) -> list[Leftover]:
-    """Return what will never be published: its process is dead, or nobody touched it for the grace period."""
-    return [each for each in leftovers if each.dead or clock.is_old(each.modified)]
-
-
-def judge(store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Clock) -> list[Finding]:
+def judge(store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock) -> Finding | Kept | None:
     """Judge one version's folder.
 
     Args:
@@ -176,25 +151,24 @@ def judge(store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Cl
     if CLAIM in objects:
         return _judge_claim(store, layout, objects, leftovers, clock)
     if objects:
-        return [Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")]
-    alive = any(not (each.dead or clock.is_old(each.modified)) for each in leftovers)
-    return [] if alive else [Empty(layout)]
+        return Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")
+    return Finding(layout=layout, empty=True) if all(map(clock.is_over, leftovers)) else None
 
 
 def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
-) -> list[Finding]:
+) -> Finding | Kept | None:
     if is_closing_note(store.read(layout.manifest), layout):
         return _swept(store, closed(store, layout, objects))
     try:
         manifest = Catalog(store).manifest(layout.dataset, layout.version)
         manifest.check(layout.manifest)
     except IntegrityError as error:
-        return [Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")]
+        return Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
     named = _named(objects, manifest)
-    files = [removal_of("stray", info) for path, info in objects.items() if path not in named]
-    old = tuple(each for each in files if clock.is_old(each.modified))
-    return [Strays(layout, old)] if old else []
+    strays = [info for path, info in objects.items() if path not in named and clock.is_old(info.modified)]
+    files = tuple(Removed.of("stray", info) for info in strays)
+    return Finding(layout=layout, files=files) if files else None
 
 
 def _named(paths: Iterable[str], manifest: Manifest) -> set[str]:
@@ -211,31 +185,31 @@ def _judge_claim(
     store: Store,
     layout: Layout,
     objects: dict[str, ObjectInfo],
-    leftovers: Iterable[Leftover],
+    leftovers: Sequence[Leftover],
     clock: Clock,
-) -> list[Finding]:
+) -> Finding | Kept | None:
     data = claim_bytes(store, layout)
     if data is None:  # gone since it was listed
-        return []
+        return None
     claim = read_claim(data, layout)
     if claim is not None and claim.state == "swept":
-        return _swept(store, abandoned(layout, "swept", data, claim, objects))
+        return _swept(store, abandoned(layout, "swept", data, objects))
     if claim is None and _is_newer(data):
-        return [Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")]
+        return Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
     changes = [info.modified for info in objects.values()] + [each.modified for each in leftovers]
     known = [change for change in changes if change is not None]
-    newest = max(known) if len(known) == len(changes) else None
-    if newest is None:
-        return [Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")]
-    if not clock.is_old(newest):
-        return [Kept(layout.prefix, f"unfinished, and changed {clock.age(newest)} ago")]
-    return [abandoned(layout, "damaged" if claim is None else claim.state, data, claim, objects)]
+    if len(known) < len(changes):
+        return Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
+    if not clock.is_old(max(known)):
+        return Kept(layout.prefix, f"unfinished, and changed {clock.age(max(known))} ago")
+    return abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
 
 
-def _swept(store: Store, found: Abandoned) -> list[Finding]:
-    """Return what an earlier collection left of a swept version; nothing where it had come to its end."""
-    done = found.claim is None or (found.ours is not None and found.ours.state == "swept")
-    return [] if done and not found.files and not store.list_dirs(found.layout.prefix) else [found]
+def _swept(store: Store, found: Finding) -> Finding | None:
+    """Return what an earlier collection left of a swept version; None where it had come to its end."""
+    claim = read_claim(found.claim, found.layout)
+    done = found.claim is None or (claim is not None and claim.state == "swept")
+    return None if done and not found.files and not store.list_dirs(found.layout.prefix) else found
 
 
 def _is_newer(data: bytes) -> bool:
@@ -327,81 +301,28 @@ def collect(
     clock = Clock(time.time() if now is None else now, grace)
     datasets = _datasets(store, names)
     leftovers = [each for prefix in names or ("",) for each in store.leftovers(prefix) if _is_ours(each.name)]
-    findings = [
-        finding
-        for layout in _layouts(store, datasets)
-        for finding in _judged(store, layout, leftovers, clock)
-    ]
-    kept = [finding for finding in findings if isinstance(finding, Kept)]
-    doing = _Doing(store, dry_run, workers, kept)
-    doing.leave(old_leftovers(leftovers, clock))
-    for finding in findings:
-        doing.act(finding)
+    findings = [_judged(store, layout, leftovers, clock) for layout in _layouts(store, datasets)]
+    remover, swept = Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
+    remover.kept += [each for each in findings if isinstance(each, Kept)]
+    remover.remove_leftovers(filter(clock.is_over, leftovers))
+    for found in findings:
+        if isinstance(found, Finding) and remover.remove(found) and found.was is not None:
+            swept.append(Swept(found.layout.dataset, found.layout.version, found.was, found.modified))
     return GcReport(
         store=store.url,
         grace=grace,
         dry_run=dry_run,
-        removed=tuple(sorted(doing.removed, key=lambda each: each.name)),
-        swept=tuple(doing.swept),
-        kept=tuple(sorted(kept, key=lambda each: each.name)),
+        removed=tuple(sorted(remover.removed, key=lambda each: each.name)),
+        swept=tuple(swept),
+        kept=tuple(sorted(remover.kept, key=lambda each: each.name)),
     )
-
-
-class _Doing:
-    """Does what was found, or only notes it, and keeps the list of it."""
-
-    def __init__(self, store: Store, dry_run: bool, workers: int, kept: list[Kept]) -> None:
-        self._store, self._dry, self._workers, self._kept = store, dry_run, workers, kept
-        self.removed: list[Removed] = []
-        self.swept: list[Swept] = []
-
-    def leave(self, leftovers: list[Leftover]) -> None:
-        """Remove unpublished things."""
-        done, failed = (
-            (leftovers, []) if self._dry else remove_leftovers(self._store, leftovers, self._workers)
-        )
-        self.removed += [Removed("temporary", each.name, each.bytes, each.modified) for each in done]
-        self._kept += failed
-
-    def act(self, finding: Finding) -> None:
-        """Do what a finding asks for."""
-        if isinstance(finding, Abandoned):
-            self._sweep(finding)
-        elif isinstance(finding, Strays):
-            self._delete(finding.files)
-            self._prune(finding.layout, whole=False)
-        elif isinstance(finding, Empty):
-            self._prune(finding.layout, whole=True)
-
-    def _sweep(self, found: Abandoned) -> None:
-        alive = None if self._dry else sweep(self._store, found)
-        if alive is not None:
-            self._kept.append(alive)
-            return
-        layout = found.layout
-        self.swept.append(Swept(layout.dataset, layout.version, found.was, found.modified))
-        self._delete(found.files)
-        self._prune(layout, whole=False)
-
-    def _delete(self, files: Sequence[Removed]) -> None:
-        done, failed = (files, []) if self._dry else delete_all(self._store, files, self._workers)
-        self.removed += done
-        self._kept += failed
-
-    def _prune(self, layout: Layout, *, whole: bool) -> None:
-        if not self._dry:
-            prune(self._store, layout, whole=whole)
 
 
 def _datasets(store: Store, names: Sequence[str]) -> list[str]:
     there = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
     for name in map(check_dataset_name, names):
         if name not in there:
-            near = difflib.get_close_matches(name, there, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(there) or 'none'}."
-            )
-            raise NotFoundError(f"no dataset {name!r} in {store.url}; {hint}", dataset=name, near=near)
+            raise not_among(f"no dataset {name!r} in {store.url}", name, there)
     return sorted(set(names)) if names else there
 
 
@@ -411,7 +332,9 @@ def _layouts(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
         yield from (Layout(dataset, version) for version in sorted(numbers))
 
 
-def _judged(store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Clock) -> list[Finding]:
+def _judged(
+    store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Clock
+) -> Finding | Kept | None:
     below = f"{layout.prefix}/"
     return judge(store, layout, [each for each in leftovers if each.name.startswith(below)], clock)
 

@@ -171,10 +171,6 @@ class Layout:
         return self.key(CLAIM)
 
     @property
-    def config(self) -> str:
-        return self.key(CONFIG)
-
-    @property
     def card(self) -> str:
         return self.key(CARD)
 
@@ -186,14 +182,8 @@ class Layout:
         """Return the path of a key of this version; the inverse of :meth:`key`."""
         return key.removeprefix(self.prefix + "/")
 
-    def shard(self, split: str, unit: int, part: int) -> str:
-        return self.key(shard_path(split, unit, part))
-
     def ledger(self, unit: int) -> str:
         return self.key(ledger_path(unit))
-
-    def quarantine(self, unit: int) -> str:
-        return self.key(quarantine_path(unit))
 
     def run(self, run_id: str) -> str:
         return self.key(f"{RUNS}/{run_id}.json")
@@ -208,17 +198,12 @@ _RECORD: Final = 256 << 20  # of one unit
 _SMALL: Final = 16 << 20  # claims, tags
 
 
-def most_bytes(key: str) -> int:
-    """Return how many bytes an object may have, to be read whole."""
-    *folders, name = key.split("/")
-    if name == CLAIM or folders[-1:] == [TAGS]:
-        return _SMALL
-    return _RECORD if folders[-1:] == [LEDGER] else _WHOLE
-
-
 def check_size(key: str, size: int) -> None:
     """Raise IntegrityError for an object that is too large to be one of ours, before it is in memory."""
-    most = most_bytes(key)
+    *folders, name = key.split("/")
+    most = _RECORD if folders[-1:] == [LEDGER] else _WHOLE
+    if name == CLAIM or folders[-1:] == [TAGS]:
+        most = _SMALL
     if size > most:
         raise IntegrityError(
             f"{key}: it has {size} bytes or more; expected at most {most}. tokenlake writes none so large: "

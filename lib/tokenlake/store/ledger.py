@@ -12,7 +12,7 @@ from tokenlake.fingerprint import canonical_json
 from tokenlake.store.account import Account
 from tokenlake.store.entries import InputEntry, QuarantineEntry, ShardEntry, check_entries
 from tokenlake.store.layout import MAX_UNIT, quarantine_path
-from tokenlake.store.sealed import FORMAT_VERSION, SealedDocument, Sha256, entry_texts, seal_texts, unseal
+from tokenlake.store.sealed import Sealed, SealedDocument, Sha256
 
 #: The source of a unit that holds rows of several.
 MIXED: Final = "*"
@@ -20,7 +20,7 @@ MIXED: Final = "*"
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitRecord:
+class UnitRecord(Sealed):
     """What a unit read and wrote; published after its parts, so that its existence proves theirs.
 
     Attributes:
@@ -37,8 +37,8 @@ class UnitRecord:
         produced_by: names and versions of what wrote it; not identity.
     """
 
-    unit: int
-    fingerprint: str
+    unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
+    fingerprint: Sha256
     source: str
     inputs: tuple[InputEntry, ...]
     parts: tuple[ShardEntry, ...]
@@ -52,57 +52,14 @@ class UnitRecord:
         """Return source -> account; of a mixed unit the shares, in which no source has sequences."""
         return self.shares if self.source == MIXED else {self.source: self.account}
 
-    def _members(self) -> dict[str, Any]:
-        return {
-            "format_version": FORMAT_VERSION,
-            "unit": self.unit,
-            "fingerprint": self.fingerprint,
-            "source": self.source,
-            "inputs": self.inputs,
-            "parts": self.parts,
-            "account": self.account,
-            # Left out where there are none: records of other units stay, byte for byte, what they were.
-            **({"shares": self.shares} if self.shares else {}),
-            "quarantine": self.quarantine,
-            "engine": self.engine,
-            "produced_by": self.produced_by,
-        }
-
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form (as sent between processes; not sealed)."""
         return msgspec.to_builtins(self._members())
-
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes: sealed canonical JSON."""
-        return seal_texts(entry_texts(self._members()))
 
     @classmethod
     def from_json(cls, value: object, where: str = "unit record") -> Self:
         """Read :meth:`to_json`'s form; IntegrityError names ``where`` and the key."""
         return cls._read(SealedDocument(canonical_json(value), where))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str = "ledger record") -> Self:
-        """Read a ledger file; any change after it was written is an IntegrityError."""
-        return cls._read(unseal(data, where))
-
-    @classmethod
-    def _read(cls, document: SealedDocument) -> Self:
-        found = cls(
-            unit=document.get("unit", Annotated[int, Meta(ge=0, le=MAX_UNIT)]),
-            fingerprint=document.get("fingerprint", Sha256),
-            source=document.get("source", str),
-            inputs=document.get("inputs", tuple[InputEntry, ...]),
-            parts=document.get("parts", tuple[ShardEntry, ...]),
-            account=document.get("account", Account),
-            quarantine=document.get("quarantine", QuarantineEntry | None),
-            engine=document.get("engine", str),
-            produced_by=document.get("produced_by", dict[str, str]),
-            shares=document.get("shares", dict[str, Account]) if "shares" in document else {},
-        )
-        found._check(document)
-        document.end(entry_texts(found._members()))
-        return found
 
     def _check(self, document: SealedDocument) -> None:
         check_entries(document, "parts", self.parts)
@@ -128,9 +85,7 @@ class UnitRecord:
                 document.fail(
                     f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
                 )
-        if Account.total([*self.shares.values(), Account.zero()]) != _of_source(
-            self.account + Account.zero()
-        ):
+        if Account.total(self.shares.values()) != _of_source(Account.total([self.account])):
             document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
 
 

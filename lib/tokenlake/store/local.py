@@ -14,22 +14,15 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import Leftover, Link, ObjectInfo, Orphan, Outcome, Store, caught
-from tokenlake.store.compare_and_swap import (
-    bytes_of,
-    hash_of,
-    judge_create,
-    judge_replace,
-    judge_swap,
-    put_file,
-)
+from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
+from tokenlake.store.compare_and_swap import Outcome, Put, compare_and_swap
 from tokenlake.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.store.local_files import (
     HashingFile,
@@ -37,7 +30,6 @@ from tokenlake.store.local_files import (
     hash_regular,
     is_abandoned,
     locked,
-    make_durable,
     make_final,
     new_temp_name,
     open_regular,
@@ -46,8 +38,8 @@ from tokenlake.store.local_files import (
 )
 from tokenlake.threads import in_order
 
-# Hard links that cannot be made: other file system, too many links, none at all.
-_NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP})
+# Hard links that cannot be made: other file system, too many links, none at all, or the name is taken.
+_NO_LINK: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EEXIST})
 _SYNCED: Final = 8  # files that wait for the disk at a time
 _HASHED: Final = 4  # files that are hashed at a time
 _LARGE: Final = 16 << 20  # bytes that are worth a thread
@@ -119,21 +111,6 @@ class LocalStore(Store):
         except NotFoundError:
             return []
 
-    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
-        self.local_path(key)
-        temp, sha256 = self._written(key, data)
-        return self.publish(temp, key, sha256, replace_orphan=replace_orphan)
-
-    def _written(self, key: str, data: bytes) -> tuple[Path, str]:
-        temp = self.temp(_temp_prefix(key))
-        try:
-            with HashingFile(temp) as sink:
-                sink.write(data)
-        except BaseException:
-            remove_temp(temp)
-            raise
-        return temp, sink.sha256
-
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
         with os_errors("write below", prefix or self.url):
@@ -148,85 +125,78 @@ class LocalStore(Store):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return path
 
-    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
-        return self._put(
-            temp, key, sha256, "publish", lambda path: self._create(temp, path, key, sha256, replace_orphan)
-        )
-
-    def _put(self, temp: Path, key: str, sha256: str, action: str, put: Callable[[Path], Outcome]) -> Outcome:
-        """Use a written temporary file, after reading it back; its name is gone after."""
-        path = self.local_path(key)
-        self.check_temp(temp, key)
+    def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
+        paths = {put.key: self.local_path(put.key) for put in puts}
+        temps = {put.key: put.data for put in puts if isinstance(put.data, Path)}
+        for key, temp in temps.items():
+            self.check_temp(temp, key)
         try:
-            with os_errors(action, key):
-                _require_written(temp, key, sha256)
-                self._make_durable(path.parent)
-                return put(path)
-        finally:
-            remove_temp(temp)
-
-    def _create(
-        self,
-        temp: Path,
-        path: Path,
-        key: str,
-        sha256: str,
-        replace_orphan: Orphan,
-        sync: Callable[[Path], object] = fsync_directory,
-    ) -> Outcome:
-        self._make_durable(path.parent)
-        try:
-            os.link(temp, path)
-        except FileExistsError:
-            return put_file(temp, path, key, hash_of, judge_create(key, sha256, replace_orphan), sync)
-        sync(path.parent)
-        return "created"
-
-    def put_all(self, objects: Mapping[str, bytes]) -> None:
-        written: builtins.list[tuple[str, Path, str]] = []
-        folders: set[Path] = set()
-        try:
-            for key, data in objects.items():
-                written.append((key, *self._written(key, data)))
+            left = [put for put in puts if not _holds(paths[put.key], put)]
+            for put in left:
+                temps[put.key] = self._written(put)
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
-            for _ in in_order(lambda one: _finish(*one), written, _SYNCED):
+            for _ in in_order(lambda put: _require_written(put, temps[put.key]), left, _SYNCED):
                 pass
-            for key, temp, sha256 in written:
-                with os_errors("publish", key):
-                    self._create(temp, self.local_path(key), key, sha256, False, folders.add)
-            _fsync_all(folders)
+            done: dict[str, Outcome] = {
+                put.key: self._place(paths[put.key], put, temps[put.key]) for put in left
+            }
+            # Also after "equal": the other writer, or we before we lost its answer, may have died before that.
+            self._sync(paths.values())
         finally:
-            for _, temp, _ in written:
+            for temp in temps.values():
                 remove_temp(temp)
+        return [done.get(put.key, "equal") for put in puts]
 
-    def link(
-        self,
-        src_key: str,
-        dst_key: str,
-        sha256: str,
-        *,
-        seen: ObjectInfo | None = None,
-        replace_orphan: Orphan = False,
-    ) -> Outcome:
-        self.local_path(dst_key)
-        link = Link(source=src_key, target=dst_key, size=0, sha256=sha256)
-        return self._link(link, self._whole(link), replace_orphan, fsync_directory)
+    def _sync(self, paths: Iterable[Path]) -> None:
+        for folder in sorted({path.parent for path in paths}):
+            with os_errors("sync", str(folder)):
+                self._make_durable(folder)
+                fsync_directory(folder)
 
-    def link_all(
-        self, links: Sequence[Link], replace_orphan: Callable[[Link], bool]
-    ) -> builtins.list[NotFoundError | IntegrityError | None]:
-        folders: set[Path] = set()
+    def _written(self, put: Put) -> Path:
+        """Return a temporary file with the bytes of an object."""
+        if isinstance(put.data, Path):
+            return put.data
+        temp = self.temp(_temp_prefix(put.key))
+        try:
+            with HashingFile(temp) as sink:
+                sink.write(put.data)
+        except BaseException:
+            remove_temp(temp)
+            raise
+        return temp
+
+    def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
+        """Name a file that is durable, if what has its name may be replaced.
+
+        Writers that replace or delete in one folder of this machine take turns; who creates an object takes no lock.
+        A reader keeps the inode that it opened.
+        """
+        with os_errors("publish", put.key):
+            self._make_durable(path.parent)
+            if put.expected is None:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temp, path)
+                    return "created"
+            with locked(path.parent):
+                return compare_and_swap(
+                    put,
+                    lambda: _hash_of(path),
+                    # Created by a link, as by those who take no lock; replaced by a new inode.
+                    lambda token: os.link(temp, path) if token is None else temp.replace(path),
+                    FileExistsError,
+                )
+
+    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+        paths = [self.local_path(link.target) for link in links]
         # Small files take less time than a thread does to take them over.
         threads = min(_HASHED, sum(link.size for link in links) // _LARGE)
         whole = in_order(lambda link: caught(lambda: self._whole(link)), links, threads)
-
-        def one(link: Link, found: os.stat_result | NotFoundError | IntegrityError) -> None:
-            if isinstance(found, Exception):
-                raise found
-            self._link(link, found, lambda: replace_orphan(link), folders.add)
-
-        done = [caught(partial(one, link, found)) for link, found in zip(links, whole, strict=True)]
-        _fsync_all(folders)
+        done: builtins.list[Outcome | NotFoundError | IntegrityError] = [
+            found if isinstance(found, Exception) else caught(partial(self._link, link, path, found))
+            for link, path, found in zip(links, paths, whole, strict=True)
+        ]
+        self._sync(path for path, each in zip(paths, done, strict=True) if isinstance(each, str))
         return done
 
     def _whole(self, link: Link) -> os.stat_result:
@@ -241,44 +211,33 @@ class LocalStore(Store):
             file=link.source,
         )
 
-    def _link(
-        self,
-        link: Link,
-        whole: os.stat_result,
-        replace_orphan: Orphan,
-        sync: Callable[[Path], object],
-    ) -> Outcome:
+    def _link(self, link: Link, path: Path, whole: os.stat_result) -> Outcome:
         """Name a file that was hashed; it was durable before it got its first name."""
-        source, path = self.local_path(link.source), self.local_path(link.target)
+        source = self.local_path(link.source)
         with os_errors("reuse", link.source):
             self._make_durable(path.parent)
             try:
                 os.link(source, path)
             except OSError as error:
-                if error.errno not in _NO_LINK and error.errno != errno.EEXIST:
+                if error.errno not in _NO_LINK:
                     raise
-                return self._copy(link, source, path, replace_orphan, sync)
+                return self._copy(link, source, path)
             if not os.path.samestat(whole, path.lstat()):  # it was replaced meanwhile, as repair does
                 self._whole(replace(link, source=link.target))
-            sync(path.parent)
             return "created"
 
-    def _copy(
-        self,
-        link: Link,
-        source: Path,
-        path: Path,
-        replace_orphan: Orphan,
-        sync: Callable[[Path], object],
-    ) -> Outcome:
+    def _copy(self, link: Link, source: Path, path: Path) -> Outcome:
+        """Put a copy where no hard link can be made, or an object is there that may be replaced."""
+        if _holds(path, link.put()):
+            return "equal"
         temp = self.temp(_temp_prefix(link.target))
         try:
-            temp.unlink()
-            _link_or_copy(source, temp)
-            _require_written(temp, link.target, link.sha256)
-            return self._create(temp, path, link.target, link.sha256, replace_orphan, sync)
-        finally:
+            with open_regular(source) as stream, temp.open("wb") as copy:
+                shutil.copyfileobj(stream, copy, 1 << 20)
+        except BaseException:
             remove_temp(temp)
+            raise
+        return self._put([link.put(temp)])[0]
 
     def delete(self, key: str) -> None:
         path = self.local_path(key)
@@ -286,37 +245,6 @@ class LocalStore(Store):
         with os_errors("delete", key), locked(path.parent):
             path.unlink()
             fsync_directory(path.parent)
-
-    def sweep_temp(self, prefix: str) -> int:
-        folder, swept = self.local_path(prefix) if prefix else self._root, 0
-        for entry in self._entries(prefix):
-            if is_abandoned(entry.name):
-                with os_errors("sweep", prefix or self.url):
-                    (folder / entry.name).unlink(missing_ok=True)
-                swept += 1
-        return swept
-
-    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        self.local_path(key)
-        temp, sha256 = self._written(key, data)
-        judge = judge_swap(key, data, expected)
-        return self._put(
-            temp,
-            key,
-            sha256,
-            "replace",
-            lambda path: put_file(temp, path, key, bytes_of, judge, fsync_directory),
-        )
-
-    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        judge = judge_replace(key, sha256, found)
-        return self._put(
-            temp,
-            key,
-            sha256,
-            "replace",
-            lambda path: put_file(temp, path, key, hash_of, judge, fsync_directory),
-        )
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
         found: builtins.list[Leftover] = []
@@ -363,13 +291,13 @@ class LocalStore(Store):
         """Make a folder and its ancestors, and their entries durable (each once per store object)."""
         if folder in self._durable and folder.is_dir():
             return
-        if folder != self._root:
+        if self._root in folder.parents or not folder.parent.is_dir():
             self._make_durable(folder.parent)
-        make_durable(folder)
+        folder.mkdir(exist_ok=True)
+        fsync_directory(folder.parent)
         if folder == self._root:
-            with locked(
-                folder
-            ):  # a file system without locks, or without this fsync, is refused before work is done
+            # A file system without locks, or without this fsync, is refused before work is done.
+            with locked(folder):
                 fsync_directory(folder)
         self._durable.add(folder)
 
@@ -379,26 +307,32 @@ def _temp_prefix(key: str) -> str:
     return "/".join(key.split("/")[:-1][:2])
 
 
-def _finish(key: str, temp: Path, sha256: str) -> None:
-    with os_errors("publish", key):
-        _require_written(temp, key, sha256)
-
-
-def _fsync_all(folders: Iterable[Path]) -> None:
-    for folder in sorted(folders):
-        with os_errors("sync", str(folder)):
-            fsync_directory(folder)
-
-
-def _require_written(temp: Path, key: str, sha256: str) -> None:
+def _require_written(put: Put, temp: Path) -> None:
     """Make a written file durable, and see that it is what was written."""
-    make_final(temp)
-    if (found := hash_regular(temp)) != sha256:
+    with os_errors("publish", put.key):
+        make_final(temp)
+        found = hash_regular(temp)
+    if found != put.sha256:
         raise StoreError(
-            f"{key}: read back is not what was written: sha256 {found}, expected {sha256}. "
+            f"{put.key}: read back is not what was written: sha256 {found}, expected {put.sha256}. "
             "Nothing was published. Check the disk and the memory of this machine.",
-            key=key,
+            key=put.key,
         )
+
+
+def _holds(path: Path, put: Put) -> bool:
+    """Say whether an equal object is there, for which nothing need be written."""
+    with os_errors("publish", put.key):
+        found = _hash_of(path)
+    return found is not None and found[0] == put.sha256
+
+
+def _hash_of(path: Path) -> tuple[str, str] | None:
+    """Return the hash of a file, and a token for it; None where there is none."""
+    try:
+        return hash_regular(path), ""
+    except FileNotFoundError:
+        return None
 
 
 def _is_symlink(path: str) -> bool:
@@ -406,13 +340,3 @@ def _is_symlink(path: str) -> bool:
         return stat.S_ISLNK(os.lstat(path).st_mode)
     except OSError:
         return False  # nothing is there, or nobody may look; whoever opens it says so
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
-            raise
-        with open_regular(source) as stream, target.open("xb") as copy:
-            shutil.copyfileobj(stream, copy, 1 << 20)

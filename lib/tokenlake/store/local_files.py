@@ -17,10 +17,9 @@ import socket
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, final
+from typing import TYPE_CHECKING, final
 
 from tokenlake.errors import NotFoundError, StoreError
-from tokenlake.store.base import Digest
 from tokenlake.store.layout import TEMP_MARK
 
 if TYPE_CHECKING:
@@ -99,14 +98,6 @@ def make_final(temp: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def make_durable(folder: Path) -> None:
-    """Make a folder, and the folders above it where they are missing, each entry durable before the next."""
-    if not folder.parent.is_dir():
-        make_durable(folder.parent)
-    folder.mkdir(exist_ok=True)
-    fsync_directory(folder.parent)
 
 
 def remove_temp(temp: Path) -> None:
@@ -248,45 +239,3 @@ class HashingFile(io.RawIOBase):
         if not self.closed and self._fd >= 0:
             os.close(self._fd)
         super().close()
-
-
-class CopyError(StoreError):
-    """A copy cannot be written to this machine's disk."""
-
-
-@final
-class HashingTarget:
-    """Hashes the bytes of an object that come in pieces, and writes them to a file where there is one."""
-
-    def __init__(self, file: BinaryIO | None = None) -> None:
-        self._file = file
-        self._hash, self._bytes = hashlib.sha256(), 0
-
-    def restart(self) -> None:
-        self._hash, self._bytes = hashlib.sha256(), 0
-        if self._file is not None:
-            self._file.seek(0)
-
-    def write(self, data: bytes | bytearray, /) -> None:
-        self._hash.update(data)
-        view = memoryview(data)
-        with self._writing():
-            while self._file is not None and len(view):  # one call may write less
-                done = self._file.write(view)
-                self._bytes, view = self._bytes + done, view[done:]
-        self._bytes += len(view)
-
-    def finish(self) -> Digest:
-        """Return what came since the last start; the file holds that and nothing else."""
-        if self._file is not None:
-            with self._writing():
-                self._file.flush()
-                self._file.truncate()
-        return Digest(self._bytes, self._hash.hexdigest())
-
-    @contextlib.contextmanager
-    def _writing(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CopyError(f"cannot write a copy: {error.strerror} after {self._bytes} bytes") from error

@@ -6,14 +6,13 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, final
+from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import AccountError, IntegrityError
-from tokenlake.fingerprint import canonical_texts
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.store.account import Account
 from tokenlake.store.entries import (
@@ -33,13 +32,11 @@ from tokenlake.store.sealed import (
     Count,
     DatasetName,
     Positive,
+    Sealed,
     SealedDocument,
     Sha256,
     Signed,
-    entry_texts,
     seal_of,
-    seal_texts,
-    unseal,
 )
 
 Kind = Literal["packed", "tokens", "preference"]
@@ -82,7 +79,7 @@ class _Tokenizer(msgspec.Struct):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(Sealed):
     """Everything a version is: its files and their hashes, what it was made from, its account.
 
     The file is sealed canonical JSON without clock, host, user or run id: equal work gives equal bytes.
@@ -106,11 +103,13 @@ class Manifest:
         mixture: of a version whose rows are a mixture: the order, and what became of each source.
     """
 
+    FREE: ClassVar = ("config", "tokenizer", "mixture")
+
     kind: Kind
-    dataset: str
-    version: int
-    fingerprint: str
-    seq_length: int | None
+    dataset: DatasetName
+    version: Positive
+    fingerprint: Sha256
+    seq_length: Positive | None
     config: dict[str, Any]
     tokenizer: dict[str, Any]
     files: tuple[ShardEntry, ...]
@@ -166,60 +165,28 @@ class Manifest:
         """The manifest's own hash: of the canonical form without this member."""
         return seal_of(self._texts())
 
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes: sealed canonical JSON."""
-        return seal_texts(self._texts())
-
     def to_json(self) -> dict[str, Any]:
         """Return what the file says."""
         return json.loads(self.to_bytes())
 
-    def _texts(self) -> dict[str, str]:
-        members = {
-            "format_version": FORMAT_VERSION,
-            "kind": self.kind,
-            "dataset": self.dataset,
-            "version": self.version,
-            "fingerprint": self.fingerprint,
-            "seq_length": self.seq_length,
-            "files": self.files,
-            "other_files": self.other_files,
-            "inputs": self.inputs,
-            "totals": self.totals,
-            "splits": self.splits,
-            "account": self.account,
-            "accounts": self.accounts,
-            "lineage": self.lineage,
-            "produced_by": self.produced_by,
-        }
-        # Left out elsewhere: manifests of other versions stay, byte for byte, what they were.
-        mixture = {} if self.mixture is None else {"mixture": self.mixture.to_json()}
-        return entry_texts(members) | canonical_texts(
-            {"config": self.config, "tokenizer": self.tokenizer, **mixture}
-        )
+    def _members(self) -> dict[str, Any]:
+        members = super()._members()
+        members.pop("parents", None)
+        if self.mixture is not None:
+            members["mixture"] = self.mixture.to_json()
+        return members | {name: getattr(self, name) for name in ("totals", "splits", "account", "lineage")}
 
     @classmethod
-    def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
-        """Read a manifest; any change after it was written, or impossible value, is an IntegrityError."""
-        document = unseal(data, where)
+    def _read(cls, document: SealedDocument) -> Self:
+        _check_config(document)
+        document.get("tokenizer", dict[str, _Tokenizer])
         lineage: Lineage = document.get("lineage", Lineage)
         found = cls(
-            kind=document.get("kind", Kind),
-            dataset=document.get("dataset", DatasetName),
-            version=document.get("version", Positive),
-            fingerprint=document.get("fingerprint", Sha256),
-            seq_length=document.get("seq_length", Positive | None),
-            config=_read_config(document),
-            tokenizer=_read_tokenizers(document),
-            files=document.get("files", tuple[ShardEntry, ...]),
-            other_files=document.get("other_files", dict[str, FileEntry]),
-            inputs=document.get("inputs", tuple[InputFileEntry, ...]),
-            accounts=document.get("accounts", dict[str, Account]),
-            produced_by=document.get("produced_by", dict[str, str]),
+            **document.values(cls, "parents", "mixture"),
             parents=lineage.parents,
             mixture=MixtureRecord.read(document, "mixture") if "mixture" in document else None,
         )
-        found._check_shape(document)
+        found._check(document)
         document.end(found._texts())
         # What unsealing found; computing it again would take as long as all the rest.
         vars(found)["sha256"] = document.get("sha256", Sha256)
@@ -270,7 +237,7 @@ class Manifest:
                 where=where,
             )
 
-    def _check_shape(self, document: SealedDocument) -> None:
+    def _check(self, document: SealedDocument) -> None:
         check_entries(document, "files", self.files)
         check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
@@ -290,16 +257,10 @@ class Manifest:
                 )
 
 
-def _read_config(document: SealedDocument) -> dict[str, Any]:
+def _check_config(document: SealedDocument) -> None:
     shape: _Config = document.get("config", _Config)
     for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
         try:
             arrow_type(kind)
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             document.fail(f"config.build.kept[{index}]", "a name and a type", kind)
-    return document.get("config", dict[str, Any])
-
-
-def _read_tokenizers(document: SealedDocument) -> dict[str, Any]:
-    document.get("tokenizer", dict[str, _Tokenizer])
-    return document.get("tokenizer", dict[str, dict[str, Any]])

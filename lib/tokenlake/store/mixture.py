@@ -8,11 +8,11 @@ often each source was gone through. A version is committed, and found whole, onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any, Final, Literal, NoReturn, Self, final
+from typing import Annotated, Any, Final, Literal, Self, final
 
 import msgspec
 import numpy as np
@@ -347,105 +347,68 @@ def check_mixture(
     Raises:
         AccountError: names the source, the equation and both sides.
     """
-    _Check(record, packed, settings, accounts, parents, where).run()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Check:
-    record: MixtureRecord
-    packed: bool
-    settings: object
-    accounts: Mapping[str, Account]
-    parents: Set[tuple[str, int]]
-    where: str
-
-    def run(self) -> None:
-        self._whole()
-        try:
-            lengths = {name: one.rows for name, one in self.record.sources.items()}
-            found = outcomes(mixture_of(self.record), lengths, self.record.order.step_rows)
-        except ConfigError as error:
-            self._fail("", "an order that can be", str(error), "none")
-        for name, outcome in found.items():
-            self._drawn(name, outcome)
-            self._tokens(name, outcome)
-        self._shares(found)
-
-    def _whole(self) -> None:
-        record = self.record
-        packed = record.level == "sequences" or self.packed
-        drawn = sum(one.drawn_rows for one in record.sources.values())
-        named = {(one.dataset, one.version) for one in record.sources.values()}
-        for equation, left, right in (
-            ("kind packed = level sequences, or packed documents", self.packed, packed),
+    sources = record.sources
+    named = {(one.dataset, one.version) for one in sources.values()}
+    as_packed = record.level == "sequences" or packed
+    rows, tokens = (
+        sum(getattr(one, key) for one in sources.values()) for key in ("drawn_rows", "drawn_tokens")
+    )
+    whole = (
+        ("kind packed = level sequences, or packed documents", packed, as_packed),
+        ("sources of the mixture = sources of the accounts", sorted(sources), sorted(accounts)),
+        ("order and splits = those of config.mix", settings_of(record), settings),
+        ("sum of drawn_rows = rows of the order", rows, record.order.rows),
+        ("versions of the sources = parents in the lineage", sorted(named), sorted(parents)),
+    )
+    _require("the mixture", whole, where)
+    lengths = {name: one.rows for name, one in sources.items()}
+    try:
+        draws = outcomes(mixture_of(record), lengths, record.order.step_rows)
+    except ConfigError as error:
+        _require("the mixture", [("an order that can be", str(error), "none")], where)
+        raise
+    asked_tokens: Mapping[str, float | None] = dict.fromkeys(sources)
+    if record.weights_by == "tokens":
+        asked = {name: draw.asked for name, draw in draws.items()}
+        asked_tokens = token_shares(asked, lengths, {name: one.tokens for name, one in sources.items()})
+    for name, one in sources.items():
+        draw, account = draws[name], accounts[name]
+        low, high = draw.full_epochs * one.tokens, draw.epochs * one.tokens
+        ids = drawn_ids(account, packed_here=record.level == "documents" and packed)
+        equations = (
+            ("drawn_rows = the order's closed form", one.drawn_rows, draw.rows),
+            ("full_epochs = the order's", one.full_epochs, draw.full_epochs),
+            ("unread_rows = the order's", one.unread_rows, draw.unread),
+            ("asked = the integral of the weight", one.asked, draw.asked),
+            ("rows_read = drawn_rows", account.rows_read, one.drawn_rows),
+            ("ids of the account = drawn_tokens", ids, one.drawn_tokens),
             (
-                "sources of the mixture = sources of the accounts",
-                sorted(record.sources),
-                sorted(self.accounts),
+                f"{low} <= drawn_tokens <= {high}, by epochs of {one.tokens} tokens",
+                one.drawn_tokens,
+                min(max(one.drawn_tokens, low), high),
             ),
-            ("order and splits = those of config.mix", settings_of(record), self.settings),
-            ("sum of drawn_rows = rows of the order", drawn, record.order.rows),
-            ("versions of the sources = parents in the lineage", sorted(named), sorted(self.parents)),
-        ):
-            self._same("", equation, left, right)
-
-    def _drawn(self, name: str, outcome: SourceDraw) -> None:
-        one = self.record.sources[name]
-        self._same(name, "drawn_rows = the order's closed form", one.drawn_rows, outcome.rows)
-        self._same(name, "full_epochs = the order's", one.full_epochs, outcome.full_epochs)
-        self._same(name, "unread_rows = the order's", one.unread_rows, outcome.unread)
-        self._same(name, "asked = the integral of the weight", one.asked, outcome.asked)
-
-    def _tokens(self, name: str, outcome: SourceDraw) -> None:
-        one, account = self.record.sources[name], self.accounts[name]
-        self._same(name, "rows_read = drawn_rows", account.rows_read, one.drawn_rows)
-        ids = drawn_ids(account, packed_here=self._packed_here)
-        self._same(name, "ids of the account = drawn_tokens", ids, one.drawn_tokens)
-        low, high = outcome.full_epochs * one.tokens, outcome.epochs * one.tokens
-        if not low <= one.drawn_tokens <= high:
-            equation = f"{low} <= drawn_tokens <= {high}, by epochs of {one.tokens} tokens"
-            self._fail(name, equation, one.drawn_tokens, low if one.drawn_tokens < low else high)
-
-    @property
-    def _packed_here(self) -> bool:
-        return self.record.level == "documents" and self.packed
-
-    def _shares(self, found: Mapping[str, SourceDraw]) -> None:
-        sources = self.record.sources
-        rows, tokens = (
-            sum(getattr(one, key) for one in sources.values()) for key in ("drawn_rows", "drawn_tokens")
         )
-        by_tokens = token_shares(
-            {name: outcome.asked for name, outcome in found.items()},
-            {name: one.rows for name, one in sources.items()},
-            {name: one.tokens for name, one in sources.items()},
+        _require(f"source {name!r} of the mixture", equations, where)
+    for name, one in sources.items():
+        shares = (
+            ("asked_tokens = asked, by tokens", one.asked_tokens, asked_tokens[name]),
+            ("achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows)),
+            ("achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens)),
         )
-        for name, one in sources.items():
-            asked = by_tokens[name] if self.record.weights_by == "tokens" else None
-            self._same(name, "asked_tokens = asked, by tokens", one.asked_tokens, asked)
-            self._same(name, "achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows))
-            self._same(
-                name,
-                "achieved_tokens = share of tokens",
-                one.achieved_tokens,
-                share(one.drawn_tokens, tokens),
-            )
+        _require(f"source {name!r} of the mixture", shares, where)
 
-    def _same(self, source: str, equation: str, left: object, right: object) -> None:
+
+def _require(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
+    for equation, left, right in equations:
         if left != right:
-            self._fail(source, equation, left, right)
-
-    def _fail(self, source: str, equation: str, left: object, right: object) -> NoReturn:
-        whose = f"source {source!r} of the mixture" if source else "the mixture"
-        raise AccountError(
-            f"{self.where}: {whose} does not close: expected {equation}, got {left} and {right}. "
-            "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
-            equation=equation,
-            left=left,
-            right=right,
-            where=self.where,
-        )
+            raise AccountError(
+                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
+                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
+                equation=equation,
+                left=left,
+                right=right,
+                where=where,
+            )
 
 
 def drawn_ids(account: Account, *, packed_here: bool) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final
+from functools import partial
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
@@ -24,7 +25,6 @@ from tokenlake.threads import in_order
 
 _THREADS: Final = 8
 _NOBODY: Final = "0" * 64  # the fingerprint of a claim that could not be read any more
-_Thing = TypeVar("_Thing")
 
 Kind: TypeAlias = Literal["temporary", "abandoned", "stray"]
 
@@ -46,6 +46,10 @@ class Removed:
     name: str
     bytes: int
     modified: float | None
+
+    @classmethod
+    def of(cls, kind: Kind, info: ObjectInfo) -> Self:
+        return cls(kind, info.key, info.size, info.modified)
 
     @property
     def place(self) -> str:
@@ -71,54 +75,44 @@ WasState: TypeAlias = Literal["building", "committing", "damaged", "swept"]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """An unfinished version that may be swept.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What may go of a version.
 
     Attributes:
-        was: the state of its claim.
-        claim: the bytes of the claim as it was judged; None where there is none, of a number that is closed.
-        ours: what it said; None if that cannot be read.
-        modified: when anything changed last.
         files: what goes, in the order in which it goes.
+        was: the state of the claim of a version that is swept first; None: of another one.
+        claim: the bytes of that claim as it was judged; None where there is none, of a number that is closed.
+        modified: when anything changed last.
+        empty: the version's folder goes too: nobody claimed it, and it holds nothing.
     """
 
     layout: Layout
-    was: WasState
-    claim: bytes | None
-    ours: Claim | None
-    modified: float | None
-    files: tuple[Removed, ...]
+    files: tuple[Removed, ...] = ()
+    was: WasState | None = None
+    claim: bytes | None = None
+    modified: float | None = None
+    empty: bool = False
 
 
-def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Abandoned:
+def closed(store: Store, layout: Layout, objects: Mapping[str, ObjectInfo] | None = None) -> Finding:
     """Return what is left of a number whose manifest never will be, or no longer is."""
     if objects is None:
         objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
-    found = claim_bytes(store, layout)
-    return abandoned(layout, "swept", found, read_claim(found, layout), objects)
+    return abandoned(layout, "swept", claim_bytes(store, layout), objects)
 
 
 def abandoned(
-    layout: Layout, was: WasState, data: bytes | None, claim: Claim | None, objects: Mapping[str, ObjectInfo]
-) -> Abandoned:
+    layout: Layout, was: WasState, claim: bytes | None, objects: Mapping[str, ObjectInfo]
+) -> Finding:
+    """Return what goes of an unfinished version that may be swept."""
     # The ledger first: as long as there is a record, its files are there, for who reuses them just now.
     paths = sorted(objects, key=lambda path: (not path.startswith(f"{LEDGER}/"), path))
     changes = [info.modified for info in objects.values() if info.modified is not None]
-    return Abandoned(
-        layout=layout,
-        was=was,
-        claim=data,
-        ours=claim,
-        modified=max(changes, default=None),
-        files=tuple(
-            removal_of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST)
-        ),
+    files = (Removed.of("abandoned", objects[path]) for path in paths if path not in (CLAIM, MANIFEST))
+    return Finding(
+        layout=layout, files=tuple(files), was=was, claim=claim, modified=max(changes, default=None)
     )
-
-
-def removal_of(kind: Literal["abandoned", "stray"], info: ObjectInfo) -> Removed:
-    return Removed(kind, info.key, info.size, info.modified)
 
 
 def claim_bytes(store: Store, layout: Layout) -> bytes | None:
@@ -129,6 +123,7 @@ def claim_bytes(store: Store, layout: Layout) -> bytes | None:
 
 
 def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
+    """Return what the bytes of a claim say; None if they cannot be read, or are another version's."""
     try:
         found = None if data is None else Claim.from_bytes(data, layout.claim)
     except IntegrityError:
@@ -138,75 +133,79 @@ def read_claim(data: bytes | None, layout: Layout) -> Claim | None:
     return found
 
 
-def sweep(store: Store, found: Abandoned) -> Kept | None:
-    """Make sure that an abandoned version never becomes one; say why not where its build woke up."""
-    layout = found.layout
-    try:
-        # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
-        # asleep, and only the manifest's own name can keep it from waking up to publish.
-        if found.was in ("committing", "damaged"):
-            store.put_new(layout.manifest, closing_note(layout))
-        if found.claim is not None and (found.ours is None or found.ours.state != "swept"):
-            store.swap(layout.claim, _swept_claim(found), found.claim)
-    except VersionConflictError:
-        return Kept(layout.prefix, "its build went on just now")
-    return None
+@final
+class Remover:
+    """Removes what was found, or only notes it, and keeps the lists.
 
+    Attributes:
+        removed: files, in the order of their removal.
+        kept: what was left alone.
+    """
 
-def _swept_claim(found: Abandoned) -> bytes:
-    layout = found.layout
-    claim = found.ours or Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
-    return claim.turned("swept").to_bytes()
+    def __init__(self, store: Store, *, dry_run: bool, workers: int = _THREADS) -> None:
+        self._store, self._dry, self._workers = store, dry_run, workers
+        self.removed: list[Removed] = []
+        self.kept: list[Kept] = []
 
+    def remove_leftovers(self, leftovers: Iterable[Leftover]) -> None:
+        """Remove unpublished things."""
+        self._remove(
+            (
+                Removed("temporary", each.name, each.bytes, each.modified),
+                partial(self._store.remove_leftover, each),
+            )
+            for each in leftovers
+        )
 
-def delete_all(store: Store, files: Iterable[Removed], workers: int) -> tuple[list[Removed], list[Kept]]:
-    """Delete objects; return those that we deleted, and those that we could not."""
-
-    def delete(file: Removed) -> bool | Kept:
-        try:
-            store.delete(file.name)
-        except NotFoundError:  # another collection was faster
+    def remove(self, finding: Finding) -> bool:
+        """Remove what was found; return False where a build that was to be swept goes on."""
+        if finding.was is not None and not self._dry and not self._swept(finding):
+            self.kept.append(Kept(finding.layout.prefix, "its build went on just now"))
             return False
-        except StoreError as error:
-            return Kept(file.name, f"it could not be removed: {error}", failed=True)
+        self._remove((file, partial(self._store.delete, file.name)) for file in finding.files)
+        if not self._dry:
+            self._prune(finding.layout.prefix)
+            if finding.empty:
+                self._store.remove_folder(finding.layout.prefix)
         return True
 
-    return _each(list(files), delete, workers)
-
-
-def remove_leftovers(
-    store: Store, leftovers: Iterable[Leftover], workers: int
-) -> tuple[list[Leftover], list[Kept]]:
-    """Remove unpublished things; return those that we removed, and those that we could not."""
-
-    def remove(leftover: Leftover) -> bool | Kept:
+    def _swept(self, found: Finding) -> bool:
+        """Make sure that an abandoned version never becomes one."""
+        layout, ours = found.layout, read_claim(found.claim, found.layout)
+        nobody = Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
         try:
-            return store.remove_leftover(leftover)
-        except StoreError as error:
-            return Kept(leftover.name, f"it could not be removed: {error}", failed=True)
+            # From "building" a commit has to swap the claim as well. In any other state it may have done so before it
+            # fell asleep, and only the manifest's own name can keep it from waking up to publish.
+            if found.was in ("committing", "damaged"):
+                self._store.put_new(layout.manifest, closing_note(layout))
+            if found.claim is not None and (ours is None or ours.state != "swept"):
+                self._store.swap(layout.claim, (ours or nobody).turned("swept").to_bytes(), found.claim)
+        except VersionConflictError:
+            return False
+        return True
 
-    return _each(list(leftovers), remove, workers)
+    def _remove(self, things: Iterable[tuple[Removed, Callable[[], bool | None]]]) -> None:
+        def remove(thing: tuple[Removed, Callable[[], bool | None]]) -> bool | Kept:
+            file, act = thing
+            try:
+                return self._dry or act() is not False
+            except NotFoundError:  # another collection was faster
+                return False
+            except StoreError as error:
+                return Kept(file.name, f"it could not be removed: {error}", failed=True)
 
+        found = list(things)
+        for (file, _), done in zip(found, in_order(remove, found, self._workers), strict=True):
+            if isinstance(done, Kept):
+                self.kept.append(done)
+            elif done:
+                self.removed.append(file)
 
-def _each(
-    things: list[_Thing], remove: Callable[[_Thing], bool | Kept], workers: int
-) -> tuple[list[_Thing], list[Kept]]:
-    answers = list(in_order(remove, things, workers))
-    done = [thing for thing, answer in zip(things, answers, strict=True) if answer is True]
-    return done, [answer for answer in answers if isinstance(answer, Kept)]
-
-
-def prune(store: Store, layout: Layout, *, whole: bool) -> None:
-    """Remove the empty folders of a version, deepest first; its own too, where `whole`."""
-    _prune(store, layout.prefix)
-    if whole:
-        store.remove_folder(layout.prefix)
-
-
-def _prune(store: Store, folder: str) -> None:
-    for name in store.list_dirs(folder):
-        _prune(store, f"{folder}/{name}")
-        store.remove_folder(f"{folder}/{name}")
+    def _prune(self, folder: str) -> None:
+        """Remove the empty folders below one, deepest first."""
+        for name in self._store.list_dirs(folder):
+            self._prune(f"{folder}/{name}")
+            self._store.remove_folder(f"{folder}/{name}")
 
 
 @final
@@ -276,26 +275,21 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     catalog = Catalog(store)
     manifest = _manifest(catalog, layout)
     _require_unused(catalog, layout)
-    if dry_run:
-        gone = tuple(sorted(closed(store, layout).files, key=lambda each: each.name))
-        return Removal(dataset=layout.dataset, version=layout.version, dry_run=True, removed=gone)
-    note = closing_note(layout)
-    store.swap(layout.manifest, note, manifest)
-    try:
-        _require_unused(catalog, layout)  # a tag may have been set since
-    except BaseException:
-        store.swap(layout.manifest, manifest, note)
-        raise
-    found = closed(store, layout)
-    kept = sweep(store, found)
-    removed, failed = delete_all(store, found.files, _THREADS)
-    prune(store, layout, whole=False)
+    note, remover = closing_note(layout), Remover(store, dry_run=dry_run)
+    if not dry_run:
+        store.swap(layout.manifest, note, manifest)
+        try:
+            _require_unused(catalog, layout)  # a tag may have been set since
+        except BaseException:
+            store.swap(layout.manifest, manifest, note)
+            raise
+    remover.remove(closed(store, layout))
     return Removal(
         dataset=layout.dataset,
         version=layout.version,
-        dry_run=False,
-        removed=tuple(sorted(removed, key=lambda each: each.name)),
-        kept=(*failed, *([] if kept is None else [kept])),
+        dry_run=dry_run,
+        removed=tuple(sorted(remover.removed, key=lambda each: each.name)),
+        kept=tuple(remover.kept),
     )
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final, NoReturn, cast, final
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, final, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.fingerprint import canonical_text, canonical_texts, joined
+from tokenlake.fingerprint import canonical_texts, joined
 from tokenlake.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
 
 FORMAT_VERSION: Final = 1
@@ -36,10 +36,9 @@ SplitName = Annotated[str, Meta(pattern=rf"^(?:{SPLIT_NAME.pattern})\Z")]
 TagName = Annotated[str, Meta(pattern=rf"^(?:{TAG_NAME.pattern})\Z")]
 
 _ENTRIES: Final = msgspec.json.Encoder(order="sorted")
-_STEP: Final = re.compile(r"\.([^.\[\]`]+)|\[(\d+|\.\.\.)\]")
-_GOT: Final = re.compile(r", got `\w+`")
-_ANY_NAME: Final = "..."
-_NOTHING: Final = object()
+_AT: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(.+)`")
+_SHOWN: Final = 80  # characters on both sides of a difference
 _DAMAGED: Final = "The file is damaged or was not written by tokenlake: restore it, or rebuild the version."
 
 
@@ -95,6 +94,58 @@ def unseal(data: bytes, where: str) -> SealedDocument:
     return document
 
 
+class Sealed:
+    """A dataclass that a sealed document says: its fields are the members, those that have their default left out."""
+
+    __slots__ = ()
+
+    FREE: ClassVar[tuple[str, ...]] = ()
+    """Members that may hold floats, which are written in another way."""
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes: sealed canonical JSON."""
+        return seal_texts(self._texts())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str = "document") -> Self:
+        """Read a file; any change after it was written, or impossible value, is an IntegrityError."""
+        return cls._read(unseal(data, where))
+
+    @classmethod
+    def _read(cls, document: SealedDocument) -> Self:
+        found = cls(**document.values(cls))
+        found._check(document)
+        document.end(found._texts())
+        return found
+
+    def _members(self) -> dict[str, Any]:
+        given = {
+            name: (getattr(self, name), default) for name, (_, default) in _fields_of(type(self)).items()
+        }
+        members = {name: value for name, (value, default) in given.items() if value != default}
+        return {"format_version": FORMAT_VERSION, **members}
+
+    def _texts(self) -> dict[str, str]:
+        """Return the canonical texts of all members but the seal."""
+        members = self._members()
+        free = {name: members.pop(name) for name in self.FREE if name in members}
+        return entry_texts(members) | canonical_texts(free)
+
+    def _check(self, document: SealedDocument) -> None:
+        """Check what must hold between members; see :meth:`SealedDocument.fail`."""
+
+
+@functools.cache
+def _fields_of(kind: type[Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the type and the default of each field of a dataclass."""
+    kinds = get_type_hints(kind, include_extras=True)
+
+    def default(each: Field[Any]) -> Any:
+        return each.default if each.default_factory is MISSING else each.default_factory()
+
+    return {each.name: (kinds[each.name], default(each)) for each in fields(kind)}
+
+
 @final
 class SealedDocument:
     """A JSON object that is decoded member by member.
@@ -108,12 +159,10 @@ class SealedDocument:
         self._data, self._where = data, where
         try:
             self._members: dict[str, msgspec.Raw] = _decoder(dict[str, msgspec.Raw]).decode(data)
-        except msgspec.ValidationError:
-            self._fail("the document", f"is {_short(_parse(data, where))}; expected an object. {_DAMAGED}")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            _parse(data, where)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
-                f"{where}: not valid JSON. The file is cut or damaged.", file=where
+                f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is cut or damaged.",
+                file=where,
             ) from None
         version = self.get("format_version", Positive)
         if version != FORMAT_VERSION:
@@ -127,11 +176,24 @@ class SealedDocument:
         """Return a member as a value of a type; IntegrityError where it is none."""
         if key not in self._members:
             self._fail(key, f"is missing. {_DAMAGED}")
-        raw = self._members[key]
         try:
-            return _decoder(kind).decode(raw)
+            return _decoder(kind).decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._explain(key, kind, bytes(raw), str(error))
+            found = _AT.fullmatch(str(error))
+            what, path = found.groups() if found else (str(error), "")
+            if missing := _MISSING.fullmatch(what):
+                self._fail(f"{key}{path}.{missing[1]}", f"is missing. {_DAMAGED}")
+            got = "wrong" if path else _short(bytes(self._members[key]).decode("utf-8", "backslashreplace"))
+            self._fail(f"{key}{path}", f"is {got}: {what}. {_DAMAGED}")
+
+    def values(self, kind: type[Any], *left_out: str) -> dict[str, Any]:
+        """Return the members that the fields of a dataclass name; a field with a default may be missing."""
+        wanted = {name: each for name, each in _fields_of(kind).items() if name not in left_out}
+        return {
+            name: self.get(name, hint)
+            for name, (hint, default) in wanted.items()
+            if default is MISSING or name in self
+        }
 
     def fail(self, key: str, expected: str, got: object) -> NoReturn:
         """Raise the IntegrityError about a member, or what is inside one."""
@@ -143,35 +205,24 @@ class SealedDocument:
         Args:
             texts: the canonical texts of all members but the seal.
         """
-        written = dict(texts)
-        if "sha256" in self._members:
-            written["sha256"] = bytes(self._members["sha256"]).decode()
+        there = {key: bytes(raw).decode() for key, raw in self._members.items()}
+        written = {**texts, **({"sha256": there["sha256"]} if "sha256" in there else {})}
         if joined(written) == self._data:
             return
-        found = _differences("", json.loads(joined(written)), _parse(self._data, self._where))
-        # What is missing, or too much, may be why other members differ.
-        for path, expected, got in sorted(found, key=lambda each: _NOTHING not in each):
-            if expected is _NOTHING:
-                self.fail(path, "no such key", got)
-            if got is _NOTHING:
-                self._fail(path, f"is missing. {_DAMAGED}")
-            self.fail(path, f"{_short(expected)}, as the other members make it", got)
+        for key in sorted(written.keys() ^ there.keys()):
+            self._fail(key, f"is {'missing' if key in written else 'no known key'}. {_DAMAGED}")
+        for key, expected in sorted(written.items()):
+            if (got := there[key]) != expected:
+                same = (at for at, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b)
+                start = max(next(same, 0) - _SHOWN, 0)
+                got, expected = (f"...{text[start : start + 2 * _SHOWN]}..." for text in (got, expected))
+                what = f"is {got}; expected {expected}, the canonical form of what all members say"
+                self._fail(key, f"{what}. {_DAMAGED}")
         raise IntegrityError(
             f"{self._where}: the bytes are not the canonical form of their content; the file was edited. "
             "Restore it, or rebuild the version.",
             file=self._where,
         )
-
-    def _explain(self, key: str, kind: Any, raw: bytes, message: str) -> NoReturn:
-        """Raise the IntegrityError for a member that is not of its type."""
-        value = _parse(raw, self._where)
-        expected, _, path = message.partition(" - at `$")
-        steps = [name or index for name, index in _STEP.findall(path)]
-        name, got = _located(key, value, steps, lambda: _wanted(_message(value, kind)) == _wanted(message))
-        if missing := re.fullmatch(r"Object missing required field `(.+)`", expected):
-            self._fail(f"{name}.{missing[1]}", f"is missing. {_DAMAGED}")
-        expected = _wanted(expected).removeprefix("Expected ")
-        self.fail(name, "another value" if expected.startswith("Invalid") else expected, got)
 
     def _fail(self, key: str, what: str) -> NoReturn:
         raise IntegrityError(f"{self._where}: {key} {what}", file=self._where, key=key)
@@ -199,65 +250,6 @@ def _content_hash(data: bytes, seal: str) -> str | None:
     return real.hexdigest()
 
 
-def _parse(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(
-            f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is cut or damaged.", file=where
-        ) from error
-
-
-def _wanted(message: str) -> str:
-    return _GOT.sub("", message)
-
-
-def _message(value: Any, kind: Any) -> str:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        return str(error)
-    return ""
-
-
-def _located(key: str, value: Any, steps: list[str], fails: Callable[[], bool]) -> tuple[str, Any]:
-    """Return the name of what is at a path inside a member, and its value."""
-    for step in steps:
-        if isinstance(value, list):
-            key, value = f"{key}[{step}]", value[int(step)]
-        else:
-            name = _failing(value, fails) if step == _ANY_NAME else step
-            key, value = f"{key}.{name}", value[name]
-    return key, value
-
-
-def _failing(holder: dict[str, Any], fails: Callable[[], bool]) -> str:
-    """Return the name in an object whose value is wrong, which messages leave out: it is wrong alone, too."""
-    for name, value in list(holder.items()):
-        holder.clear()
-        holder[name] = value
-        if fails():
-            return name
-    raise AssertionError(f"none of {list(holder)} is wrong")
-
-
-def _differences(key: str, expected: Any, got: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places where two JSON values differ: key, expected, got."""
-    if isinstance(expected, dict) and isinstance(got, dict):
-        ours, theirs = cast("dict[str, Any]", expected), cast("dict[str, Any]", got)
-        for name in sorted(ours.keys() | theirs.keys()):
-            path = f"{key}.{name}" if key else name
-            yield from _differences(path, ours.get(name, _NOTHING), theirs.get(name, _NOTHING))
-    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        for index, (one, other) in enumerate(zip(expected, got, strict=True)):
-            yield from _differences(f"{key}[{index}]", one, other)
-    elif expected is _NOTHING or got is _NOTHING or canonical_text(expected) != canonical_text(got):
-        yield key, expected, got
-
-
 def _short(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) and " " in value else repr(value)
-    except ValueError:  # an integer of thousands of digits
-        text = f"a {type(value).__name__} too long to print"
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 200 else text[:200] + "..."

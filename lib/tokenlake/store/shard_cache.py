@@ -27,13 +27,12 @@ import stat
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.store.base import ByteTarget, Digest
-from tokenlake.store.local_files import CopyError, HashingTarget, lock, locked
+from tokenlake.store.base import ByteTarget, CopyError, Digest, HashingTarget
+from tokenlake.store.local_files import lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
@@ -82,33 +81,25 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
     os.ftruncate(part_fd, 0)  # of what a dead process left in it, it would be counted as well
     with locked(folder):
         kept = _kept(folder)
-        used, fits = sum(one.size for one in kept), False
-        for one in [*kept, None]:
+        used, fits = sum(bytes_ for _, bytes_, _ in kept), False
+        for _, bytes_, path in [*kept, (0, 0, None)]:
             fits = used + size <= max_bytes
             if fits and _reserved(part_fd, size):
                 return None
-            if one is None:
-                break
-            if _removed(one.path):
-                used -= one.size
+            if path is not None and _removed(path):
+                used -= bytes_
     if fits:
         return "the disk is full"
     return f"the {max_bytes} bytes of cache_bytes are taken by shards that are open"
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A file of the cache: when it was opened last (ns), its bytes, its path."""
+def _kept(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return copies and what is being fetched, the least recently opened first; sweeps what dead processes left.
 
-    opened: int
-    size: int
-    path: Path
-
-
-def _kept(folder: Path) -> list[_Kept]:
-    """Return copies and what is being fetched, the least recently opened first; sweeps what dead processes left."""
-    found: list[_Kept] = []
+    Returns:
+        When each was opened last (ns), its bytes, its path.
+    """
+    found: list[tuple[int, int, Path]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             part = entry.name.startswith(PART)
@@ -118,8 +109,8 @@ def _kept(folder: Path) -> list[_Kept]:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 there = entry.stat(follow_symlinks=False)
-                found.append(_Kept(there.st_mtime_ns, there.st_size, Path(entry.path)))
-    return sorted(found, key=lambda one: one.opened)
+                found.append((there.st_mtime_ns, there.st_size, Path(entry.path)))
+    return sorted(found)
 
 
 def _hold(descriptor: int, kind: int, path: Path) -> bool:

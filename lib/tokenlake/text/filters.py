@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -10,43 +11,84 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.sources.rows import Row, Rows
 from tokenlake.sources.where import Predicate
-from tokenlake.text.fields import name_list, one_name, union
-from tokenlake.text.transform import Array, Bools, Fields, StepOutcome, Transform, called, kept
+from tokenlake.text.fields import function_of, name_list, one_name
+from tokenlake.text.transform import (
+    Array,
+    Bools,
+    Faults,
+    Fields,
+    StepOutcome,
+    Transform,
+    called,
+    kept,
+    needed,
+    plain_columns,
+)
 
 _COMPUTE: Final[Any] = pc
 _CONTAINERS: Final = (str, bytes, list, tuple, dict)
 
 
+class RowFilter(Transform):
+    """Keeps some rows as they are.
+
+    Args:
+        reads: the fields that it looks at, None for any.
+    """
+
+    def __init__(self, reads: Fields) -> None:
+        self._reads = reads
+
+    @abstractmethod
+    def keeps(self, row: Row) -> bool:
+        """Say whether a row stays."""
+
+    def __call__(self, example: Row) -> Row | None:
+        """Return the row, or None."""
+        return example if self.keeps(example) else None
+
+    def on_rows(self, rows: Rows) -> StepOutcome:
+        """Judge many rows; columns stay columns for the steps that follow."""
+        keep, bad = self.judge(rows)
+        return kept(rows, keep, self.reason, bad)
+
+    def judge(self, rows: Rows) -> tuple[Bools, Faults]:
+        """Return which rows stay, bool[n], and which are bad."""
+        columns = plain_columns(rows)
+        objects = rows.objects if columns is None else self._objects(columns)
+        verdicts, bad = called(self.keeps, objects)
+        return np.array([verdict is True for verdict in verdicts], np.bool_), bad
+
+    def _objects(self, columns: pa.RecordBatch) -> list[Row]:
+        if self._reads is not None:
+            columns = columns.select([name for name in self._reads if name in columns.schema.names])
+        return columns.to_pylist() if columns.num_columns else [{}] * columns.num_rows
+
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return the fields that it looks at, and what is wanted."""
+        return needed(wanted, self._reads)
+
+
 @final
-class FilterTransform(Transform):
+class FilterTransform(RowFilter):
     """Keeps the rows for which a function of the row is true."""
 
     reason = "filter_transform"
 
     def __init__(self, predicate: Callable[[Row], object]) -> None:
         """Take the function."""
-        self._predicate = _function("FilterTransform", predicate, "a row")
+        super().__init__(None)
+        self._predicate = function_of("FilterTransform", predicate, "a row")
 
-    def __call__(self, example: Row) -> Row | None:
-        """Return the row, or None."""
-        return example if self._predicate(example) else None
-
-    def on_rows(self, rows: Rows) -> StepOutcome:
-        """Judge the rows one by one."""
-        # Columns stay columns for the steps that follow: rows that have objects are taken by these.
-        objects = rows.objects if rows.has_objects else rows.columns.to_pylist()
-        keep, bad = _judged(self._predicate, objects)
-        return kept(rows, keep, self.reason, bad)
-
-    def needs(self, wanted: Fields = None) -> Fields:
-        """Return None: the function may look at anything."""
-        return None
+    def keeps(self, row: Row) -> bool:
+        """Ask the function."""
+        return bool(self._predicate(row))
 
 
 @final
-class FilterByField(Transform):
+class FilterByField(RowFilter):
     """Keeps the rows for which a function of one field's value is true; a row without the field is left out."""
 
     reason = "filter_by_field"
@@ -54,26 +96,16 @@ class FilterByField(Transform):
     def __init__(self, field: str, predicate: Callable[[Any], object]) -> None:
         """Take the field, and the function of its value."""
         self._field = one_name("FilterByField", field)
-        self._predicate = _function("FilterByField", predicate, "a value")
+        super().__init__((self._field,))
+        self._predicate = function_of("FilterByField", predicate, "a value")
 
-    def __call__(self, example: Row) -> Row | None:
-        """Return the row, or None."""
-        return example if self._field in example and self._predicate(example[self._field]) else None
-
-    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
-        """Judge one column; the others are not looked at."""
-        if self._field not in columns.schema.names:
-            return kept(Rows(columns), np.zeros(columns.num_rows, np.bool_), self.reason)
-        keep, bad = _judged(self._predicate, columns.column(self._field).to_pylist())
-        return kept(Rows(columns), keep, self.reason, bad)
-
-    def needs(self, wanted: Fields = None) -> Fields:
-        """Return the field, and what is wanted."""
-        return None if wanted is None else union(wanted, [self._field])
+    def keeps(self, row: Row) -> bool:
+        """Ask the function."""
+        return self._field in row and bool(self._predicate(row[self._field]))
 
 
 @final
-class FilterNonEmpty(Transform):
+class FilterNonEmpty(RowFilter):
     """Keeps the rows where none of the fields is missing, null, an empty text, list or object."""
 
     reason = "filter_non_empty"
@@ -81,35 +113,20 @@ class FilterNonEmpty(Transform):
     def __init__(self, fields: Sequence[str]) -> None:
         """Take the names of the fields; ConfigError unless they are a list of different names."""
         self._fields = name_list("FilterNonEmpty", fields)
+        super().__init__(self._fields)
 
-    def __call__(self, example: Row) -> Row | None:
-        """Return the row, or None."""
-        return None if any(_is_empty(example.get(field)) for field in self._fields) else example
+    def keeps(self, row: Row) -> bool:
+        """Look at the fields."""
+        return not any(_is_empty(row.get(field)) for field in self._fields)
 
-    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
+    def judge(self, rows: Rows) -> tuple[Bools, Faults]:
         """Judge the columns of these fields."""
-        keep = np.ones(columns.num_rows, np.bool_)
-        for field in self._fields:
-            there = field in columns.schema.names
-            keep &= _filled(columns.column(field)) if there else np.zeros(columns.num_rows, np.bool_)
-        return kept(Rows(columns), keep, self.reason)
-
-    def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields, and what is wanted."""
-        return None if wanted is None else union(wanted, self._fields)
-
-
-def _function(what: str, value: Any, of: str) -> Callable[[Any], object]:
-    if not callable(value):
-        raise ConfigError(f"{what}: got {value!r}, must be a function of {of}")
-    return value
-
-
-def _judged(
-    predicate: Callable[[Any], object], values: Sequence[Any]
-) -> tuple[Bools, tuple[tuple[int, Fault], ...]]:
-    verdicts, bad = called(lambda value: bool(predicate(value)), values)
-    return np.array([verdict is True for verdict in verdicts], np.bool_), bad
+        columns = plain_columns(rows)
+        if columns is None:
+            return super().judge(rows)
+        if not set(self._fields) <= set(columns.schema.names):
+            return np.zeros(len(rows), np.bool_), ()
+        return np.logical_and.reduce([_filled(columns.column(field)) for field in self._fields]), ()
 
 
 def _is_empty(value: Any) -> bool:
@@ -137,7 +154,7 @@ def _filled(column: Array) -> Bools:
 
 
 @final
-class Where(Transform):
+class Where(RowFilter):
     """Keeps the rows for which an SQL predicate (DuckDB) is true, such as ``lang = 'en' and length(text) > 200``.
 
     A field that an object lacks is null; one that columns lack is an error. A row whose values the predicate cannot be
@@ -151,27 +168,20 @@ class Where(Transform):
         if not isinstance(predicate, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Where: got {predicate!r}, must be an SQL predicate, such as \"lang = 'en'\"")
         self._sql, self._predicate = predicate, Predicate(predicate)
+        super().__init__(self._predicate.columns)
 
-    def __call__(self, example: Row) -> Row | None:
-        """Return the row, or None. For many rows :meth:`on_rows` is far faster."""
-        verdicts = self._predicate.judge(Rows(objects=[example]))
-        for fault in verdicts.faults.values():
+    def keeps(self, row: Row) -> bool:
+        """Judge one row. For many rows :meth:`on_rows` is far faster."""
+        keep, bad = self.judge(Rows(objects=[row]))
+        for _, fault in bad:
             raise BadRecordError(fault.detail, reason=fault.reason)
-        return example if verdicts.mask[0] else None
+        return bool(keep[0])
 
-    def on_rows(self, rows: Rows) -> StepOutcome:
+    def judge(self, rows: Rows) -> tuple[Bools, Faults]:
         """Judge all rows at once.
 
         Raises:
             ConfigError: the predicate cannot be evaluated on columns of these types.
         """
         verdicts = self._predicate.judge(rows)
-        return kept(rows, verdicts.mask, self.reason, tuple(sorted(verdicts.faults.items())))
-
-    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome:
-        """Judge all rows at once."""
-        return self.on_rows(Rows(columns))
-
-    def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields of the predicate, and what is wanted."""
-        return None if wanted is None else union(wanted, self._predicate.columns)
+        return verdicts.mask, tuple(sorted(verdicts.faults.items()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -42,6 +42,21 @@ class Rendered:
     parts: int = 1
     label: Bools | None = None
 
+    def without(self, faults: Mapping[int, Fault]) -> Rendered:
+        """Return the same without the documents of some rows, which are bad; what is known of them stays."""
+        if not faults:
+            return self
+        good = ~np.isin(self.origin, list(faults))
+        inside = np.repeat(good, self.parts)
+        return replace(
+            self,
+            text=self.text.filter(_ARROW.array(inside)),
+            origin=self.origin[good],
+            spans=None if self.spans is None else self.spans.select(inside),
+            bad=tuple(sorted({**faults, **dict(self.bad)}.items())),
+            label=None if self.label is None else self.label[good],
+        )
+
 
 class Renderer(Protocol):
     """Makes texts of rows; one for each source, kept for the whole build."""
@@ -67,29 +82,16 @@ class FieldText:
 
     def __init__(self, path: str) -> None:
         self._path = path
-
-    @property
-    def control_tokens(self) -> bool:
-        return False
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        return None if "." in self._path else (self._path,)
+        self.control_tokens: Final = False
+        self.columns: Final = None if "." in path else (path,)
 
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; a row without one is bad (``null_text``, ``not_a_string``)."""
-        texts: list[str] = []
-        origin: list[int] = []
-        bad: list[tuple[int, Fault]] = []
-        for index, value in enumerate(rows.values(self._path)):
-            fault = self._fault(value)
-            if fault is None:
-                texts.append(value)
-                origin.append(index)
-            else:
-                bad.append((index, fault))
-        array = _ARROW.array(texts, pa.large_string())
-        return Rendered(text=array, origin=np.array(origin, np.int64), bad=tuple(bad))
+        values = rows.values(self._path)
+        faults = {at: fault for at, value in enumerate(values) if (fault := self._fault(value)) is not None}
+        texts = ["" if at in faults else value for at, value in enumerate(values)]
+        text = _ARROW.array(texts, pa.large_string())
+        return Rendered(text=text, origin=np.arange(len(texts))).without(faults)
 
     def _fault(self, value: Any) -> Fault | None:
         if value is None:

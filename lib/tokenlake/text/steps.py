@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from tokenlake.config.callables import callable_names
 from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.sources.rows import Row
@@ -31,10 +30,10 @@ from tokenlake.text.fields import (
     SelectFields,
 )
 from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
-from tokenlake.text.preference.renderer import PreferenceRenderer
+from tokenlake.text.preference import PreferenceRenderer
 from tokenlake.text.prompt.renderer import open_prompt
 from tokenlake.text.rendering import FieldText, Renderer
-from tokenlake.text.transform import ChainedTransform, ExpandTransform, Step
+from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Function = Callable[[Any], Any]
@@ -83,7 +82,7 @@ def sealed(texts: ResolvedTexts) -> ResolvedTexts:
     Raises:
         ConfigError: a function cannot be imported.
     """
-    names = callable_names(texts)
+    names = texts.functions
     if not names:
         return texts
     return replace(texts, callables=tuple((name, code_hash(load_callable(name))) for name in names))
@@ -140,9 +139,9 @@ class Guarded:
 class RowCallable(ExpandTransform):
     """A function of a row: it returns a row, None to leave it out, or a list of rows."""
 
-    def __init__(self, name: str, function: Function, reason: str) -> None:
+    def __init__(self, function: Function, reason: str) -> None:
         """Take the function; rows that it leaves out are counted under `reason`."""
-        self._name, self._function, self.reason = name, function, reason
+        self._function, self.reason = function, reason
 
     def expand(self, example: Row) -> Sequence[Row]:
         """Return the rows that the function makes of a copy of `example`.
@@ -151,76 +150,15 @@ class RowCallable(ExpandTransform):
             ConfigError: it returned something else.
         """
         result = self._function(dict(example))
-        if isinstance(result, dict):
-            return (cast("Row", result),)
-        if result is None:
-            return ()
-        if not isinstance(result, list | tuple):
-            raise self._refused(result)
-        rows = list(cast("Sequence[object]", result))
-        for row in rows:
+        rows = [] if result is None else [result] if isinstance(result, dict) else result
+        for row in rows if isinstance(rows, list | tuple) else [rows]:
             if not isinstance(row, dict):
-                raise self._refused(row)
-        return cast("list[Row]", rows)
-
-    def _refused(self, result: object) -> ConfigError:
-        return ConfigError(
-            f"{self._name} returned a {type(result).__name__}, must be a dict, None to leave the row out, or a list of "
-            "dicts",
-            callable=self._name,
-        )
-
-    def __repr__(self) -> str:
-        return f"RowCallable({self._name})"
-
-
-def open_chain(texts: ResolvedTexts) -> ChainedTransform:
-    """Return the steps before the text is made, maybe none.
-
-    Raises:
-        ConfigError: a step does not exist, or its arguments are wrong; a function cannot be imported, or its code is
-            not what was planned.
-    """
-    steps: list[Step] = []
-    if texts.format_callback:
-        steps.append(_row_callable(texts.format_callback, texts, "format_callback"))
-    if texts.format_fields:
-        steps.append(RenameFields(dict(texts.format_fields)))
-    for place, step in enumerate(texts.transforms):
-        for name, arguments in step.items():
-            try:
-                steps.append(_STEPS[name](arguments, texts))
-            except ConfigError as error:
-                raise ConfigError(f"transforms.{place}.{name}: {error}", **error.details) from error
-    return ChainedTransform(steps)
-
-
-def _row_callable(name: str, texts: ResolvedTexts, reason: str) -> RowCallable:
-    return RowCallable(name, open_callable(name, texts), reason)
-
-
-def _function(arguments: Mapping[str, Any], key: str, texts: ResolvedTexts) -> Function | None:
-    name = arguments.get(key)
-    return None if name is None else open_callable(name, texts)
-
-
-def _add(arguments: Mapping[str, Any], texts: ResolvedTexts) -> Step:
-    return ChainedTransform([AddField(field, value) for field, value in arguments.items()])
-
-
-def _map(arguments: Mapping[str, Any], texts: ResolvedTexts) -> Step:
-    function = open_callable(arguments["function"], texts)
-    return MapField(arguments["field"], function, arguments.get("output_field"))
-
-
-def _combine(arguments: Mapping[str, Any], texts: ResolvedTexts) -> Step:
-    given: dict[str, Any] = {**arguments, "combiner": _function(arguments, "combiner", texts)}
-    return CombineFields(**given)
-
-
-def _filter_by(arguments: Mapping[str, Any], texts: ResolvedTexts) -> Step:
-    allowed = OneOf(arguments["one_of"] if arguments.get("one_of") is not None else [arguments.get("equals")])
-    return FilterByField(arguments["field"], _function(arguments, "function", texts) or allowed)
+                raise ConfigError(
+                    f"{self._function!r} returned a {type(row).__name__}, must be a dict, None to leave the row out, "
+                    "or a list of dicts",
+                    callable=repr(self._function),
+                )
+        return list(cast("Sequence[Row]", rows))
 
 
 @final
@@ -237,22 +175,54 @@ class OneOf:
         )
 
 
-_STEPS: Final[Mapping[str, Callable[[Any, ResolvedTexts], Step]]] = {
+Call = Callable[[str | None], Any]
+"""The name of a function to the function; None to None."""
+
+_STEPS: Final[Mapping[str, Callable[[Any, Call], RowStep]]] = {
     "select": lambda fields, _: SelectFields(fields),
     "drop": lambda fields, _: DropFields(fields),
     "rename": lambda names, _: RenameFields(names),
-    "add": _add,
-    "map": _map,
-    "extract": lambda arguments, _: ExtractField(**arguments),
-    "combine": _combine,
+    "add": lambda fields, _: ChainedTransform([AddField(*item) for item in fields.items()]),
+    "map": lambda given, call: MapField(given["field"], call(given["function"]), given.get("output_field")),
+    "extract": lambda given, _: ExtractField(**given),
+    "combine": lambda given, call: CombineFields(**{**given, "combiner": call(given.get("combiner"))}),
     "filter_non_empty": lambda fields, _: FilterNonEmpty(fields),
-    "filter_by": _filter_by,
-    "filter": lambda name, texts: FilterTransform(open_callable(name, texts)),
-    "convert_to_chatml": lambda arguments, _: ConvertToChatML(**arguments),
-    "convert_input_output_to_chatml": lambda arguments, _: ConvertInputOutputToChatML(**arguments),
+    "filter_by": lambda given, call: FilterByField(
+        given["field"],
+        call(given.get("function"))
+        or OneOf([given.get("equals")] if given.get("one_of") is None else given["one_of"]),
+    ),
+    "filter": lambda name, call: FilterTransform(call(name)),
+    "convert_to_chatml": lambda given, _: ConvertToChatML(**given),
+    "convert_input_output_to_chatml": lambda given, _: ConvertInputOutputToChatML(**given),
     "where": lambda sql, _: Where(sql),
-    "apply": lambda name, texts: _row_callable(name, texts, "apply"),
+    "apply": lambda name, call: RowCallable(call(name), "apply"),
 }
+
+
+def open_chain(texts: ResolvedTexts) -> ChainedTransform:
+    """Return the steps before the text is made, maybe none.
+
+    Raises:
+        ConfigError: a step does not exist, or its arguments are wrong; a function cannot be imported, or its code is
+            not what was planned.
+    """
+
+    def call(name: str | None) -> Function | None:
+        return None if name is None else open_callable(name, texts)
+
+    steps: list[RowStep] = []
+    if texts.format_callback:
+        steps.append(RowCallable(open_callable(texts.format_callback, texts), "format_callback"))
+    if texts.format_fields:
+        steps.append(RenameFields(dict(texts.format_fields)))
+    for place, step in enumerate(texts.transforms):
+        for name, arguments in step.items():
+            try:
+                steps.append(_STEPS[name](arguments, call))
+            except ConfigError as error:
+                raise ConfigError(f"transforms.{place}.{name}: {error}", **error.details) from error
+    return ChainedTransform(steps)
 
 
 def open_renderer(

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, final
 
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedPreference
-from tokenlake.config.suggestion import require_one_of
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template
-from tokenlake.text.preference.columns import Joiner, preference_batch
-from tokenlake.text.preference.renderer import PreferenceRenderer, settled_preference
-from tokenlake.text.prompt.engine import Frame, PromptEngine, Tokens
+from tokenlake.text.preference import PreferenceRenderer, settled_preference
+from tokenlake.text.preference_ids import Joiner, preference_batch
+from tokenlake.text.prompt.engine import Labeller, prompt_labeller, resolved_prompt
 from tokenlake.text.transform import ExpandTransform, Transform
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
@@ -54,18 +54,13 @@ class SupervisedRows(Transform):
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
         self._files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._masked = mask_prompt
-        self._special: Literal["fail", "encode"] = special_tokens_in_text
-        self._pair = (prompt_field, completion_field)
-        self._encoder = Encoder(self._files, engine="tokenizers", special_tokens_in_text="encode")
-        self._frame = Frame(
-            prefix=self._encoder.prefix,
-            suffix=self._encoder.suffix,
-            max_length=max_length or _ANY_LENGTH,
-            truncation_side="right",
+        self._masked, self._special, self._most = (
+            mask_prompt,
+            special_tokens_in_text,
+            max_length or _ANY_LENGTH,
         )
-        self._chats: dict[str, ChatRenderer] = {}
-        self._engine: PromptEngine | None = None
+        self._pair = (prompt_field, completion_field)
+        self._labellers: dict[str | None, Labeller] = {}
 
     def __call__(self, example: Row) -> Row:
         """Return the row of the trainer.
@@ -74,55 +69,35 @@ class SupervisedRows(Transform):
             BadRecordError: the row has neither, cannot be rendered, or nothing to learn is left of it.
         """
         field = next((name for name in MESSAGES_FIELDS if example.get(name) is not None), None)
-        made = self._completed(example) if field is None else self._spoken(field, example)
-        return {name: values.tolist() for name, values in made.items()}
-
-    def _completed(self, row: Row) -> dict[str, Any]:
-        prompt, completion = self._pair
-        if row.get(prompt) is None or row.get(completion) is None:
+        if field is None and any(example.get(name) is None for name in self._pair):
             raise BadRecordError(
-                f"the row has neither a conversation ({', '.join(MESSAGES_FIELDS)}) nor {prompt!r} and "
-                f"{completion!r}; its fields are {', '.join(row) or 'none'}",
+                f"the row has neither a conversation ({', '.join(MESSAGES_FIELDS)}) nor {self._pair[0]!r} and "
+                f"{self._pair[1]!r}; its fields are {', '.join(example) or 'none'}",
                 reason="missing_field",
             )
-        if self._engine is None:
-            config = {
-                "template": f"{{{{ {prompt} }}}}{{{{ {completion} }}}}",
-                "label_column": completion,
-                "mask_input": self._masked,
-            }
-            self._engine = PromptEngine(
-                config,
-                self._files,
-                max_length=self._frame.max_length,
-                padding="do_not_pad",
-                special_tokens_in_text=self._special,
-            )
-        made: Any = self._engine.process({name: row[name] for name in self._pair}).unwrap()
-        return made
+        if field not in self._labellers:
+            self._labellers[field] = self._completed() if field is None else self._spoken(field)
+        label = self._labellers[field]
+        row = {name: example[name] for name in self._pair} if field is None else example
+        (tokens,) = label.tokens([row])
+        return {name: values.tolist() for name, values in label.fitted(0, tokens).example().items()}
 
-    def _spoken(self, field: str, row: Row) -> dict[str, Any]:
-        if field not in self._chats:
-            chat = ResolvedChat(
-                template=chosen_template(None, self._files),
-                messages_field=field,
-                loss="assistant" if self._masked else "all",
-            )
-            self._chats[field] = ChatRenderer(chat, self._files, self._special)
-        made = self._chats[field].render(Rows(objects=[row]))
-        if made.bad:
-            fault = made.bad[0][1]
-            raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
-        assert made.spans is not None
-        encoded, loss = self._encoder.encode_spans(made.text, made.spans)
-        tokens = self._frame.fitted(Tokens(encoded.ids, loss), lambda room: (0, room))
-        if not tokens.loss.any():
-            raise BadRecordError(
-                f"no token to learn is left of {len(encoded.ids)}, max_length is {self._frame.max_length}: raise it, "
-                "or leave such rows out",
-                reason="nothing_to_learn",
-            )
-        return tokens.example()
+    def _completed(self) -> Labeller:
+        prompt, completion = self._pair
+        template = f"{{{{ {prompt} }}}}{{{{ {completion} }}}}"
+        settings = resolved_prompt(
+            {"template": template, "label_column": completion, "mask_input": self._masked}
+        )
+        return prompt_labeller(settings, self._files, self._special, max_length=self._most)
+
+    def _spoken(self, field: str) -> Labeller:
+        chat = ResolvedChat(
+            template=chosen_template(None, self._files),
+            messages_field=field,
+            loss="assistant" if self._masked else "all",
+        )
+        renderer = ChatRenderer(chat, self._files, self._special)
+        return Labeller(self._files, renderer, self._special, max_length=self._most)
 
 
 @final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -18,12 +18,12 @@ Array = Any  # an Arrow array: its stubs know neither its kinds nor the function
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
 """Names of top-level fields, None for all there are."""
+Faults = tuple[tuple[int, Fault], ...]
+"""Rows that cannot be used: (index, why), ascending."""
 
 DROPPED: Final = "transform"
 """The reason under which rows are counted that a transform left out without naming one."""
 
-_BATCH: Final[Any] = pa.RecordBatch
-_ARROW: Final[Any] = pa
 _SIMPLE: Final = (str, int, bool, float)
 _MOST_INT: Final = 1 << 63
 
@@ -41,7 +41,7 @@ class StepOutcome:
         rows: the m rows that came out.
         origin: int64[m], ascending: the index of the row that each was made of; several may be of one.
         filtered: rows that nothing came out of on purpose, by reason.
-        bad: rows that could not be used: (index, why), ascending.
+        bad: rows that could not be used.
 
     Every index from 0 to n - 1 is in `origin`, in `bad`, or counted in `filtered`, and only once among the three.
     """
@@ -49,39 +49,31 @@ class StepOutcome:
     rows: Rows
     origin: Int64
     filtered: dict[str, int] = field(default_factory=_none)
-    bad: tuple[tuple[int, Fault], ...] = ()
+    bad: Faults = ()
 
 
-class Transform(ABC):
-    """A function of a row: a dict, or None to leave the row out. Rows given in are never changed."""
+class RowStep(ABC):
+    """One of two kinds of steps: a :class:`Transform` of a row, or an :class:`ExpandTransform` into several."""
 
     reason: str = DROPPED
-    """Under which the rows are counted that this transform leaves out."""
+    """Under which the rows are counted that this step leaves out."""
 
     @abstractmethod
-    def __call__(self, example: Row) -> Row | None:
-        """Return the new row, or None.
+    def expand(self, example: Row) -> Sequence[Row]:
+        """Return the rows made of `example`, none to leave it out; it is never changed itself.
 
         Raises:
             BadRecordError: the row cannot be used.
         """
 
     def on_rows(self, rows: Rows) -> StepOutcome:
-        """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns.
-
-        Objects come first: those of JSON say more than the columns made of them.
-        """
-        if not rows.has_objects:
-            columns = rows.columns
-            names = columns.schema.names
-            outcome = self.on_columns(columns) if len(set(names)) == len(names) else None
-            if outcome is not None:
-                return outcome
-        return one_by_one(self, rows, self.reason)
-
-    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
-        """Return what becomes of rows that are columns; None where these can only be done one by one."""
-        return None
+        """Apply the step to many rows; equal to expanding each."""
+        results, bad = called(self.expand, rows.objects)
+        sizes = np.array([0 if result is None else len(result) for result in results], np.int64)
+        left_out = int((sizes == 0).sum()) - len(bad)
+        made = [row for result in results if result is not None for row in result]
+        origin = np.repeat(np.arange(len(results)), sizes)
+        return StepOutcome(Rows(objects=made), origin, {self.reason: left_out} if left_out else {}, bad)
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields of the rows given in on which the fields `wanted` of those that come out depend.
@@ -94,18 +86,99 @@ class Transform(ABC):
         shown = (f"{name.strip('_')}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
-        """``a >> b``: first a, then b, where b may be any function of a row."""
+    def __rshift__(self, after: RowFunction | RowStep) -> ChainedTransform:
+        """``a >> b``: first a, then b, where either may be any function of a row."""
         return ChainedTransform([self, after])
 
     def __rrshift__(self, before: RowFunction) -> ChainedTransform:
         return ChainedTransform([before, self])
 
 
-class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concrete
-    """A function of a row that makes any number of rows of it: define `expand`, or `__call__` as a generator."""
+class Transform(RowStep):
+    """A function of a row: a dict, or None to leave the row out. Rows given in are never changed."""
 
-    reason: str = DROPPED
+    @abstractmethod
+    def __call__(self, example: Row) -> Row | None:
+        """Return the new row, or None.
+
+        Raises:
+            BadRecordError: the row cannot be used.
+        """
+
+    def expand(self, example: Row) -> Sequence[Row]:
+        """Return the new row alone, or none; ConfigError where the function returned something else."""
+        result = self(example)
+        if result is None:
+            return ()
+        if isinstance(result, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return (result,)
+        raise ConfigError(
+            f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
+        )
+
+    def on_rows(self, rows: Rows) -> StepOutcome:
+        """Apply the transform to many rows; equal to calling it on each, but faster where it works on columns."""
+        columns = plain_columns(rows)
+        outcome = None if columns is None else self.on_columns(columns)
+        return super().on_rows(rows) if outcome is None else outcome
+
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
+        """Return what becomes of rows that are columns; None where these can only be done one by one."""
+        return None
+
+
+class FieldTransform(Transform):
+    """A transform that names the fields it looks at; a row that lacks one of those it requires is bad.
+
+    Args:
+        reads: the fields that it looks at, None for any.
+        makes: the fields that do not come through it: made by it, or taken away.
+        requires: the fields that every row must have.
+    """
+
+    def __init__(self, reads: Fields = (), makes: Sequence[str] = (), requires: Sequence[str] = ()) -> None:
+        self._reads, self._makes, self._requires = reads, frozenset(makes), tuple(requires)
+
+    def needs(self, wanted: Fields = None) -> Fields:
+        """Return what is wanted and not made here, and what it looks at."""
+        return needed(wanted, self._reads, self._makes)
+
+    def fault(self, names: Row | list[str]) -> Fault | None:
+        """Return why a row with the fields `names` cannot be used (``missing_field``), None where it can."""
+        lacking = [field for field in self._requires if field not in names]
+        if not lacking:
+            return None
+        told = f"field{'s' * (len(lacking) > 1)} {', '.join(map(repr, lacking))}"
+        has = ", ".join(map(repr, list(names)[:12])) or "no fields"
+        return Fault("missing_field", f"{type(self).__name__}: the row has no {told}; it has {has}")
+
+    def __call__(self, example: Row) -> Row:
+        """Return the new row; BadRecordError where it lacks a field that it must have."""
+        fault = self.fault(example)
+        if fault:
+            raise BadRecordError(fault.detail, reason=fault.reason)
+        return self.of_row(example)
+
+    def on_columns(self, columns: pa.RecordBatch) -> StepOutcome | None:
+        """Apply the transform to columns; None where it can only be done row by row."""
+        fault = self.fault(columns.schema.names)
+        if fault:
+            bad = tuple((index, fault) for index in range(columns.num_rows))
+            return StepOutcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
+        made = self.of_columns(columns)
+        return None if made is None else changed(made, columns.num_rows)
+
+    @abstractmethod
+    def of_row(self, row: Row) -> Row:
+        """Return the new row of one that has the fields required."""
+
+    def of_columns(self, columns: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Return the new columns of rows that have the fields required, None where they are made row by row."""
+        return None
+
+
+class ExpandTransform(RowStep):
+    """A function of a row that makes any number of rows of it: define `expand`, or `__call__` as a generator."""
 
     def __init_subclass__(cls) -> None:
         if cls.expand is ExpandTransform.expand and cls.__call__ is ExpandTransform.__call__:
@@ -119,36 +192,32 @@ class ExpandTransform(ABC):  # noqa: B024 - either of two methods makes it concr
         """Return the rows made of `example`, none to leave it out."""
         return list(self(example))
 
-    def on_rows(self, rows: Rows) -> StepOutcome:
-        """Expand many rows."""
-        return _expanded(rows, self.expand, self.reason)
 
-    def needs(self, wanted: Fields = None) -> Fields:
-        """Return the fields it depends on; see :meth:`Transform.needs`."""
-        return None
+@final
+class RowFunctionStep(Transform):
+    """A plain function of a row as a step."""
 
-    def __rshift__(self, after: RowFunction | ExpandTransform) -> ChainedTransform:
-        return ChainedTransform([self, after])
+    def __init__(self, function: RowFunction) -> None:
+        self._function = function
 
-    def __rrshift__(self, before: RowFunction) -> ChainedTransform:
-        return ChainedTransform([before, self])
-
-
-Step = Transform | ExpandTransform | RowFunction
+    def __call__(self, example: Row) -> Row | None:
+        """Call the function."""
+        return self._function(example)
 
 
 @final
 class ChainedTransform(Transform):
     """Several steps, one after the other."""
 
-    def __init__(self, transforms: Sequence[Step]) -> None:
+    def __init__(self, transforms: Sequence[RowStep | RowFunction]) -> None:
         """Take the steps in order; chains among them are laid open."""
-        steps: list[Step] = []
+        steps: list[RowStep] = []
         for step in transforms:
-            if not (isinstance(step, ExpandTransform) or callable(step)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not (isinstance(step, RowStep) or callable(step)):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"transforms: got {step!r}, must be a Transform or a function of a row")
+            step = step if isinstance(step, RowStep) else RowFunctionStep(step)
             steps += step.steps if isinstance(step, ChainedTransform) else (step,)
-        self.steps: Final[tuple[Step, ...]] = tuple(steps)
+        self.steps: Final[tuple[RowStep, ...]] = tuple(steps)
 
     def __call__(self, example: Row) -> Row | None:
         """Apply all steps to one row; a chain that expands rows has no single one to return.
@@ -156,59 +225,51 @@ class ChainedTransform(Transform):
         Raises:
             ConfigError: a step is an ExpandTransform; use :meth:`on_rows`, or `TransformedShardedSource`.
         """
-        row: Row | None = example
         for step in self.steps:
             if isinstance(step, ExpandTransform):
                 raise ConfigError(
                     f"{type(step).__name__} makes several rows of one, so this chain cannot be called on a row; use "
                     "on_rows, or put it into a TransformedShardedSource"
                 )
-            row = step(row)
-            if row is None:
-                return None
-        return row
+        return next(iter(self.expand(example)), None)
 
-    def expand(self, example: Row) -> list[Row]:
+    def expand(self, example: Row) -> Sequence[Row]:
         """Apply all steps to one row; return every row that comes out."""
-        rows = [example]
+        rows: list[Row] = [example]
         for step in self.steps:
-            made: list[Row] = []
-            for row in rows:
-                if isinstance(step, ExpandTransform):
-                    made += step.expand(row)
-                elif (result := step(row)) is not None:
-                    made.append(result)
-            rows = made
+            rows = [made for row in rows for made in step.expand(row)]
         return rows
 
     def on_rows(self, rows: Rows) -> StepOutcome:
         """Apply step by step, each to all rows; `origin` and `bad` count the rows given in."""
         outcome = StepOutcome(rows, np.arange(len(rows)))
         for step in self.steps:
-            outcome = _then(outcome, _step(step, outcome.rows))
+            outcome = _then(outcome, step.on_rows(outcome.rows))
         return outcome
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields of the rows given in that decide those `wanted` at the end."""
         for step in reversed(self.steps):
-            wanted = step.needs(wanted) if isinstance(step, Transform | ExpandTransform) else None
+            wanted = step.needs(wanted)
         return wanted
 
 
-def one_by_one(function: RowFunction, rows: Rows, reason: str = DROPPED) -> StepOutcome:
-    """Call a function of a row on each; a BadRecordError makes a bad row."""
+def plain_columns(rows: Rows) -> pa.RecordBatch | None:
+    """Return the columns of rows that a step should take as columns; None for those to be taken as objects.
 
-    def expand(row: Row) -> Sequence[Row]:
-        result = function(row)
-        if isinstance(result, dict):
-            return (result,)
-        if result is None:
-            return ()
-        raise ConfigError(
-            f"a transform returned {type(result).__name__}, must be a dict, or None, which leaves the row out"
-        )
+    Objects come first: those of JSON say more than the columns made of them.
+    """
+    if rows.has_objects:
+        return None
+    names = rows.columns.schema.names
+    return rows.columns if len(set(names)) == len(names) else None
 
-    return _expanded(rows, expand, reason)
+
+def needed(wanted: Fields, reads: Fields, makes: Collection[str] = ()) -> Fields:
+    """Return the fields that a step needs that looks at `reads`, and makes or takes away `makes`."""
+    if wanted is None or reads is None:
+        return None
+    return tuple(dict.fromkeys([*(name for name in wanted if name not in makes), *reads]))
 
 
 def fault_of(error: BadRecordError) -> Fault:
@@ -216,15 +277,7 @@ def fault_of(error: BadRecordError) -> Fault:
     return Fault(str(error.details.get("reason", DROPPED)), str(error))
 
 
-def _step(step: Step, rows: Rows) -> StepOutcome:
-    if isinstance(step, Transform | ExpandTransform):
-        return step.on_rows(rows)
-    return one_by_one(step, rows)
-
-
-def called(
-    function: Callable[[Any], Any], values: Iterable[Any]
-) -> tuple[list[Any], tuple[tuple[int, Fault], ...]]:
+def called(function: Callable[[Any], Any], values: Iterable[Any]) -> tuple[list[Any], Faults]:
     """Call a function on each value: return the results, None for bad ones, and (index, why) of these."""
     made: list[Any] = []
     bad: list[tuple[int, Fault]] = []
@@ -235,15 +288,6 @@ def called(
             made.append(None)
             bad.append((index, fault_of(error)))
     return made, tuple(bad)
-
-
-def _expanded(rows: Rows, expand: Callable[[Row], Sequence[Row]], reason: str) -> StepOutcome:
-    results, bad = called(expand, rows.objects)
-    sizes = np.array([0 if result is None else len(result) for result in results], np.int64)
-    origin = np.repeat(np.arange(len(results)), sizes)
-    left_out = int((sizes == 0).sum()) - len(bad)
-    made = [row for result in results if result is not None for row in result]
-    return StepOutcome(Rows(objects=made), origin, {reason: left_out} if left_out else {}, bad)
 
 
 def _then(first: StepOutcome, second: StepOutcome) -> StepOutcome:
@@ -290,30 +334,18 @@ def changed(columns: pa.RecordBatch, rows: int) -> StepOutcome:
     return StepOutcome(made, np.arange(rows))
 
 
-def kept(rows: Rows, keep: Bools, reason: str, bad: tuple[tuple[int, Fault], ...] = ()) -> StepOutcome:
+def kept(rows: Rows, keep: Bools, reason: str, bad: Faults = ()) -> StepOutcome:
     """Return the outcome of a filter: `keep` (bool[n]) is false for rows left out, and for bad ones."""
     origin = np.flatnonzero(keep)
     left_out = len(rows) - len(origin) - len(bad)
     return StepOutcome(rows.select(keep), origin, {reason: left_out} if left_out else {}, bad)
 
 
-def all_bad(rows: int, fault: Fault) -> StepOutcome:
-    """Return the outcome of rows none of which can be used, for one reason."""
-    bad = tuple((index, fault) for index in range(rows))
-    return StepOutcome(Rows(objects=[]), np.zeros(0, np.int64), bad=bad)
-
-
 def with_column(columns: pa.RecordBatch, name: str, values: Array) -> pa.RecordBatch:
     """Return `columns` with `values` under `name`: in the place of a column of that name, else as the last."""
-    arrays: list[Array] = list(columns.columns)
-    fields: list[Any] = list(columns.schema)
-    field = _ARROW.field(name, values.type)
-    at: int = columns.schema.get_field_index(name)
-    if at < 0:
-        fields, arrays = [*fields, field], [*arrays, values]
-    else:
-        fields[at], arrays[at] = field, values
-    return _BATCH.from_arrays(arrays, schema=_ARROW.schema(fields))
+    batch: Any = columns
+    at = columns.schema.get_field_index(name)
+    return batch.append_column(name, values) if at < 0 else batch.set_column(at, name, values)
 
 
 def column_or_none(values: Sequence[Any]) -> Array | None:

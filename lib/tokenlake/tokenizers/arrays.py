@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self, final
@@ -23,6 +23,16 @@ def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uin
     return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
 
 
+def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
+    """Yield pieces of n rows (first, last exclusive) of at most `size` items by their offsets, or of one row."""
+    first, count = 0, len(offsets) - 1
+    while first < count:
+        last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
+        last = min(max(last, first + 1), count)
+        yield first, last
+        first = last
+
+
 Span = tuple[int, int]
 """UTF-8 bytes of a text: first, and last exclusive."""
 
@@ -34,7 +44,7 @@ class Spans:
 
     Attributes:
         offsets: int64[n + 1] from 0; text i has spans ``offsets[i]:offsets[i + 1]``.
-        start, stop: int64[k], UTF-8 bytes from the beginning of the  own text; ascending, disjoint, none
+        start, stop: int64[k], UTF-8 bytes from the beginning of the own text; ascending, disjoint, none
             empty.
     """
 
@@ -50,12 +60,6 @@ class Spans:
         """Return the spans of texts, a list of (start, stop) for each."""
         flat = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
         return cls(offsets_of([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
-
-    @classmethod
-    def whole(cls, sizes: Int64) -> Self:
-        """Return one span over each text of `sizes` bytes (int64[n]); none over an empty text."""
-        full = sizes > 0
-        return cls(offsets_of(full), np.zeros(int(full.sum()), np.int64), sizes[full])
 
     def slice(self, first: int, last: int) -> Self:
         """Return the spans of texts ``first`` to ``last`` (exclusive)."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Self, final
+from typing import Any, Self, final
 
-from tokenlake.errors import ConfigError, MissingExtraError, NotFoundError
+from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.reading.version import verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
-
-_JSON: Final = "tokenizer.json"
+from tokenlake.tokenizers.files import TOKENIZER_JSON
+from tokenlake.tokenizers.reference import load_backend
 
 
 @final
@@ -33,7 +33,7 @@ class Decoder:
         where = f"{manifest.dataset}@v{manifest.version}"
         found = _tokenizers(manifest, "" if source is None else manifest.tokenizer[source].get("folder", ""))
         if not found:
-            raise NotFoundError(f"{where} holds no {TOKENIZER}/{_JSON}; its ids cannot be decoded")
+            raise NotFoundError(f"{where} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded")
         if len(found) > 1:
             raise ConfigError(
                 f"the sources of {where} have different tokenizers ({', '.join(sorted(found.values()))}), so its ids "
@@ -56,11 +56,7 @@ class Decoder:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise MissingExtraError("decoding needs tokenizers: pip install 'tokenlake[etl]'") from error
-        return Tokenizer.from_buffer(self._json)
+        return load_backend("of the version", self._json)
 
     def text(self, ids: Iterable[int]) -> str:
         """Decode one run of ids; bytes that are no whole character become U+FFFD."""
@@ -72,5 +68,5 @@ def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
     return {
         entry.sha256: path
         for path, entry in sorted(manifest.other_files.items(), reverse=True)
-        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{_JSON}")
+        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{TOKENIZER_JSON}")
     }

@@ -2,7 +2,7 @@
 
 An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster colleague who
 was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give trouble
-(:mod:`tokenlake.tokenizers.unicode_guard`), and who is checked on samples while working
+(:mod:`tokenlake.tokenizers.allowlist`), and who is checked on samples while working
 (:mod:`tokenlake.tokenizers.fast`). One mistake ends the job.
 """
 
@@ -12,22 +12,23 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.config.suggestion import require_one_of
+from tokenlake.arrays import text_of_strings
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import TokenizerError
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.tokenizers.allowlist import UnicodeGuard, is_ascii
 from tokenlake.tokenizers.arrays import Spans, string_buffers
-from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, Sample, Sampler
+from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator
 from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
-from tokenlake.tokenizers.unicode_guard import UnicodeGuard, is_ascii
+from tokenlake.tokenizers.segments import SegmentEngine
 
 
 def _none() -> Int64:
@@ -99,20 +100,6 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
-def _laid_out(rows: Sequence[Int32]) -> tuple[Int64, Int32]:
-    """Lay rows of ids end to end: offsets and ids."""
-    return offsets_of([len(row) for row in rows]), np.concatenate([np.empty(0, np.int32), *rows])
-
-
-def _inserted(offsets: Int64, ids: Int32, at: Int64, rows: Sequence[Int32]) -> tuple[Int64, Int32]:
-    """Put `rows` into a ragged array so that they end up at the positions `at` (ascending)."""
-    before = at - np.arange(len(at))  # how many of the other rows come before each of them
-    lengths = np.insert(np.diff(offsets), before, [len(row) for row in rows])
-    cuts = np.split(ids, offsets[before])
-    pieces = [piece for pair in zip(cuts, [*rows, np.empty(0, np.int32)], strict=True) for piece in pair]
-    return offsets_of(lengths), np.concatenate(pieces)
-
-
 @final
 class SpecialScan:
     """Counts the occurrences of special tokens' strings, 20 GB/s of text per core.
@@ -150,8 +137,15 @@ PIECE_BYTES: Final = 4 << 20
 #: The share of the text that is compared with the reference, 30 to 60 times slower than the fast engine.
 SAMPLE_RATE: Final = 0.0004
 
-ENGINES: Final = ("gigatoken", "tokenizers")
+ENGINES: Final = ("segments", "gigatoken", "tokenizers")
 SPECIAL_TOKENS_IN_TEXT: Final = ("literal", "encode", "fail")
+
+
+def fast_engine(engine: str, files: TokenizerFiles, *, literal: bool, threads: bool = False) -> IdEngine:
+    """Return "segments" or "gigatoken" for a tokenizer that is on the allow-list."""
+    if engine == "segments":
+        return SegmentEngine(files, literal=literal)
+    return GigatokenEngine(files, literal=literal, threads=threads)
 
 
 @final
@@ -160,14 +154,14 @@ class Encoder:
 
     Args:
         files: the tokenizer.
-        engine: "tokenizers", or "gigatoken" if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it.
+        engine: "tokenizers", or "segments" or "gigatoken" if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it.
         special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids;
             "fail": as literal, and the caller refuses the rows of `Encoded.special_docs`.
         add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds; else
             they are empty.
         sample_rate: the share of the text that is compared with the reference; 0 switches it off.
         threads: let one call use all cores.
-        loaded: the reference and, for "gigatoken", the fast engine, where they are loaded already.
+        loaded: the reference and, but for "tokenizers", the fast engine, where they are loaded already.
 
     Attributes:
         prefix, suffix: ids that belong around every document, never part of :class:`Encoded`.
@@ -186,7 +180,7 @@ class Encoder:
         add_special_tokens: bool = True,
         sample_rate: float = SAMPLE_RATE,
         threads: bool = False,
-        loaded: tuple[ReferenceEngine, GigatokenEngine | None] | None = None,
+        loaded: tuple[ReferenceEngine, IdEngine | None] | None = None,
     ) -> None:
         require_one_of("engine", engine, ENGINES)
         require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -194,12 +188,16 @@ class Encoder:
         self.files = files
         self.engine = engine
         if loaded is None:
-            fast = GigatokenEngine(files, literal=literal, threads=threads) if engine == "gigatoken" else None
+            fast = (
+                None
+                if engine == "tokenizers"
+                else fast_engine(engine, files, literal=literal, threads=threads)
+            )
             loaded = ReferenceEngine(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
         self._literal = literal
         self._guard = UnicodeGuard(files)
-        self._sampler = Sampler(sample_rate)
+        self._sampler = Sampler(sample_rate, engine)
         self._specials = SpecialScan(files.special_tokens)
         affixes = self._reference.affixes() if add_special_tokens else ((), ())
         self.prefix: tuple[int, ...] = affixes[0]
@@ -212,17 +210,12 @@ class Encoder:
             TokenizerError: nulls, or bytes that are not UTF-8 (never given to an engine).
             EngineMismatchError: the fast engine differs from the reference on a sampled text.
         """
-        ascii_only = checked(text, self.files.name)
+        made, rows = self._encoded(text)
         docs, counts = self._specials.count(text)
-        if self._fast is None:
-            offsets, ids = _laid_out(self._reference.encode_arrow(text))
-            return Encoded(offsets=offsets, ids=ids, special_docs=docs, special_counts=counts)
-        rows = _none() if ascii_only else self._guard.rows(text)
-        offsets, ids = self._encode_fast(self._fast, text, rows)
-        sampled = self._sample(self._fast, text, offsets, ids, rows)
+        sampled = 0 if self._fast is None else self._sample(self._fast, text, made, rows)
         return Encoded(
-            offsets=offsets,
-            ids=ids,
+            offsets=made.offsets,
+            ids=made.ids,
             special_docs=docs,
             special_counts=counts,
             sampled=sampled,
@@ -260,42 +253,37 @@ class Encoder:
 
     def _locate(self, text: pa.LargeStringArray) -> tuple[Encoded, Iterable[Located]]:
         """Return a batch's ids, and piece by piece where they lie."""
-        ascii_only = checked(text, self.files.name)
         if self._fast is None:
+            checked(text, self.files.name)
             located = list(self._locator.by_reference(text))
             lengths = np.concatenate([_none(), *(np.diff(part.offsets) for part in located)])
             ids = np.concatenate([np.empty(0, np.int32), *(part.ids for part in located)])
             return Encoded(offsets=offsets_of(lengths), ids=ids), located
-        rows = _none() if ascii_only else self._guard.rows(text)
-        offsets, ids = self._encode_fast(self._fast, text, rows)
-        made = partial(self._locator.of_row, text, offsets, ids)
-        again = partial(self._locator.of_texts, self._fast.encode)
-        sampled = self._sampler.check(text, rows, made, again, self._locator.reference.encode)
-        encoded = Encoded(offsets=offsets, ids=ids, sampled=sampled, guarded=len(rows))
-        return encoded, self._locator.by_ids(text, offsets, ids, rows)
+        made, rows = self._encoded(text)
+        sampled = self._sampler.check(
+            text,
+            rows,
+            partial(self._locator.of_row, text, made),
+            partial(self._locator.of_texts, self._fast),
+            self._reference.places,
+        )
+        encoded = Encoded(offsets=made.offsets, ids=made.ids, sampled=sampled, guarded=len(rows))
+        return encoded, self._locator.by_ids(text, made, rows)
 
     @cached_property
     def _locator(self) -> Locator:
-        return Locator(self.files, self._reference, literal=self._literal)
+        return Locator(self._reference, self.engine)
 
-    def _sample(
-        self,
-        fast: GigatokenEngine,
-        text: pa.LargeStringArray,
-        offsets: Int64,
-        ids: Int32,
-        skip: Int64,
-    ) -> int:
-        def again(texts: list[str]) -> list[Sample]:
-            cuts, made = fast.encode(pa.array(texts, pa.large_string()))
-            return [(made[start:stop],) for start, stop in pairwise(cuts)]
+    def _sample(self, fast: IdEngine, text: pa.LargeStringArray, made: Ragged, skip: Int64) -> int:
+        def each(rows: Ragged) -> list[Sample]:
+            return [(ids,) for ids in rows.rows()]
 
         return self._sampler.check(
             text,
             skip,
-            lambda row: (ids[offsets[row] : offsets[row + 1]],),
-            again,
-            lambda texts: [(row,) for row in self._reference.encode(texts)],
+            lambda row: (made.ids[made.offsets[row] : made.offsets[row + 1]],),
+            lambda texts: each(fast.encode(texts)),
+            lambda texts: each(self._reference.encode(texts)),
         )
 
     def encode_long(self, text: pa.LargeStringArray) -> LongEncoded | None:
@@ -319,17 +307,15 @@ class Encoder:
             fast = None
         if fast is not None:
             # A long document is sampled by a window, for which its own ids are not needed.
-            self._sample(fast, text, _none(), np.empty(0, np.int32), _none())
+            self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
         return LongEncoded(special_tokens=special_tokens, pieces=self._pieces(self._cuts, text, fast))
 
-    def _pieces(
-        self, rule: CutRule, text: pa.LargeStringArray, fast: GigatokenEngine | None
-    ) -> Iterator[Int32]:
+    def _pieces(self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
             if fast is None:
-                yield self._reference.encode([piece])[0]
+                yield self._reference.encode_piece(piece)
             else:
-                yield fast.encode(pa.array([piece], pa.large_string()))[1]
+                yield fast.encode(text_of_strings([piece])).ids
 
     @cached_property
     def _cuts(self) -> CutRule | None:
@@ -340,13 +326,15 @@ class Encoder:
         """Return the text of `ids` by the reference, special tokens included."""
         return self._reference.decode(ids)
 
-    def _encode_fast(
-        self, fast: GigatokenEngine, text: pa.LargeStringArray, guarded: Int64
-    ) -> tuple[Int64, Int32]:
+    def _encoded(self, text: pa.LargeStringArray) -> tuple[Ragged, Int64]:
+        """Return a batch's ids, and which rows (ascending) the reference made in the place of the fast engine."""
+        ascii_only = checked(text, self.files.name)
+        if self._fast is None:
+            return self._reference.encode(text), _none()
+        guarded = _none() if ascii_only else self._guard.rows(text)
         if not guarded.size:
-            return fast.encode(text)
+            return self._fast.encode(text), guarded
         free = np.ones(len(text), np.bool_)
         free[guarded] = False
-        offsets, ids = fast.encode(text.filter(pa.array(free)))
-        rows = self._reference.encode_arrow(text.take(pa.array(guarded, pa.int64())))
-        return _inserted(offsets, ids, guarded, rows)
+        rows = self._reference.encode(text.take(pa.array(guarded, pa.int64())))
+        return self._fast.encode(text.filter(pa.array(free))).inserted(rows, guarded), guarded

@@ -13,16 +13,25 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import text_of_strings
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError
-from tokenlake.ragged import Int32, Int64
+from tokenlake.ragged import Int32, Int64, Ragged
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
+
+
+class IdEngine(Protocol):
+    """What makes ids of texts: the reference, or the fast engine behind the gate."""
+
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
+        ...
 
 
 @final
@@ -52,15 +61,15 @@ class GigatokenEngine:
         with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
             self._backend: Any = load_hf_json(_without_specials(files) if literal else files.json_bytes)
 
-    def encode(self, text: pa.LargeStringArray) -> tuple[Int64, Int32]:
-        """Encode valid UTF-8 without nulls: offsets int64[n + 1] from 0, and the ids of all rows."""
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of all rows."""
         if len(text) == 0:
-            return np.zeros(1, np.int64), np.empty(0, np.int32)
+            return Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
         with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"):
             layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         ids = np.asarray(layout.content.data).view(np.int32)
-        return offsets - offsets[0] if offsets[0] else offsets, ids[offsets[0] : offsets[-1]]
+        return Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0] if offsets[0] else offsets)
 
     def _array(self, text: pa.LargeStringArray) -> Any:
         ak = self._awkward
@@ -97,10 +106,10 @@ class Sampler:
     Which ones is pseudo-random but the same in every run. It has no influence on the ids.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, engine: str) -> None:
         if not 0 <= rate <= 1:
             raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
-        self._rate = rate
+        self._rate, self._engine = rate, engine
         self._random = random.Random(20)
         self._budget = float(WINDOW) if rate else 0.0
 
@@ -109,8 +118,8 @@ class Sampler:
         text: pa.LargeStringArray,
         skip: Int64,
         made: Callable[[int], Sample],
-        again: Callable[[list[str]], Sequence[Sample]],
-        expected: Callable[[list[str]], Sequence[Sample]],
+        again: Callable[[pa.LargeStringArray], Sequence[Sample]],
+        expected: Callable[[pa.LargeStringArray], Sequence[Sample]],
     ) -> int:
         """Compare a sample of a batch and return its size.
 
@@ -127,10 +136,10 @@ class Sampler:
         rows = self._draw(text, skip)
         windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
         cut = [row for row, (_, whole) in windows.items() if not whole]
-        of_cut = dict(zip(cut, again([windows[row][0] for row in cut]), strict=True))
-        wanted = expected([window for window, _ in windows.values()])
+        of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))
+        wanted = expected(text_of_strings([window for window, _ in windows.values()]))
         for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
-            require_equal(window, want, made(row) if whole else of_cut[row])
+            require_equal(self._engine, window, want, made(row) if whole else of_cut[row])
         return len(rows)
 
     def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
@@ -153,23 +162,23 @@ class Sampler:
         return rows
 
 
-def require_equal(text: str, expected: Sample, got: Sample) -> None:
-    """Raise EngineMismatchError unless the ids, and the places where there are some, are equal."""
+def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
+    """Raise EngineMismatchError unless the ids that `engine` made, and the places if there are some, are equal."""
     for what, want, have in zip(_PARTS, expected, got, strict=False):
         if not np.array_equal(want, have):
-            raise _mismatch(text, what, want, have)
+            raise _mismatch(engine, text, what, want, have)
 
 
-def _mismatch(text: str, what: str, expected: _Ints, got: _Ints) -> EngineMismatchError:
+def _mismatch(engine: str, text: str, what: str, expected: _Ints, got: _Ints) -> EngineMismatchError:
     same = min(len(expected), len(got))
     differ = np.flatnonzero(expected[:same] != got[:same])
     first = int(differ[0]) if differ.size else same
     shown = slice(max(0, first - 2), first + _SHOWN_IDS)
     return EngineMismatchError(
-        f"engine 'gigatoken' differs from the reference 'tokenizers' from {what} {first} on: expected "
+        f"engine {engine!r} differs from the reference 'tokenizers' from {what} {first} on: expected "
         f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; "
         "this build must use engine: tokenizers",
-        engine="gigatoken",
+        engine=engine,
         text=text[:WINDOW],
         first_difference=first,
         expected=expected[shown].tolist(),

@@ -127,11 +127,6 @@ class TokenizerFiles:
         return self._named("pad_token")
 
     @property
-    def unk_token(self) -> str | None:
-        """The unknown token."""
-        return self._named("unk_token")
-
-    @property
     def bos_id(self) -> int | None:
         """The id of :attr:`bos_token`."""
         return self._id(self.bos_token)
@@ -147,9 +142,9 @@ class TokenizerFiles:
         return self._id(self.pad_token)
 
     @property
-    def unk_id(self) -> int | None:
-        """The id of :attr:`unk_token`."""
-        return self._id(self.unk_token)
+    def fill_id(self) -> int | None:
+        """The id that fills rows up where nobody names another: padding, else EOS."""
+        return self.eos_id if self.pad_id is None else self.pad_id
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary or of the added tokens."""
@@ -255,7 +250,7 @@ def _from_hub(name: str) -> TokenizerFiles:
     repo, _, revision = name.partition("@")
     snapshot = _cached_snapshot(repo, revision or "main", os.environ)
     if snapshot is None:
-        snapshot = _download(name, repo, revision or "main")
+        return _download(name, repo, revision or "main")
     return TokenizerFiles.read(snapshot, name=name, revision=snapshot.name)
 
 
@@ -279,7 +274,7 @@ def _cached_snapshot(repo: str, revision: str, env: Mapping[str, str]) -> Path |
     return snapshot if (snapshot / TOKENIZER_JSON).is_file() else None
 
 
-def _download(name: str, repo: str, revision: str) -> Path:
+def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
     try:
         from huggingface_hub import hf_hub_download, list_repo_files  # pyright: ignore[reportUnknownVariableType]
     except ImportError as error:
@@ -288,11 +283,8 @@ def _download(name: str, repo: str, revision: str) -> Path:
             "pip install 'tokenlake[etl]'"
         ) from error
     try:
-        available = list_repo_files(repo, revision=revision)
-        _require_json(name, available)
-        paths = [hf_hub_download(repo, file, revision=revision) for file in available if file in KEPT_FILES]
-    except TokenizerError:
-        raise
+        kept = [file for file in list_repo_files(repo, revision=revision) if file in KEPT_FILES]
+        paths = [Path(hf_hub_download(repo, file, revision=revision)) for file in kept]
     except Exception as error:
         # The Hub's client lets through what its HTTP library raises, and that library changes with releases.
         raise SourceNotFoundError(
@@ -301,15 +293,5 @@ def _download(name: str, repo: str, revision: str) -> Path:
             "Check the spelling, log in for gated repositories, or pass a directory with a tokenizer.json",
             tokenizer=name,
         ) from error
-    return Path(next(path for path in paths if Path(path).name == TOKENIZER_JSON)).parent
-
-
-def _require_json(name: str, available: list[str]) -> None:
-    if TOKENIZER_JSON in available:
-        return
-    raise TokenizerError(
-        f"tokenizer {name!r}: the repository holds no tokenizer.json (it has "
-        f"{', '.join(sorted(available)[:8]) or 'no files'}); only fast tokenizers can be used. Convert it: "
-        "AutoTokenizer.from_pretrained(...).save_pretrained(directory), then pass that directory",
-        tokenizer=name,
-    )
+    found = {file: path.read_bytes() for file, path in zip(kept, paths, strict=True)}
+    return TokenizerFiles(name=name, files=found, revision=paths[0].parent.name if paths else None)

@@ -1,6 +1,6 @@
 """The exactness gate: which engine a tokenizer may use.
 
-gigatoken is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and
+A fast engine is chosen only if tokenizer.json is on the allow-list (:mod:`tokenlake.tokenizers.allowlist`) and
 then gives the reference's ids on adversarial texts and on samples of the documents to come. While the build
 runs, :class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
 """
@@ -12,20 +12,24 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, final
 
+import numpy as np
 import pyarrow as pa
 
-from tokenlake.config.suggestion import require_one_of
+from tokenlake.arrays import select, text_of_strings
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.tokenizers.allowlist import objection
-from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
-from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, require_equal
+from tokenlake.tokenizers.allowlist import UnicodeGuard, objection
+from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
+from tokenlake.tokenizers.fast import WINDOW, IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
 from tokenlake.tokenizers.reference import ReferenceEngine
-from tokenlake.tokenizers.unicode_guard import UnicodeGuard
+from tokenlake.tokenizers.segments import is_sentencepiece
 
-REQUESTS: Final = ("auto", "gigatoken", "tokenizers")
+REQUESTS: Final = ("auto", *ENGINES)
+SEGMENTS_FROM: Final = 256 << 20
+"""Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
 _ADDED_TOKENS: Final = 512
@@ -37,7 +41,7 @@ _PLACED_BYTES: Final = 1 << 18
 @final
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which engine runs ("gigatoken" or "tokenizers"), and why."""
+    """Which engine runs ("segments", "gigatoken" or "tokenizers"), and why."""
 
     engine: str
     reason: str
@@ -48,21 +52,23 @@ def choose_engine(
     requested: str = "auto",
     special_tokens_in_text: str = "literal",
     sample_texts: Sequence[str] = (),
+    size: int = 0,
 ) -> EngineChoice:
     """Choose the engine for a build.
 
     Args:
         files: the tokenizer.
-        requested: "auto", "gigatoken" or "tokenizers".
+        requested: "auto", or one of :data:`~tokenlake.tokenizers.encoder.ENGINES`.
         special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
         sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
+        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on.
 
     Raises:
         ConfigError: an unknown request or mode.
-        TokenizerError: "gigatoken" is requested and not on the allow-list, or the tokenizer does not load.
-        EngineMismatchError: "gigatoken" is requested and differs on a probe.
+        TokenizerError: a fast engine is requested for a tokenizer that is not its, or the tokenizer does not load.
+        EngineMismatchError: a fast engine is requested and differs on a probe.
     """
-    return _judge(files, requested, special_tokens_in_text, sample_texts)[0]
+    return _judge(files, requested, special_tokens_in_text, sample_texts, size)[0]
 
 
 def choose_encoder(
@@ -70,6 +76,7 @@ def choose_encoder(
     requested: str = "auto",
     special_tokens_in_text: str = "literal",
     sample_texts: Sequence[str] = (),
+    size: int = 0,
     *,
     add_special_tokens: bool = True,
     places: bool = False,
@@ -78,7 +85,7 @@ def choose_encoder(
 
     With `places` the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
     """
-    choice, reference, fast = _judge(files, requested, special_tokens_in_text, sample_texts, places)
+    choice, reference, fast = _judge(files, requested, special_tokens_in_text, sample_texts, size, places)
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -94,44 +101,65 @@ def _judge(
     requested: str,
     special_tokens_in_text: str,
     sample_texts: Sequence[str],
+    size: int,
     places: bool = False,
-) -> tuple[EngineChoice, ReferenceEngine, GigatokenEngine | None]:
+) -> tuple[EngineChoice, ReferenceEngine, IdEngine | None]:
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     literal = special_tokens_in_text != "encode"
     reference = ReferenceEngine(files, literal=literal)
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), reference, None
+    engine = _candidate(files, requested, size)
     why_not = objection(files, literal=literal)
+    if why_not is None and engine == "segments" and not is_sentencepiece(files):
+        why_not = "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
     if why_not is not None:
-        return _refuse(files, requested, why_not), reference, None
+        return _refuse(files, engine, why_not, asked=requested != "auto"), reference, None
     try:
-        fast = GigatokenEngine(files, literal=literal)
-        compared = probe(fast, reference, sample_texts)
+        engine, fast = _loaded(files, engine, literal=literal, asked=requested != "auto")
+        compared = probe(engine, fast, reference, sample_texts)
         if places:
-            probe_places(fast, Locator(files, reference, literal=literal), sample_texts)
+            probe_places(engine, fast, Locator(reference, engine), sample_texts)
     except (TokenizerError, MissingExtraError) as error:
-        if requested == "gigatoken":
+        if requested == engine:
             raise
-        return EngineChoice("tokenizers", f"gigatoken failed: {error}"), reference, None
+        return EngineChoice("tokenizers", f"{engine} failed: {error}"), reference, None
     reason = f"on the allow-list, equal to the reference on {compared} probe texts"
-    return EngineChoice("gigatoken", reason), reference, fast
+    return EngineChoice(engine, reason), reference, fast
 
 
-def probe(fast: GigatokenEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
+def _candidate(files: TokenizerFiles, requested: str, size: int) -> str:
+    """Return the fast engine that is to be probed."""
+    if requested != "auto":
+        return requested
+    return "segments" if size >= SEGMENTS_FROM and is_sentencepiece(files) else "gigatoken"
+
+
+def _loaded(files: TokenizerFiles, engine: str, *, literal: bool, asked: bool) -> tuple[str, IdEngine]:
+    """Return a fast engine and its name: gigatoken where the segment cache cannot run and nobody asked for it."""
+    try:
+        return engine, fast_engine(engine, files, literal=literal)
+    except MissingExtraError:
+        if asked or engine != "segments":
+            raise
+        return "gigatoken", fast_engine("gigatoken", files, literal=literal)
+
+
+def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
     """Compare the engines on adversarial texts and documents; return how many texts were compared.
 
     Raises:
         EngineMismatchError: on the first difference.
     """
     texts = _unguarded(reference.files, [*_made_up(reference.files), *_bounded(sample_texts)])
-    offsets, ids = fast.encode(pa.array(texts, pa.large_string()))
-    for row, (text, expected) in enumerate(zip(texts, reference.encode(texts), strict=True)):
-        require_equal(text, (expected,), (ids[offsets[row] : offsets[row + 1]],))
+    pairs = zip(fast.encode(texts).rows(), reference.encode(texts).rows(), strict=True)
+    for text, (made, expected) in zip(texts, pairs, strict=True):
+        require_equal(engine, str(text), (expected,), (made,))
     return len(texts)
 
 
-def probe_places(fast: GigatokenEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
+def probe_places(engine: str, fast: IdEngine, locator: Locator, sample_texts: Sequence[str] = ()) -> None:
     """Compare where the tokens of a tenth of the texts of :func:`probe`, and of the documents' beginnings, lie.
 
     Raises:
@@ -139,10 +167,9 @@ def probe_places(fast: GigatokenEngine, locator: Locator, sample_texts: Sequence
     """
     files = locator.reference.files
     texts = _unguarded(files, [*_made_up(files)[::_PLACED], *_bounded(sample_texts, _PLACED_BYTES)])
-    for text, made, expected in zip(
-        texts, locator.of_texts(fast.encode, texts), locator.reference.encode(texts), strict=True
-    ):
-        require_equal(text, expected, made)
+    pairs = zip(locator.of_texts(fast, texts), locator.reference.places(texts), strict=True)
+    for text, (made, expected) in zip(texts, pairs, strict=True):
+        require_equal(engine, str(text), expected, made)
 
 
 def _made_up(files: TokenizerFiles) -> list[str]:
@@ -150,16 +177,18 @@ def _made_up(files: TokenizerFiles) -> list[str]:
     return [*adversarial_texts(), *(f"a{token}b {token} {token}{token}" for token in added)]
 
 
-def _unguarded(files: TokenizerFiles, texts: list[str]) -> list[str]:
-    guarded = set(UnicodeGuard(files).rows(pa.array(texts, pa.large_string())).tolist())
-    return [text for row, text in enumerate(texts) if row not in guarded]
+def _unguarded(files: TokenizerFiles, texts: list[str]) -> pa.LargeStringArray:
+    array = text_of_strings(texts)
+    free = np.ones(len(texts), np.bool_)
+    free[UnicodeGuard(files).rows(array)] = False
+    return select(array, free)
 
 
-def _refuse(files: TokenizerFiles, requested: str, reason: str) -> EngineChoice:
-    if requested == "auto":
-        return EngineChoice("tokenizers", f"not for gigatoken: {reason}")
+def _refuse(files: TokenizerFiles, engine: str, reason: str, *, asked: bool) -> EngineChoice:
+    if not asked:
+        return EngineChoice("tokenizers", f"not for {engine}: {reason}")
     raise TokenizerError(
-        f"tokenizer {files.name!r}: engine 'gigatoken' is requested, but {reason}; its ids could differ "
+        f"tokenizer {files.name!r}: engine {engine!r} is requested, but {reason}; its ids could differ "
         "from the reference. Use engine: auto or engine: tokenizers",
         tokenizer=files.name,
         reason=reason,

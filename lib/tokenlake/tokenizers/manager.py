@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -15,39 +14,11 @@ import pyarrow as pa
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.ragged import Int32, Int64, Ragged, cells
+from tokenlake.ragged import Int32, Ragged
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
-
-PaddingInt32 = Int32
-Rows = PaddingInt32 | list[PaddingInt32]
-
-
-def padded(ragged: Ragged, pad_id: int, width: int | None = None, *, left: bool = False) -> tuple[Rows, Rows]:
-    """Fill up rows to the longest of them, or to `width`.
-
-    Returns:
-        The rows, and 1 where they hold ids: int32[n, w] twice; lists of int32 arrays if a row is longer than `width`.
-    """
-    lengths = ragged.lengths
-    longest = int(lengths.max(initial=0))
-    if width is not None and longest > width:
-        rows = [
-            padded(Ragged(row, np.array([0, len(row)])), pad_id, max(width, len(row)), left=left)
-            for row in ragged.rows()
-        ]
-        return [ids[0] for ids, _ in rows], [mask[0] for _, mask in rows]
-    width = longest if width is None else width
-    here = cells(lengths, width, left=left)
-    ids = np.full(here.shape, pad_id, np.int32)
-    ids[here] = ragged.ids
-    return ids, here.astype(np.int32)
-
-
-Cutting = Callable[[Ragged, Int64], Int64]
-"""Of texts, and of how many ids of each there is room for (int64[n]): how many to keep, at most so many."""
 
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 
@@ -63,73 +34,58 @@ class LoadedTokenizer:
 
     def __init__(self, files: TokenizerFiles, config: TokenizerConfig) -> None:
         self.files, self.config = files, config
-        self._encoders: dict[tuple[str, bool], Encoder] = {}
+        self._encoders: dict[bool, Encoder] = {}
 
-    def encode(
-        self,
-        text: pa.LargeStringArray,
-        config: TokenizerConfig | None = None,
-        *,
-        whole: bool = False,
-        between: Cutting | None = None,
-    ) -> Ragged:
+    def encode(self, text: pa.LargeStringArray, config: TokenizerConfig | None = None) -> Ragged:
         """Return the ids of texts, cut and with special tokens around them as `config` says, not padded.
+
+        A special token's own text is plain text.
 
         Args:
             text: large_string[n], no nulls.
             config: None for :attr:`config`.
-            whole: the texts spell special tokens (a chat template does): these become control ids, and around a text is
-                put only what it lacks. Else a special token's own text is plain text.
-            between: moves the places where long texts are cut; None: after exactly as many ids as there is room for.
 
         Raises:
             ConfigError: `max_length` leaves no room for a token of the text.
             TokenizerError, EngineMismatchError: as :meth:`Encoder.encode`.
         """
         config = config or self.config
-        encoder = self._encoder("encode" if whole else "literal", config.add_special_tokens)
+        encoder = self._encoder(config.add_special_tokens)
         encoded = encoder.encode(text)
-        own = Ragged(encoded.ids, encoded.offsets)
-        prefix, suffix = encoder.prefix, encoder.suffix
-        head = ~own.begins_with(prefix) if whole and prefix else np.ones(len(own), np.bool_)
-        tail = ~own.ends_with(suffix) if whole and suffix else np.ones(len(own), np.bool_)
+        own, count = Ragged(encoded.ids, encoded.offsets), len(encoded)
         if config.truncation is not False:
-            room = _room(config, len(prefix) + len(suffix), self.files.name)
-            own = _fitted(own, room + len(prefix) * ~head, len(suffix) * ~tail, between)
-            tail = ~own.ends_with(suffix) if whole and suffix else tail
-        return Ragged.joined([Ragged.alike(prefix, head), own, Ragged.alike(suffix, tail)])
+            room = _room(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
+            own = own.cut(np.full(count, room))
+        return Ragged.joined([Ragged.alike(encoder.prefix, count), own, Ragged.alike(encoder.suffix, count)])
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
-        return self._encoder("literal", False).decode(ids)
+        return self._encoder(False).decode(ids)
 
-    @cached_property
+    @property
     def pad_id(self) -> int:
         """The id that fills up rows: the tokenizer's padding, else its EOS.
 
         Raises:
             TokenizerError: it has neither.
         """
-        found = self.files.eos_id if self.files.pad_id is None else self.files.pad_id
-        if found is None:
+        if self.files.fill_id is None:
             raise TokenizerError(
                 f"tokenizer {self.files.name!r}: it has neither a padding nor an EOS token, so rows cannot be padded; "
                 "use padding=False, or name a pad_token in its tokenizer_config.json",
                 tokenizer=self.files.name,
             )
-        return found
+        return self.files.fill_id
 
     def pads_left(self, config: TokenizerConfig) -> bool:
         """Whether padding goes before a text: as `config` says, else tokenizer_config.json."""
         return (config.padding_side or self.files.config.get("padding_side")) == "left"
 
-    def _encoder(self, special_tokens_in_text: str, add_special_tokens: bool) -> Encoder:
-        key = special_tokens_in_text, add_special_tokens
-        if key not in self._encoders:
-            _, self._encoders[key] = choose_encoder(
-                self.files, "auto", special_tokens_in_text, add_special_tokens=add_special_tokens
-            )
-        return self._encoders[key]
+    def _encoder(self, add_special_tokens: bool) -> Encoder:
+        if add_special_tokens not in self._encoders:
+            _, encoder = choose_encoder(self.files, add_special_tokens=add_special_tokens)
+            self._encoders[add_special_tokens] = encoder
+        return self._encoders[add_special_tokens]
 
 
 @final
@@ -205,15 +161,27 @@ class TokenizerManager:
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
-    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of arrays."""
-    columns: dict[str, Any] = {}
+    """Return ``input_ids`` and ``attention_mask``: int32[n, width] where rows are padded, else lists of arrays.
+
+    Rows that are longer than the width asked for are as long as they are; then all are a list.
+    """
+    longest = int(ragged.lengths.max(initial=0))
+    width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else longest
+    ones = np.ones(len(ragged.ids), np.int32)
+    columns: dict[str, Any] = {
+        "input_ids": ragged.rows(),
+        "attention_mask": Ragged(ones, ragged.offsets).rows(),
+    }
     if config.padding in ("longest", "max_length"):
-        width = config.max_length or DEFAULT_MAX_LENGTH if config.padding == "max_length" else None
-        ids, mask = padded(ragged, loaded.pad_id, width, left=loaded.pads_left(config))
-        columns = {"input_ids": ids, "attention_mask": mask}
-    else:
-        ones = Ragged(np.ones(len(ragged.ids), np.int32), ragged.offsets)
-        columns = {"input_ids": ragged.rows(), "attention_mask": ones.rows()}
+        left, pad_id, whole = loaded.pads_left(config), loaded.pad_id, longest <= width
+        parts = [ragged] if whole else [Ragged(row, np.array([0, len(row)])) for row in ragged.rows()]
+        made = [
+            part.rectangle(width if whole else max(width, len(part.ids)), pad_id, left=left) for part in parts
+        ]
+        filled: tuple[Any, Any] = [ids for ids, _ in made], [here.astype(np.int32) for _, here in made]
+        columns = dict(
+            zip(columns, (rows[0] if whole else [row[0] for row in rows] for rows in filled), strict=True)
+        )
     if not config.return_attention_mask:
         del columns["attention_mask"]
     return columns
@@ -294,16 +262,6 @@ def _room(config: TokenizerConfig, around: int, name: str) -> int:
             f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
         )
     return room
-
-
-def _fitted(own: Ragged, room: Int64, spelled: Int64, between: Cutting | None) -> Ragged:
-    """Cut texts with more ids than `room`, which may be larger by `spelled` where nothing is cut: int64[n] each."""
-    lengths = np.diff(own.offsets)
-    long = lengths > room + spelled
-    if not long.any():
-        return own
-    stops = np.where(long, np.minimum(room, lengths), lengths)
-    return own.cut(stops if between is None else between(own, stops))
 
 
 def _lists(rows: Any) -> list[list[int]]:

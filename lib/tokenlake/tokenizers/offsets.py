@@ -9,28 +9,23 @@ text that holds U+2581 itself), the row is odd, and the reference engine gives i
 
 from __future__ import annotations
 
-import json
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of
-from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
-from tokenlake.tokenizers.arrays import Spans, string_buffers
-from tokenlake.tokenizers.fast import require_equal
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, is_ascii, objection
+from tokenlake.tokenizers.arrays import Spans, blocks, string_buffers
+from tokenlake.tokenizers.fast import IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import BATCH_BYTES, ReferenceEngine, deliberate, in_batches
-from tokenlake.tokenizers.unicode_guard import is_ascii
-
-Placed = tuple[Int32, Int64, Int64]
-"""The ids of a text, and where each begins and ends (bytes)."""
+from tokenlake.tokenizers.reference import BATCH_BYTES, Placed, ReferenceEngine
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
@@ -93,29 +88,27 @@ class Locator:
     """Finds the places of tokens.
 
     Args:
-        files: the tokenizer.
-        reference: its reference engine.
-        literal: special tokens in a text are plain text.
+        reference: the tokenizer's reference engine.
+        engine: the one whose ids are located; named where they differ.
     """
 
-    def __init__(self, files: TokenizerFiles, reference: ReferenceEngine, *, literal: bool) -> None:
-        self.reference = PlacingReference(reference, literal=literal)
-        self.sizes = TokenSizes.of(files, literal=literal)
+    def __init__(self, reference: ReferenceEngine, engine: str) -> None:
+        self.reference: Final = reference
+        self._engine = engine
+        self.sizes = TokenSizes.of(reference.files, literal=reference.literal)
 
     def by_reference(self, text: pa.LargeStringArray) -> Iterator[Located]:
-        """Encode and locate by the reference alone, :data:`BATCH_BYTES` of text at a time."""
-        for first, last in _blocks(string_buffers(text)[0], BATCH_BYTES):
+        """Encode and locate by the reference alone, some of the text at a time."""
+        for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
             part = text.slice(first, last - first)
-            rows = self.reference.encode(cast("list[str]", part.to_pylist()))
+            rows = self.reference.places(part)
             offsets = offsets_of([len(ids) for ids, _, _ in rows])
             ids = np.concatenate([ids for ids, _, _ in rows])
             nowhere = np.zeros(len(ids), np.int64)
             located = Located(part, offsets, ids, nowhere, nowhere)
             yield located.with_rows(np.arange(len(rows)), rows)
 
-    def by_ids(
-        self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64
-    ) -> Iterator[Located]:
+    def by_ids(self, text: pa.LargeStringArray, made: Ragged, guarded: Int64) -> Iterator[Located]:
         """Locate what an engine made of a batch, of whose rows `guarded` (ascending) are the reference's.
 
         Yields:
@@ -124,29 +117,25 @@ class Locator:
         Raises:
             EngineMismatchError: a row that the reference had to look at has other ids.
         """
-        for first, last in _blocks(offsets, _BLOCK):
-            begin, end = int(offsets[first]), int(offsets[last])
+        for first, last in blocks(made.offsets, _BLOCK):
+            begin, end = int(made.offsets[first]), int(made.offsets[last])
             held_back = guarded[(guarded >= first) & (guarded < last)] - first
-            part = text.slice(first, last - first)
-            yield self._block(part, offsets[first : last + 1] - begin, ids[begin:end], held_back)
+            part, offsets = text.slice(first, last - first), made.offsets[first : last + 1] - begin
+            yield self._block(part, Ragged(made.ids[begin:end], offsets), held_back)
 
-    def of_texts(
-        self, encode: Callable[[pa.LargeStringArray], tuple[Int64, Int32]], texts: list[str]
-    ) -> list[Placed]:
-        """Encode texts by an engine, and locate them as :meth:`by_ids`."""
-        rows: list[Placed] = []
-        for text in texts:
-            array: pa.LargeStringArray = pa.array([text], pa.large_string())
-            rows.append(self.of_row(array, *encode(array), 0))
-        return rows
+    def of_texts(self, engine: IdEngine, texts: pa.LargeStringArray) -> list[Placed]:
+        """Encode texts by an engine, each by itself, and locate them as :meth:`by_ids`."""
+        alone = (texts.slice(row, 1) for row in range(len(texts)))
+        return [self.of_row(text, engine.encode(text), 0) for text in alone]
 
-    def of_row(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, row: int) -> Placed:
+    def of_row(self, text: pa.LargeStringArray, made: Ragged, row: int) -> Placed:
         """Return the ids that an engine made of a row of a batch, and where each begins and ends (bytes)."""
-        ids = ids[offsets[row] : offsets[row + 1]]
-        located = self._block(text.slice(row, 1), np.array([0, len(ids)]), ids, np.empty(0, np.int64))
-        return ids, *located.places()
+        own = Ragged.taken(made.ids, made.offsets[row : row + 1], made.offsets[row + 1 : row + 2])
+        located = self._block(text.slice(row, 1), own, np.empty(0, np.int64))
+        return own.ids, *located.places()
 
-    def _block(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32, guarded: Int64) -> Located:
+    def _block(self, text: pa.LargeStringArray, made: Ragged, guarded: Int64) -> Located:
+        ids, offsets = made.ids, made.offsets
         if self.sizes is None:
             start = stop = np.zeros(len(ids), np.int64)
             odd = np.arange(len(text))
@@ -156,21 +145,13 @@ class Locator:
         located = Located(text, offsets, ids, start, stop)
         if not len(odd):
             return located
-        texts = cast("list[str]", text.take(pa.array(odd, pa.int64())).to_pylist())
-        rows = self.reference.encode(texts)
-        for row, value, placed in zip(odd.tolist(), texts, rows, strict=True):
-            require_equal(value, (placed[0],), (ids[offsets[row] : offsets[row + 1]],))
+        texts = text.take(pa.array(odd, pa.int64()))
+        rows = self.reference.places(texts)
+        for at, row in enumerate(odd.tolist()):
+            require_equal(
+                self._engine, str(texts[at]), (rows[at][0],), (ids[offsets[row] : offsets[row + 1]],)
+            )
         return located.with_rows(odd, rows)
-
-
-def _blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of n rows (first, last exclusive) of `size` items or less, at least one row each."""
-    first, count = 0, len(offsets) - 1
-    while first < count:
-        last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
-        last = min(max(last, first + 1), count)
-        yield first, last
-        first = last
 
 
 @final
@@ -311,41 +292,6 @@ def _blanks(spec: dict[str, Any]) -> str:
     return "every" if spec["normalizer"]["type"] == "Sequence" else "never"
 
 
-@final
-class PlacingReference:
-    """The reference engine with the place of every token, by the offsets of `tokenizers`.
-
-    A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
-    """
-
-    def __init__(self, reference: ReferenceEngine, *, literal: bool) -> None:
-        self._backend = _untrimmed(reference, literal)
-        self.files = reference.files
-        blanks = [reference.files.token_id(blank) for blank in ("\u2581", "\u0120")]
-        self._blanks = [blank for blank in blanks if blank is not None]
-
-    def encode(self, texts: Sequence[str]) -> list[Placed]:
-        """Return (ids, start, stop) of every text: int32[k], int64[k], int64[k]; places are UTF-8 bytes."""
-        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            return [
-                self._placed(text, encoding)
-                for batch in in_batches(texts)
-                for text, encoding in zip(
-                    batch, self._backend.encode_batch(batch, add_special_tokens=False), strict=True
-                )
-            ]
-
-    def _placed(self, text: str, encoding: Any) -> Placed:
-        ids = np.array(encoding.ids, np.int32)
-        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-        if not text.isascii():
-            places = _byte_places(text)[places]
-        start, stop = places[:, 0].copy(), places[:, 1].copy()
-        made_up = np.flatnonzero(np.isin(ids[:-1], self._blanks) & (start[:-1] == start[1:]))
-        stop[made_up] = start[made_up]
-        return ids, start, stop
-
-
 def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
     """Widen spans ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
     starts, data = string_buffers(text)
@@ -402,30 +348,3 @@ def _touched_in_disorder(start: Int64, stop: Int64, offsets: Int64, spans: Spans
             if len(inside):
                 mask[first + inside[0] : first + inside[-1] + 1] = True
     return mask
-
-
-def _untrimmed(reference: ReferenceEngine, literal: bool) -> Any:
-    """Return a backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
-    spec = reference.files.spec
-    if not _trims(spec.get("post_processor")):
-        return reference.backend
-    import tokenizers
-
-    with deliberate(f"tokenizer {reference.files.name!r}: tokenizer.json cannot be loaded"):
-        backend: Any = tokenizers.Tokenizer.from_str(json.dumps({**spec, "post_processor": None}))
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = literal
-    return backend
-
-
-def _trims(stage: dict[str, Any] | None) -> bool:
-    return stage is not None and (
-        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
-    )
-
-
-def _byte_places(text: str) -> Int64:
-    """int64[characters + 1]: at which byte each character begins."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    return np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
-from tokenlake.ragged import Int32
+from tokenlake.ragged import Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import objection
-from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.arrays import blocks, string_buffers
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 
 _BORDER: Final = re.compile(rb"[A-Za-z] [A-Za-z]")
@@ -68,6 +68,9 @@ def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
 
 # Encodings need ~120 times the text in memory: a batch of texts is this long, and a longer text is cut.
 BATCH_BYTES: Final = 1 << 20
+_CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
+Placed = tuple[Int32, Int64, Int64]
+"""The ids of a text, and where each begins and ends (bytes)."""
 _AFFIX_PROBES: Final = ("a", "Hello world", " two  spaces", "1")
 
 
@@ -105,9 +108,9 @@ class ReferenceEngine:
 
     def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         self.files = files
-        self._literal = literal
+        self.literal: Final = literal
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads else "false")
-        self._backend: Any = _load(files)
+        self._backend: Any = load_backend(files.name, files.json_bytes)
         dropout = files.spec["model"].get("dropout")
         if dropout:
             raise TokenizerError(
@@ -122,37 +125,68 @@ class ReferenceEngine:
         """The `tokenizers.Tokenizer` itself."""
         return self._backend
 
-    def encode(self, texts: Sequence[str]) -> list[Int32]:
-        """Return the ids of every text, without anything the post-processor adds."""
-        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
-            return [
-                np.array(encoding.ids, np.int32)
-                for batch in in_batches(texts)
-                for encoding in self._backend.encode_batch_fast(batch, add_special_tokens=False)
-            ]
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of every row, without anything the post-processor adds.
 
-    def encode_arrow(self, text: pa.LargeStringArray) -> list[Int32]:
-        """Return the ids of every row; only one batch becomes Python strings at a time."""
+        Only one batch becomes Python strings at a time.
+        """
         starts, _ = string_buffers(text)
         rows: list[Int32] = []
-        first = 0
-        while first < len(text):
-            last = int(np.searchsorted(starts, int(starts[first]) + BATCH_BYTES, "right")) - 1
-            last = min(max(last, first + 1), len(text))
+        for first, last in blocks(starts, BATCH_BYTES):
             if starts[last] - starts[first] > BATCH_BYTES and self._cuts is not None:
-                rows.append(self._encode_long(self._cuts, text[first].as_buffer()))
-            else:
-                rows += self.encode(cast("list[str]", text.slice(first, last - first).to_pylist()))
-            first = last
+                pieces = self._cuts.pieces(text[first].as_buffer(), BATCH_BYTES)
+                rows.append(np.concatenate([self.encode_piece(piece) for piece in pieces]))
+                continue
+            with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+                batch = self._backend.encode_batch_fast(_strings(text, first, last), add_special_tokens=False)
+            rows += [np.array(encoding.ids, np.int32) for encoding in batch]
+        ids = np.concatenate([np.empty(0, np.int32), *rows])
+        return Ragged(ids, offsets_of([len(row) for row in rows]))
+
+    def encode_piece(self, text: str) -> Int32:
+        """Return the ids of one text."""
+        with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, np.int32)
+
+    def places(self, text: pa.LargeStringArray) -> list[Placed]:
+        """Return (ids, start, stop) of every row: int32[k], int64[k], int64[k]; places are UTF-8 bytes.
+
+        A blank that the tokenizer made up holds no byte: `tokenizers` gives it the character after it.
+        """
+        rows: list[Placed] = []
+        for first, last in blocks(string_buffers(text)[0], BATCH_BYTES):
+            texts = _strings(text, first, last)
+            with deliberate(f"tokenizer {self.files.name!r}: encoding"):
+                batch = self._untrimmed.encode_batch(texts, add_special_tokens=False)
+            rows += [self._placed(value, encoding) for value, encoding in zip(texts, batch, strict=True)]
         return rows
+
+    def _placed(self, text: str, encoding: Any) -> Placed:
+        ids = np.array(encoding.ids, np.int32)
+        places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        if not text.isascii():
+            data = np.frombuffer(text.encode(), np.uint8)
+            places = np.append(np.flatnonzero(data & 0xC0 != _CONTINUES), len(data))[places]
+        start, stop = places[:, 0].copy(), places[:, 1].copy()
+        blanks = [blank for blank in map(self.files.token_id, ("\u2581", "\u0120")) if blank is not None]
+        made_up = np.flatnonzero(np.isin(ids[:-1], blanks) & (start[:-1] == start[1:]))
+        stop[made_up] = start[made_up]
+        return ids, start, stop
+
+    @cached_property
+    def _untrimmed(self) -> Any:
+        """A backend whose post-processor does not trim blanks off the offsets, though they are the token's."""
+        if not _trims(self.files.spec.get("post_processor")):
+            return self._backend
+        bare = json.dumps({**self.files.spec, "post_processor": None}).encode()
+        backend = load_backend(self.files.name, bare)
+        backend.encode_special_tokens = self.literal
+        return backend
 
     @cached_property
     def _cuts(self) -> CutRule | None:
-        return cut_rule(self.files, literal=self._literal)
-
-    def _encode_long(self, rule: CutRule, text: pa.Buffer) -> Int32:
-        ids = [self.encode([piece])[0] for piece in rule.pieces(text, BATCH_BYTES)]
-        return np.concatenate(ids)
+        return cut_rule(self.files, literal=self.literal)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids`, special tokens included."""
@@ -188,16 +222,27 @@ class ReferenceEngine:
         )
 
 
-def _load(files: TokenizerFiles) -> Any:
+def load_backend(name: str, tokenizer_json: bytes) -> Any:
+    """Return the `tokenizers.Tokenizer` of a tokenizer.json, which neither cuts nor pads."""
     try:
         import tokenizers
     except ImportError as error:
         raise MissingExtraError("tokenizing needs tokenizers: pip install 'tokenlake[etl]'") from error
-    with deliberate(f"tokenizer {files.name!r}: tokenizer.json cannot be loaded"):
-        backend = tokenizers.Tokenizer.from_buffer(files.json_bytes)
+    with deliberate(f"tokenizer {name!r}: tokenizer.json cannot be loaded"):
+        backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
         backend.no_truncation()
         backend.no_padding()
         return backend
+
+
+def _trims(stage: dict[str, Any] | None) -> bool:
+    return stage is not None and (
+        stage.get("trim_offsets", False) or any(map(_trims, stage.get("processors", [])))
+    )
+
+
+def _strings(text: pa.LargeStringArray, first: int, last: int) -> list[str]:
+    return cast("list[str]", text.slice(first, last - first).to_pylist())
 
 
 def _around(
@@ -210,20 +255,6 @@ def _around(
         return None
     start = next((i for i in fits if not any(mask[i : i + len(bare)])), fits[0])
     return tuple(ids[:start]), tuple(ids[start + len(bare) :])
-
-
-def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield texts, :data:`BATCH_BYTES` characters or a text at a time."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 END_OF_TEXT: Final = "<|endoftext|>"

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer
 from tokenlake.etl.job import REFERENCE, UnitJob
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.unit.documents import TextDocuments
-from tokenlake.etl.unit.recipe import Prepared, Recipe, open_recipe, special_mode
+from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.preference_columns import text_weights
 from tokenlake.sources.inputs import FileRange
@@ -92,13 +91,13 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     for alike in _alike(ranges):
         sample = _sample(plan, source, alike)
         weight = sum(part.weight for part in alike)
-        some = sample.documents_per_range * len(alike)
+        some = sample.documents * len(alike)
         documents += some
-        rows += some * sample.counted.rows
-        long += some * sample.counted.long
-        tokens += sample.counted.tokens * weight
-        dropped += sample.counted.dropped * weight
-        stored += sample.counted.tokens * weight * sample.stored
+        rows += some * sample.rows
+        long += some * sample.long
+        tokens += sample.tokens * weight
+        dropped += sample.dropped * weight
+        stored += sample.tokens * weight * sample.stored
     pack = plan.build.pack
     sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
     output = math.ceil(stored)
@@ -118,59 +117,52 @@ def _alike(ranges: list[FileRange]) -> list[list[FileRange]]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Counted:
-    """Ids that are written and dropped, per byte of input; rows that are written and long documents, per document."""
+class _Sample:
+    """What a few ranges hold.
+
+    Attributes:
+        tokens, dropped: ids that are written and dropped, per byte of input.
+        rows, long: rows that are written and long documents, per document.
+        documents: of a range.
+        stored: bytes on disk per id that is written.
+    """
 
     tokens: float = 0.0
     dropped: float = 0.0
     rows: float = 0.0
     long: float = 0.0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """What a few ranges hold."""
-
-    documents_per_range: float = 0.0
-    counted: _Counted = _Counted()
-    stored: float = 0.0  # bytes on disk per id that is written
+    documents: float = 0.0
+    stored: float = 0.0
 
 
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
     """Read the beginnings of a few ranges, tokenize a part of them."""
-    recipe = open_recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
+    recipe = Recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
     places = [(part, _beginning_of(part, recipe)) for part in _spread(ranges)]
-    read = sum(place.bytes_read for _, place in places)
-    found = [batch for _, place in places for batch in place.batches if len(batch.documents)]
+    read = sum(taken for _, (_, taken, _) in places)
+    found = [batch for _, (batches, _, _) in places for batch in batches if len(batch.documents)]
     if not read or not found:
         return _Sample()
     # a range that is longer than its beginning holds more of the same
-    documents = sum(place.documents * part.weight / max(place.bytes_read, 1) for part, place in places)
+    documents = sum(count * part.weight / max(taken, 1) for part, (_, taken, count) in places)
     encoder = Encoder(
         plan.tokenizers[source.name].files,
         engine=REFERENCE,
-        special_tokens_in_text=special_mode(source.tokenizer, recipe),
+        special_tokens_in_text=recipe.special_tokens_in_text,
         add_special_tokens=source.tokenizer.add_special_tokens,
     )
     built = _built(plan, source, recipe, encoder, found)
     tokens = sum(part.tokens for part in built.parts)
     stored = sum(part.bytes for part in built.parts) / tokens if tokens else 0.0
-    return _Sample(documents / len(places), _count_ids(plan, source, encoder, built, found, read), stored)
+    counted = _count_ids(plan, source, encoder, built, found, read)
+    return replace(counted, documents=documents / len(places), stored=stored)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The beginning of a range: its documents and how much of the range they are."""
+def _beginning_of(part: FileRange, recipe: Recipe) -> tuple[list[Prepared], int, int]:
+    """Return the first batches of a range, the input bytes that they took, and how many documents they have.
 
-    batches: list[Prepared]
-    bytes_read: int
-    documents: int
-
-
-def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
-    """Read batches until one says how much input it took: some formats read ahead, or begin with what is left out."""
+    They are read until one says how much input it took: some formats read ahead, or begin with what is left out.
+    """
     batches: list[Prepared] = []
     read = documents = 0
     for batch in islice(recipe.read(part), _MOST_BATCHES):
@@ -179,7 +171,7 @@ def _beginning_of(part: FileRange, recipe: Recipe) -> _Place:
         documents += len(batch.documents)
         if read and len(batch.documents):
             break
-    return _Place(batches, read, documents)
+    return batches, read, documents
 
 
 def _built(
@@ -200,23 +192,15 @@ def _built(
             files=None,
             bad_budget=sum(len(batch.documents) for batch in found),
         )
-        return TextBuild(job, store, encoder, _Found(recipe, found), lambda _: None).build()
+        share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
 
+        def beginnings(part: FileRange) -> Iterator[Prepared]:
+            for batch in found:
+                some = _beginning(batch.documents, share)
+                rows = len(some) if some.extra is None else int((~some.extra).sum())
+                yield Prepared(documents=some, file=batch.file, rows_read=rows, bytes_read=0)
 
-@final
-class _Found:
-    """A recipe's beginnings, read already; each of them is cut to a share of the sample."""
-
-    def __init__(self, recipe: Recipe, found: Sequence[Prepared]) -> None:
-        self.rendered, self.control_tokens = recipe.rendered, recipe.control_tokens
-        self._found = found
-        self._share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
-
-    def read(self, part: FileRange) -> Iterator[Prepared]:
-        for batch in self._found:
-            some = _beginning(batch.documents, self._share)
-            rows = len(some) if some.extra is None else int((~some.extra).sum())
-            yield Prepared(documents=some, file=batch.file, rows_read=rows, bytes_read=0)
+        return TextBuild(job, store, encoder, recipe, lambda _: None, beginnings).build()
 
 
 def _count_ids(
@@ -226,7 +210,7 @@ def _count_ids(
     built: UnitRecord,
     found: Sequence[Prepared],
     read: int,
-) -> _Counted:
+) -> _Sample:
     """About how many ids documents come to: a part of them is built, the rest counted by its bytes.
 
     Args:
@@ -235,56 +219,40 @@ def _count_ids(
     planned, options = plan.tokenizers[source.name], source.tokenizer
     per_byte = built.account.tokens / max(1, built.account.text_bytes)
     lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
-    around = len(encoder.prefix) + len(encoder.suffix)
-    if source.texts.preference is not None:
+    if source.texts.preference is not None:  # each text with its prompt; few special tokens
         weights = np.array(text_weights(source.texts.preference.method), np.float64)
-        return _counted_parts(lengths.reshape(-1, len(weights)), weights, options, read)
-    appended = planned.append_eos and plan.build.pack is not None
-    return _counted(lengths, options, around, around + appended, read)
+        return _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1, read)
+    around = len(encoder.prefix) + len(encoder.suffix)
+    added = around + (planned.append_eos and plan.build.pack is not None)
+    return _counted(lengths[:, None], np.ones(1), options, around, added, read)
 
 
-def _counted(lengths: Floats, options: ResolvedTokenizer, around: int, added: int, read: int) -> _Counted:
+def _counted(
+    lengths: Floats, weights: Floats, options: ResolvedTokenizer, around: int, added: int, read: int
+) -> _Sample:
     """What the policy makes of documents.
 
     Args:
-        lengths: float64[n], tokens of each, without special tokens.
+        lengths: float64[n, texts], tokens of each, without special tokens.
+        weights: float64[texts], how often the ids of each count.
         around: special tokens of a document that count for `max_length`.
         added: all ids that are put around a document.
     """
     room = max(1, options.max_length - around)
-    long = lengths > room
-    pieces = np.ones(len(lengths))
-    kept = lengths
-    if options.long_documents == "keep":
-        long = np.zeros(len(lengths), np.bool_)
-    elif options.long_documents == "truncate":
+    longest = lengths.max(axis=1)
+    long = longest > room if options.long_documents != "keep" else np.zeros(len(lengths), np.bool_)
+    pieces, kept = np.ones(len(lengths)), lengths
+    if options.long_documents == "truncate":
         kept = np.minimum(lengths, room)
     elif options.long_documents == "split":
-        pieces = np.ceil(np.maximum(lengths, 1) / room)
-    else:
-        pieces, kept = pieces * ~long, lengths * ~long
-    return _Counted(
-        tokens=float((kept + pieces * added).sum()) / read,
-        dropped=float((lengths - kept).sum()) / read,
+        pieces = np.ceil(np.maximum(longest, 1) / room)
+    elif options.long_documents == "drop":
+        pieces, kept = pieces * ~long, lengths * ~long[:, None]
+    return _Sample(
+        tokens=max(0.0, float((kept @ weights + pieces * added).sum())) / read,
+        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
         rows=float(pieces.mean()),
         long=float(long.mean()),
-    )
-
-
-def _counted_parts(lengths: Floats, weights: Floats, options: ResolvedTokenizer, read: int) -> _Counted:
-    """What the policy makes of preferences: float64[n, texts], each text with its prompt; few special tokens."""
-    long = lengths.max(axis=1) > options.max_length
-    kept = lengths
-    if options.long_documents == "truncate":
-        kept = np.minimum(lengths, options.max_length)
-    elif options.long_documents == "drop":
-        kept = lengths * ~long[:, None]
-    cut = options.long_documents != "keep"
-    return _Counted(
-        tokens=max(0.0, float((kept @ weights + 1).sum())) / read,
-        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
-        rows=1.0 - float(long.mean()) * (options.long_documents == "drop"),
-        long=float(long.mean()) * cut,
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
 from tokenlake.store.account import Account
 from tokenlake.threads import in_order
@@ -125,16 +125,11 @@ def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int,
 
 def _span(part: FileRange, passed: int | None) -> tuple[int, int | None]:
     """Return the positions that a range can hold, [first, stop); stop None where only reading tells."""
-    if _in_bytes(part.file):
+    if part.file.is_lines:  # positions are byte offsets
         return part.start, part.stop if part.file.compression is None else None
     if part.records is None or passed is None:
         return 0, None
     return passed, passed + part.records
-
-
-def _in_bytes(file: InputFile) -> bool:
-    """Whether positions are byte offsets of lines."""
-    return file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
 
 
 def _match(
@@ -148,33 +143,28 @@ def _match(
     unmatched: dict[int, str] = {}
     for row, (file, position) in enumerate(_entries(path)):
         at, places = _whole(position), {name: files.named(file, path) for name, files in known.items()}
-        if at is None or not any(place is not None for place in places.values()):
-            what = (
-                f"position {position!r} is no whole number"
-                if at is None
-                else f"file {file!r} is no input file"
-            )
-            unmatched[row] = f"row {row}: {what}"
-            continue
-        for name, place in places.items():
-            if place is not None:
-                asked[name][place].setdefault(at, row)
+        if at is None:
+            unmatched[row] = f"row {row}: position {position!r} is no whole number"
+        elif all(place is None for place in places.values()):
+            unmatched[row] = f"row {row}: file {file!r} is no input file"
+        else:
+            for name, place in places.items():
+                if place is not None:
+                    asked[name][place].setdefault(at, row)
     seen = False
     positions: dict[str, Positions] = {}
     for source in sources:
-        chosen = list(asked[source.name])
-        parts = [known[source.name].ranges[file] for file in chosen]
+        rows = asked[source.name]
 
-        def judge(parts: Sequence[FileRange], source: ResolvedSource = source) -> tuple[dict[int, str], bool]:
-            return _impossible(parts, asked[source.name][parts[0].file.file_id], source)
+        def judge(file: int, source: ResolvedSource = source) -> tuple[dict[int, str], bool]:
+            return _impossible(known[source.name].ranges[file], asked[source.name][file], source)
 
         positions[source.name] = {}
-        for file, (wrong, certain) in zip(chosen, in_order(judge, parts, threads), strict=True):
-            left = sorted(asked[source.name][file].keys() - wrong.keys())
-            seen |= certain and bool(left)
-            unmatched |= {asked[source.name][file][at]: why for at, why in wrong.items()}
-            if left:
+        for file, (wrong, certain) in zip(rows, in_order(judge, list(rows), threads), strict=True):
+            unmatched |= {rows[file][at]: why for at, why in wrong.items()}
+            if left := sorted(rows[file].keys() - wrong.keys()):
                 positions[source.name][file] = left
+                seen |= certain
     return Exclusion(path, positions, seen, tuple(unmatched[row] for row in sorted(unmatched)))
 
 
@@ -183,22 +173,21 @@ def _impossible(
 ) -> tuple[dict[int, str], bool]:
     """Return the positions at which a file has no record, each with a sentence, and whether all others have one."""
     file, last = parts[0].file, parts[-1]
-    if _in_bytes(file) and file.compression is None:
+    if file.is_lines and file.compression is None:
         with opened(file, source.storage_options) as data:
             wrong = [at for at in rows if not 0 <= at < file.size or (at and data.pread(1, at - 1) != b"\n")]
         why, certain = "no line begins at this byte; a row number is no position in a file of lines", True
     else:
         counts = [part.records if part.rows is None else part.rows for part in parts]
-        count = 1 if file.format == "text" and not _in_bytes(file) else _sum(counts)
+        known = [count for count in counts if count is not None]
+        certain = len(known) == len(counts)
+        count = sum(known) if certain else None
+        if file.format == "text" and not file.is_lines:
+            count, certain = 1, True
         wrong = [at for at in rows if at < 0 or (count is not None and at >= count)]
-        why, certain = f"it has {count} records", count is not None
-    limited = last.rows is not None and _in_bytes(file)
+        why = f"it has {count} records"
+    limited = last.rows is not None and file.is_lines
     return {at: f"row {rows[at]}: {file.path} at {at}: {why}" for at in wrong}, certain and not limited
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
 
 
 def _entries(path: str) -> Iterable[tuple[Any, Any]]:

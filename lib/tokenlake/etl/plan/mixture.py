@@ -23,8 +23,7 @@ from typing import Any, Final, final
 
 from tokenlake.config.resolved import ResolvedMixture
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import Level, RowsOut
-from tokenlake.etl.mixture import MixtureSpec, open_mixture
+from tokenlake.etl.job import Level, MixtureSpec, RowsOut, open_mixture
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
@@ -40,7 +39,7 @@ def rows_of(
     mixture: SourceMixture,
     rows: int,
     per_row: Sequence[Fraction],
-    seq_length: int | None,
+    width: int | None,
 ) -> int:
     """Return how many rows the mixture gets.
 
@@ -49,7 +48,7 @@ def rows_of(
         mixture: the order, which is not cut.
         rows: of all sources together: an epoch.
         per_row: ids that a row of each source adds, in the mean, in the order of the mixture.
-        seq_length: of rows that are packed already, which all count for so many ids.
+        width: of rows that are packed already, which all count for so many ids.
 
     Raises:
         ConfigError: the sources end before that, or it never ends.
@@ -64,8 +63,8 @@ def rows_of(
             raise ConfigError(
                 "mix.stop_strategy: restart never ends; set mix.total_tokens, mix.total_rows or mix.epochs"
             )
-    elif seq_length is not None:
-        wanted = -(-asked.total_tokens // seq_length)
+    elif width is not None:
+        wanted = -(-asked.total_tokens // width)
     else:
         wanted = _rows_with(asked.total_tokens, mixture, per_row)
     if wanted < 1:
@@ -123,44 +122,37 @@ def settled(
     Raises:
         ConfigError: there is no such mixture.
     """
-    _require_bounds(asked)
-    spec = MixtureSpec(
-        lengths={parent.name: parent.rows for parent in parents},
-        points=_points(asked, parents),
-        interpolation=asked.interpolation,
-        lanes=1,
-        batch_size=asked.batch_size,
-        block_size=asked.block_size,
-        step_rows=asked.step_rows,
-        seed=asked.seed,
-        stop=asked.stop,
-        rows=None,
-        order=asked.order,
-    )
-    single = open_mixture(spec)
-    lanes = asked.lanes
-    if lanes is None:
-        lanes = choose_lanes(
-            {parent.name: parent.size for parent in parents},
-            [weights for _, weights in spec.points],
-            batch_size=asked.batch_size,
-            step_rows=asked.step_rows if single.scheduler.changes else None,
-            rows=_rows(asked, single, parents, out),
-        )
-    spec = replace(spec, lanes=lanes)
-    # Where sources begin anew, as many rows come of each however many lanes there are.
-    whole = single if asked.stop == "restart" else open_mixture(spec)
-    spec = replace(spec, rows=_rows(asked, whole, parents, out))
-    return spec, open_mixture(spec)
-
-
-def _require_bounds(asked: ResolvedMixture) -> None:
     for name, value, most in (
         ("lanes", asked.lanes or 1, MOST_LANES),
         ("block_size", asked.block_size, MOST_BLOCK),
     ):
         if value > most:
             raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
+    spec = MixtureSpec(
+        lengths={parent.name: parent.rows for parent in parents},
+        points=_points(asked, parents),
+        lanes=1,
+        rows=None,
+        **{name: getattr(asked, name) for name in _ASKED},
+    )
+    single, rows = open_mixture(spec), sum(parent.rows for parent in parents)
+    per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
+    width = parents[0].width
+    lanes = asked.lanes or choose_lanes(
+        {parent.name: parent.size for parent in parents},
+        [weights for _, weights in spec.points],
+        batch_size=asked.batch_size,
+        step_rows=asked.step_rows if single.scheduler.changes else None,
+        rows=rows_of(asked, single, rows, per_row, width),
+    )
+    spec = replace(spec, lanes=lanes)
+    # Where sources begin anew, as many rows come of each however many lanes there are.
+    whole = single if asked.stop == "restart" else open_mixture(spec)
+    spec = replace(spec, rows=rows_of(asked, whole, rows, per_row, width))
+    return spec, open_mixture(spec)
+
+
+_ASKED: Final = ("interpolation", "batch_size", "block_size", "step_rows", "seed", "stop", "order")
 
 
 def _points(
@@ -175,18 +167,6 @@ def _points(
         means = {parent.name: parent.tokens / parent.rows for parent in parents}
         points = [(step, row_weights(weights, means)) for step, weights in points]
     return tuple(points)
-
-
-def _rows(
-    asked: ResolvedMixture, mixture: SourceMixture, parents: Sequence[FoundParent], out: RowsOut
-) -> int:
-    return rows_of(
-        asked,
-        mixture,
-        sum(parent.rows for parent in parents),
-        [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents],
-        parents[0].manifest.seq_length,
-    )
 
 
 _GROUPS_PER_UNIT: Final = 12
@@ -234,16 +214,7 @@ class MixForecast:
         each = {
             name: {
                 "parent": f"{one.dataset}@v{one.version}",
-                "split": one.split,
-                "rows": one.rows,
-                "tokens": one.tokens,
-                "drawn_rows": one.drawn_rows,
-                "drawn_tokens": one.drawn_tokens,
-                "full_epochs": one.full_epochs,
-                "partial_rows": one.partial_rows,
-                "unread_rows": one.unread_rows,
-                "asked": one.asked,
-                "asked_tokens": one.asked_tokens,
+                **{field: getattr(one, field) for field in _TOLD},
                 "epochs": one.drawn_rows / one.rows,
             }
             for name, one in self.sources.items()
@@ -251,26 +222,46 @@ class MixForecast:
         return {**asdict(self), "sources": each}
 
 
+_TOLD: Final = (
+    *("split", "rows", "tokens", "drawn_rows", "drawn_tokens", "full_epochs", "partial_rows", "unread_rows"),
+    *("asked", "asked_tokens"),
+)
+
+
 def forecast_of(
     level: Level,
     parents: Sequence[FoundParent],
-    outcomes: Mapping[str, SourceDraw],
+    drawn: Mapping[str, SourceDraw],
     out: RowsOut,
+    spec: MixtureSpec,
     *,
     by_tokens: bool,
-    lanes: int,
-    batch_size: int,
     units: int,
     unit_rows: int,
 ) -> MixForecast:
     """Sum up what the order draws."""
     shares = token_shares(
-        {name: outcome.asked for name, outcome in outcomes.items()},
+        {name: draw.asked for name, draw in drawn.items()},
         {parent.name: parent.rows for parent in parents},
         {parent.name: parent.tokens for parent in parents},
     )
     sources = {
-        parent.name: _source(parent, outcomes[parent.name], shares[parent.name] if by_tokens else None)
+        parent.name: MixedSource(
+            dataset=parent.manifest.dataset,
+            version=parent.manifest.version,
+            split=parent.split,
+            window=parent.window,
+            rows=parent.rows,
+            tokens=parent.tokens,
+            drawn_rows=(draw := drawn[parent.name]).rows,
+            drawn_tokens=round(Fraction(draw.rows * parent.tokens, parent.rows)),
+            full_epochs=draw.full_epochs,
+            unread_rows=draw.unread,
+            asked=draw.asked,
+            asked_tokens=shares[parent.name] if by_tokens else None,
+            achieved_rows=0.0,
+            achieved_tokens=0.0,
+        )
         for parent in parents
     }
     rows = sum(one.drawn_rows for one in sources.values())
@@ -279,31 +270,12 @@ def forecast_of(
         level=level,
         rows=rows,
         tokens=tokens,
-        sequences=-(-tokens // out.pack.seq_length) if out.pack else rows,
-        lanes=lanes,
-        batch_size=batch_size,
+        sequences=-(-tokens // (out.width or 1)) if out.pack else rows,
+        lanes=spec.lanes,
+        batch_size=spec.batch_size,
         units=units,
         unit_rows=unit_rows,
         sources=sources,
-    )
-
-
-def _source(parent: FoundParent, outcome: SourceDraw, asked_tokens: float | None) -> MixedSource:
-    return MixedSource(
-        dataset=parent.manifest.dataset,
-        version=parent.manifest.version,
-        split=parent.split,
-        window=parent.window,
-        rows=parent.rows,
-        tokens=parent.tokens,
-        drawn_rows=outcome.rows,
-        drawn_tokens=round(Fraction(outcome.rows * parent.tokens, parent.rows)),
-        full_epochs=outcome.full_epochs,
-        unread_rows=outcome.unread,
-        asked=outcome.asked,
-        asked_tokens=asked_tokens,
-        achieved_rows=0.0,
-        achieved_tokens=0.0,
     )
 
 

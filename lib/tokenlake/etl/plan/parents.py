@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
-from tokenlake.store.base import Store
+from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.layout import TOKENIZER, Layout
@@ -83,8 +81,13 @@ class FoundParent:
             groups=len(self.group_rows),
             tokens=self.tokens,
             documents=self.totals.documents,
-            seq_length=self.manifest.seq_length,
+            seq_length=self.width,
         )
+
+    @property
+    def width(self) -> int | None:
+        """Ids of a packed row."""
+        return self.manifest.seq_length
 
     @property
     def columns(self) -> frozenset[str]:
@@ -99,17 +102,25 @@ class FoundParent:
     @property
     def version(self) -> ParentVersion:
         """What a job says of it."""
+        own = self.lineage
         return ParentVersion(
-            name=self.name,
-            dataset=self.manifest.dataset,
-            version=self.manifest.version,
-            sha256=self.manifest_sha256,
-            split=self.split,
+            name=self.name, dataset=own.dataset, version=own.version, sha256=own.sha256, split=self.split
         )
 
     @cached_property
-    def manifest_sha256(self) -> str:
-        return self.manifest.sha256
+    def lineage(self) -> Parent:
+        """What a manifest says of it."""
+        own = self.manifest
+        return Parent(dataset=own.dataset, version=own.version, sha256=own.sha256)
+
+    @property
+    def kept(self) -> list[str]:
+        """The fields that its rows keep beside the tokens."""
+        return [name for name, _ in self.manifest.config.get("build", {}).get("kept", ())]
+
+    def wrong(self, problem: str, setting: str = "", **details: Any) -> ConfigError:
+        """Return the error of a setting of the source that this is."""
+        return ConfigError(f"datasets.{self.name}{setting}: {problem}", **details)
 
 
 def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: str) -> tuple[FoundParent, ...]:
@@ -144,17 +155,14 @@ def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: st
 def require_split(parent: FoundParent) -> None:
     """Raise ConfigError unless the parent has the split, with rows in it."""
     splits = {name: totals.rows for name, totals in parent.manifest.splits.items()}
-    if splits.get(parent.split):
-        return
-    there = (
-        ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no splits, for it has no rows"
-    )
-    raise ConfigError(
-        f"datasets.{parent.name}.split: {parent.reference} has no rows in a split {parent.split!r}; it has {there}. "
-        "Set split to one of them",
-        got=parent.split,
-        expected=sorted(splits),
-    )
+    if not splits.get(parent.split):
+        there = ", ".join(f"{name} ({rows} rows)" for name, rows in splits.items()) or "no rows at all"
+        raise parent.wrong(
+            f"{parent.reference} has no rows in a split {parent.split!r}; it has {there}. Set split to one of them",
+            ".split",
+            got=parent.split,
+            expected=sorted(splits),
+        )
 
 
 def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...]:
@@ -168,11 +176,11 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
         for entry in parent.manifest.inputs:
             other, first = found.setdefault(entry.file_id, (entry, parent))
             if other != entry:
-                raise ConfigError(
-                    f"datasets.{parent.name}: {parent.reference} and {first.reference} both hold documents of "
-                    f"{entry.path!r} of a source {entry.source!r}, but of different files (size {other.size}, "
-                    f"{other.token} and size {entry.size}, {entry.token}); rows would name the one id {entry.file_id} "
-                    "for both. Build one of them again with another name for that source",
+                raise parent.wrong(
+                    f"{parent.reference} and {first.reference} both hold documents of {entry.path!r} of a source "
+                    f"{entry.source!r}, but of different files (size {other.size}, {other.token} and size "
+                    f"{entry.size}, {entry.token}); rows would name one id for both. Build one of them again with "
+                    "another name for that source",
                     file=entry.path,
                 )
     return tuple(entry for entry, _ in found.values())
@@ -180,13 +188,7 @@ def joined_inputs(parents: tuple[FoundParent, ...]) -> tuple[InputFileEntry, ...
 
 def lineage(parents: tuple[FoundParent, ...]) -> tuple[Parent, ...]:
     """Return the versions that rows come from, each once."""
-    found = {
-        parent.reference: Parent(
-            dataset=parent.manifest.dataset, version=parent.manifest.version, sha256=parent.manifest_sha256
-        )
-        for parent in parents
-    }
-    return tuple(found.values())
+    return tuple({parent.reference: parent.lineage for parent in parents}.values())
 
 
 def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTokenizer:
@@ -197,34 +199,23 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
     """
     layout = Layout(parent.manifest.dataset, parent.manifest.version)
     facts = parent.manifest.tokenizer[source]
-    found: dict[str, bytes] = {}
-    for name, expected in sorted(facts["files"].items()):
-        path = "/".join(filter(None, (TOKENIZER, facts.get("folder", ""), name)))
-        try:
-            data = store.read(layout.key(path))
-        except NotFoundError as error:
-            raise _damaged(parent, path, "is missing") from error
-        digest = hashlib.sha256(data).hexdigest()
-        if digest != expected:
-            raise _damaged(parent, path, f"has sha256 {digest}; expected {expected}")
-        found[name] = data
+    prefix = "/".join(filter(None, (TOKENIZER, facts.get("folder", ""))))
+    try:
+        found = read_files(store, layout.key(prefix), facts["files"])
+    except (NotFoundError, IntegrityError) as error:
+        raise IntegrityError(
+            f"{parent.reference}: {error}. Run `tokenlake verify {parent.reference}` to see all that is damaged",
+            **error.details,
+        ) from error
     files = TokenizerFiles(name=str(facts.get("name")), files=found)
     return PlannedTokenizer(files, facts, facts["eos_id"], facts["pad_id"], facts["append_eos"])
 
 
-def _damaged(parent: FoundParent, path: str, problem: str) -> IntegrityError:
-    return IntegrityError(
-        f"{parent.reference}: {path} {problem}. Run `tokenlake verify {parent.reference}` to see all that is damaged",
-        file=path,
-    )
-
-
+_OWN_COLUMNS: Final = {"attention_mask", "segment_ids"}
 _RENDERED: Final = ("chat", "prompt", "preference")
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affixes:
+class Affixes(NamedTuple):
     """What lies around the documents of a parent.
 
     Attributes:
@@ -236,21 +227,19 @@ class Affixes:
     suffix: tuple[int, ...]
     whole: bool
 
-    def to_json(self) -> dict[str, Any]:
-        return {"prefix": list(self.prefix), "suffix": list(self.suffix), "whole": self.whole}
-
 
 def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
     """Return what is mixed; the parents must all be of one kind, and packed ones of one length.
 
     Raises:
-        ConfigError: they are not, or they are preferences, or packed rows are to be packed.
+        ConfigError: they are not, or they are preferences, or packed rows are to be packed, or padded rows mixed.
     """
     for parent in parents:
         if parent.manifest.kind == "preference":
-            raise ConfigError(
-                f"datasets.{parent.name}.dataset: {parent.reference} holds preferences, which are neither packed nor "
-                "mixed; expected a dataset of kind tokens or packed"
+            raise parent.wrong(
+                f"{parent.reference} holds preferences, which are neither packed nor mixed; expected a dataset of kind "
+                "tokens or packed",
+                ".dataset",
             )
     kinds = {parent.manifest.kind: parent for parent in reversed(parents)}
     if len(kinds) > 1:
@@ -260,25 +249,32 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
             f"{packed} could be packed of, or build it again with pack.enabled: false"
         )
     if "tokens" in kinds:
+        _require_unpadded(parents)
         return "documents"
-    _require_packed_alike(parents, pack)
-    return "sequences"
-
-
-def _require_packed_alike(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> None:
     if pack is not None:
         raise ConfigError(
             f"pack.enabled: true, but the rows of {parents[0].reference} are packed already, "
-            f"{parents[0].manifest.seq_length} ids each; write pack.enabled: false to pass them on as they are, or "
+            f"{parents[0].width} ids each; write pack.enabled: false to pass them on as they are, or "
             "name datasets of kind tokens, which can be packed again"
         )
-    lengths = {parent.manifest.seq_length: parent for parent in reversed(parents)}
-    if len(lengths) > 1:
-        each = ", ".join(f"{parent.reference} {parent.manifest.seq_length}" for parent in parents)
+    if len({parent.width for parent in parents}) > 1:
+        each = ", ".join(f"{parent.reference} {parent.width}" for parent in parents)
         raise ConfigError(
-            f"datasets: rows of different lengths cannot be rows of one dataset ({each} ids); expected one seq_length. "
+            f"datasets: rows of different lengths cannot be rows of one dataset ({each} ids); expected one length. "
             "Pack the tokens of each with one length"
         )
+    return "sequences"
+
+
+def _require_unpadded(parents: Sequence[FoundParent]) -> None:
+    """Padding would become text of new rows."""
+    for parent in parents:
+        padded = [name for name, source in parent.sources.items() if "padding" in source.get("tokenizer", {})]
+        if padded and "attention_mask" in parent.columns:
+            raise parent.wrong(
+                f"the rows of {parent.reference} are padded (source {padded[0]!r}), and padding would become part of "
+                "the new rows; expected rows as they are. Build it again without padding"
+            )
 
 
 def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
@@ -332,26 +328,20 @@ def affixes(parent: FoundParent) -> Affixes:
     """
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:  # a mixture itself, whose sources may be called alike
-        return Affixes(prefix=tuple(stated["prefix"]), suffix=tuple(stated["suffix"]), whole=stated["whole"])
-    whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
-    found = {
-        _affixes(facts, parent.sources.get(source, {})): source
-        for source, facts in parent.manifest.tokenizer.items()
-    }
+        return Affixes(tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"])
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+    for name, facts in parent.manifest.tokenizer.items():
+        adds = parent.sources.get(name, {}).get("tokenizer", {}).get("add_special_tokens", True)
+        around = [tuple(facts.get(end) or ()) if adds else () for end in ("prefix", "suffix")]
+        found[around[0], around[1]] = name
     if len(found) > 1:
-        (_, one), (_, other) = list(found.items())[:2]
-        raise ConfigError(
-            f"datasets.{parent.name}: the sources {one!r} and {other!r} of {parent.reference} differ in "
-            "add_special_tokens, so that nobody could say what begins and ends a document; build them with one setting"
+        one, other = list(found.values())[:2]
+        raise parent.wrong(
+            f"the sources {one!r} and {other!r} of {parent.reference} differ in add_special_tokens, so that nobody "
+            "could say what begins and ends a document; build them with one setting"
         )
-    prefix, suffix = next(iter(found))
-    return Affixes(prefix=prefix, suffix=suffix, whole=whole)
-
-
-def _affixes(facts: dict[str, Any], source: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if not source.get("tokenizer", {}).get("add_special_tokens", True):
-        return (), ()
-    return tuple(facts.get("prefix") or ()), tuple(facts.get("suffix") or ())
+    whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
+    return Affixes(*next(iter(found)), whole)
 
 
 def rows_out(
@@ -385,7 +375,7 @@ def rows_out(
         ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
         pack=pack,
-        seq_length=pack.seq_length if pack else parents[0].manifest.seq_length,
+        width=pack.seq_length if pack else parents[0].width,
         prefix=prefix,
         suffix=suffix,
         whole=tuple(name for name, found in each.items() if found.whole),
@@ -395,32 +385,13 @@ def rows_out(
     )
 
 
-def kept_fields(parent: FoundParent) -> tuple[tuple[str, ColumnType], ...]:
-    """Return (name, type) of the fields that a parent's rows keep beside the tokens."""
-    return tuple((name, kind) for name, kind in parent.manifest.config.get("build", {}).get("kept", ()))
-
-
-def require_unpadded(parents: Sequence[FoundParent]) -> None:
-    """Raise ConfigError where the rows of a parent are padded: padding would become text of new rows."""
-    for parent in parents:
-        if "attention_mask" not in parent.columns:
-            continue
-        padded = [name for name, source in parent.sources.items() if "padding" in source.get("tokenizer", {})]
-        if padded:
-            raise ConfigError(
-                f"datasets.{parent.name}: the rows of {parent.reference} are padded (source {padded[0]!r}), and "
-                "padding would become part of the new rows; expected rows as they are. Build it again without padding"
-            )
-
-
 def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
     """Return notes on columns of the parents that the new rows do not have."""
-    notes: list[str] = []
     packed = "packed rows hold pieces of several documents"
     why = packed if out.pack else "rows of all sources have the same columns"
-    for parent in parents:
-        names = [name for name, _ in kept_fields(parent)]
-        names += sorted({"attention_mask", "segment_ids"} & parent.columns)
-        if names:
-            notes.append(f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {why}")
-    return notes
+    left = [(parent, [*parent.kept, *sorted(_OWN_COLUMNS & parent.columns)]) for parent in parents]
+    return [
+        f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {why}"
+        for parent, names in left
+        if names
+    ]

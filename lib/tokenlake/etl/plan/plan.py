@@ -16,8 +16,17 @@ from typing import Any, Final, TypeAlias, final
 import yaml
 
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
-from tokenlake.etl.job import EngineJob, Job, Level, MixJob, ParentVersion, RepackJob, RowsOut, UnitJob
-from tokenlake.etl.mixture import MixtureSpec
+from tokenlake.etl.job import (
+    EngineJob,
+    Job,
+    Level,
+    MixJob,
+    MixtureSpec,
+    ParentVersion,
+    RepackJob,
+    RowsOut,
+    UnitJob,
+)
 from tokenlake.etl.plan.exclude import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
@@ -141,13 +150,13 @@ class Plan:
         """What the rows of the version are."""
         if self.out is None:
             return self.build.kind
-        return "tokens" if self.out.seq_length is None else "packed"
+        return "tokens" if self.out.width is None else "packed"
 
     @property
     def seq_length(self) -> int | None:
         """Ids of a packed row."""
         if self.out is not None:
-            return self.out.seq_length
+            return self.out.width
         return self.build.pack.seq_length if self.build.pack else None
 
     @property
@@ -223,6 +232,12 @@ class Plan:
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
             ranges=unit.ranges,
+            size=sum(
+                part.weight
+                for other in self.units
+                if isinstance(other, TextUnit) and other.source == unit.source
+                for part in other.ranges
+            ),
         )
 
     def _text_job(self, unit: TextUnit, layout: Layout, engine: str, target: Mapping[str, Any]) -> UnitJob:

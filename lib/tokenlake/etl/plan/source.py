@@ -22,16 +22,16 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTexts,
 )
-from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.unit.documents import rows_of
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.preview import columns_of_files, first_rows
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of
+from tokenlake.sources.splits import columns_of_files, first_rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
-from tokenlake.text.preference.renderer import settled_preference
+from tokenlake.text.preference import settled_preference
 from tokenlake.text.prompt.renderer import check_end, open_prompt
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
@@ -59,9 +59,8 @@ def check_prompt(
 def _check_columns(
     source: ResolvedSource, needed: Sequence[str], label: str | None, files: Sequence[InputFile]
 ) -> None:
-    try:
-        rows = open_chain(source.texts).on_rows(first_rows(source, files)).rows
-    except TokenlakeError:
+    rows = _stepped(source, first_rows(source, files))
+    if rows is None:
         return  # the build will say of which record
     names = _names(rows)
     for column in needed:
@@ -77,17 +76,24 @@ def _check_columns(
 
 
 def _names(rows: Rows) -> list[str]:
-    if not len(rows):
-        return []
-    if rows.has_objects:
-        return list(dict.fromkeys(name for row in rows.objects for name in row))
-    return rows.columns.schema.names
+    """The fields of rows."""
+    return (
+        list(dict.fromkeys(chain.from_iterable(rows.objects)))
+        if rows.has_objects
+        else (rows.columns.schema.names if len(rows) else [])
+    )
 
 
-_WITHOUT_MESSAGES: Final = ("text", "csv", "tsv")
-"""Formats whose records hold no lists."""
+def _stepped(source: ResolvedSource, rows: Rows) -> Rows | None:
+    """Return rows as the configured steps leave them; None where one fails, which is not our concern here."""
+    try:
+        return open_chain(source.texts).on_rows(rows).rows
+    except TokenlakeError:
+        return None
+
+
 _FILES: Final = 8  # whose first records are looked at
-_RECORDS: Final = 1000  # of each: those that `where` leaves out may come first
+_RECORDS: Final = 1000  # of each that are looked at: those that `where` leaves out may come first
 _SHOWN: Final = 20  # names of fields in a message
 
 
@@ -192,7 +198,7 @@ def _found_messages(source: ResolvedSource, files: Sequence[InputFile], rows: Ro
 
 def _may_hold_messages(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
     """Whether formats and columns leave open that rows are conversations."""
-    if all(file.format in _WITHOUT_MESSAGES for file in files):
+    if not any(file.facts.nested for file in files):
         return False
     columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
     return not columns or (
@@ -201,7 +207,11 @@ def _may_hold_messages(source: ResolvedSource, files: Sequence[InputFile]) -> bo
 
 
 def _first(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> Rows:
-    return _changed(source, first_rows(source, files)) if rows is None else rows
+    if rows is not None:
+        return rows
+    found = first_rows(source, files)
+    changed = _stepped(source, found) if source.texts.rows_change else None
+    return found if changed is None else changed
 
 
 def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
@@ -225,24 +235,9 @@ def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
 
 
 def _field_names(source: ResolvedSource, file: InputFile) -> Sequence[str]:
-    if file.format in ("parquet", "arrow"):
+    if file.has_blocks:
         return sorted(columns_of_files(source, [file])[0])
-    rows = first_rows(source, [file], _RECORDS)
-    return (
-        list(dict.fromkeys(chain.from_iterable(rows.objects)))
-        if rows.has_objects
-        else rows.columns.schema.names
-    )
-
-
-def _changed(source: ResolvedSource, rows: Rows) -> Rows:
-    """Return rows as the configured steps leave them; what fails there is not our concern here."""
-    if not source.texts.rows_change:
-        return rows
-    try:
-        return open_chain(source.texts).on_rows(rows).rows
-    except TokenlakeError:
-        return rows
+    return _names(first_rows(source, [file], _RECORDS))
 
 
 def _holds_turns(values: Sequence[Any]) -> bool:
@@ -276,9 +271,7 @@ def _tools_field(source: ResolvedSource, field: str | None, files: Sequence[Inpu
     return field if having else None
 
 
-_KeptplanRECORDS: Final = 1000  # of a source that are looked at
-_KeptplanFILES: Final = 16  # in which they may lie
-_KeptplanSHOWN: Final = 12  # names in a message
+_KEPT_FILES: Final = 16  # in which records with kept fields may lie
 
 
 def kept_sources(
@@ -316,12 +309,12 @@ def _types(source: ResolvedSource, parts: Sequence[Sequence[FileRange]]) -> dict
     """Return the types of the kept fields in the first records of a source."""
     types: dict[str, ColumnType] = {}
     seen: dict[str, None] = {}
-    for rows in _first_rows(source, [whole[0] for whole in parts if whole][:_KeptplanFILES]):
+    for rows in _first_rows(source, [whole[0] for whole in parts if whole][:_KEPT_FILES]):
         for name, kind in _types_of(rows, [name for name, _ in source.kept], seen).items():
             types[name] = joined(types.get(name, NULL), kind)
     missing = [name for name, _ in source.kept if name not in types]
     if missing:
-        there = ", ".join(islice(seen, _KeptplanSHOWN)) or "no fields"
+        there = ", ".join(islice(seen, _SHOWN)) or "no fields"
         raise ConfigError(
             f"datasets.{source.name}.additional_fields: none of the first records has a field {missing[0]!r}; "
             f"they have {there}. Correct the name, or leave it out",
@@ -335,7 +328,7 @@ def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[
     """Yield the first records of some files, after the source's steps."""
     chain = open_chain(source.texts)
     every = replace(source, where=None, on_bad_record="quarantine")
-    left = _KeptplanRECORDS
+    left = _RECORDS
     for part in parts:
         count = 1 if _has_schema(part, chain) else left
         limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
@@ -349,22 +342,17 @@ def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[
 
 def _has_schema(part: FileRange, chain: ChainedTransform) -> bool:
     """Whether the file itself says what its fields hold."""
-    return not chain.steps and part.file.format not in ("jsonl", "json")
+    return not chain.steps and (part.file.facts.schema or part.file.format == "text")
 
 
 def _types_of(rows: Rows, names: Sequence[str], seen: dict[str, None]) -> dict[str, ColumnType]:
     """Return the types of the fields that are there; note in `seen` what others there are."""
+    seen.update(dict.fromkeys(_names(rows)))
     if not rows.has_objects:
         schema = rows.columns.schema
-        seen.update(dict.fromkeys(schema.names))
         return {name: column_type(schema.field(name).type) for name in names if name in schema.names}
-    found: dict[str, list[Any]] = {}
-    for row in rows.objects:
-        seen.update(dict.fromkeys(row))
-        for name in names:
-            if name in row:
-                found.setdefault(name, []).append(row[name])
-    return {name: type_of(values) for name, values in found.items()}
+    found = {name: [row[name] for row in rows.objects if name in row] for name in names}
+    return {name: type_of(values) for name, values in found.items() if values}
 
 
 def type_of(values: list[Any]) -> ColumnType:

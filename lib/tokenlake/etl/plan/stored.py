@@ -2,17 +2,26 @@
 
 Planning reads manifests, the parents' tokenizers and, where nothing is mixed, their ledgers; it reads no shard, and
 writes nothing.
+
+Versions are what they hold: numbers of versions, names of datasets, clocks and writers are not identity, so that tokens
+that were built again, to the same rows, mix to the same version. A unit is its rows: where a mixture that begins anew
+for ever is only made longer, or its schedule goes on to further points, perhaps with further sources, the units before
+that keep their fingerprints, and a new version reuses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Final, final
 
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
+from tokenlake.config.identity import pack_identity
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
+from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
-from tokenlake.etl.job import RowsOut
+from tokenlake.etl.job import Level, MixtureSpec, RowsOut
 from tokenlake.etl.plan.mixture import MixForecast, choose_unit_rows, forecast_of, notes_on, settled, weighed
 from tokenlake.etl.plan.parents import (
     FoundParent,
@@ -23,28 +32,22 @@ from tokenlake.etl.plan.parents import (
     read_tokenizer,
     require_one_tokenizer,
     require_split,
-    require_unpadded,
     rows_out,
 )
-from tokenlake.etl.plan.plan import Plan, store_address
-from tokenlake.etl.plan.stored_units import (
-    UnitIdentity,
-    content_identity,
-    mean_row_bytes,
-    order_identity,
-    range_units,
-    repacked_units,
-    require_packing,
-    rows_identity,
-)
+from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit, store_address
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.fingerprint import fingerprint
+from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.mixture import outcomes
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.layout import MAX_UNIT
+from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.mixture import FIRST_ORDER, SourceDraw, outcomes
+from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 
 def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
@@ -65,8 +68,6 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     if build.pack is not None:
         ids = {"eos_id": out.eos_id, "pad_id": out.pad_id, "append_eos": out.append_eos}
         tokenizers = {name: replace(planned, **ids) for name, planned in tokenizers.items()}
-    if level == "documents":
-        require_unpadded(parents)
     for parent in parents:
         on_event(Listed(parent.name, parent.totals.files, parent.totals.bytes))
     found = Plan(
@@ -87,8 +88,13 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     )
     if build.mixture is not None:
         return _mixed(found, build.mixture, out)
-    require_packing(parents, out)
-    units = repacked_units(catalog, parents, out)
+    if build.pack is None:
+        names = ", ".join(parent.reference for parent in parents)
+        raise ConfigError(
+            f"pack.enabled: false, and there is no section mix: the rows of {names} would only be copied; write "
+            "pack.enabled: true to pack them, or a section mix to mix them"
+        )
+    units = _repacked_units(catalog, parents, out, build.pack)
     return replace(
         found,
         units=units,
@@ -112,34 +118,28 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     )
     content = {parent.name: content_identity(parent) for parent in parents}
     of_unit = UnitIdentity(level, content, spec, mixture, out)
-    units = range_units(
-        spec.rows or 0,
-        unit_rows,
-        mean_row_bytes(parents, drawn),
-        of_unit,
-        join_rest=asked.unit_rows is None,
-    )
+    row_bytes = _mean_row_bytes(parents, drawn)
+    units = _range_units(spec.rows or 0, unit_rows, row_bytes, of_unit, join_rest=asked.unit_rows is None)
     forecast = forecast_of(
         level,
         parents,
         drawn,
         out,
+        spec,
         by_tokens=asked.weights_by == "tokens",
-        lanes=spec.lanes,
-        batch_size=spec.batch_size,
         units=len(units),
         unit_rows=unit_rows,
     )
+    order = order_identity(spec)
     identity = {
         "content": [content[name] for name in spec.lengths],
-        "order": order_identity(spec),
+        "order": order,
         "order_version": spec.order,
         "rows": spec.rows,
         "out": rows_identity(out),
     }
     splits = {parent.name: parent.split for parent in parents}
-    order = {**order_identity(spec), "rows": spec.rows}
-    mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **order}
+    mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **order, "rows": spec.rows}
     return replace(
         found,
         units=units,
@@ -179,12 +179,9 @@ def _tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, Plann
 
     Sources of one name have one tokenizer: their ids mean the same, or there would be no plan.
     """
-    found: dict[str, PlannedTokenizer] = {}
-    for parent in parents:
-        for source in parent.manifest.tokenizer:
-            if source not in found:
-                found[source] = read_tokenizer(store, parent, source)
-    return found
+    first = {source: parent for parent in reversed(parents) for source in parent.manifest.tokenizer}
+    names = dict.fromkeys(source for parent in parents for source in parent.manifest.tokenizer)
+    return {source: read_tokenizer(store, first[source], source) for source in names}
 
 
 def _version(build: Mapping[str, object], units: Sequence[str]) -> str:
@@ -218,3 +215,238 @@ def _on_splits(parents: Sequence[FoundParent]) -> list[str]:
             each = ", ".join(f"{name} ({numbers.count(rows)} rows)" for name, rows in others.items())
             notes.append(f"{parent.name}: of {parent.reference} only {parent.split} is mixed, not {each}")
     return notes
+
+
+_LATER: Final = 16
+"""Rows of a lane by which the time of a count may be later, for up to 28 sources."""
+
+_OF_ITS_PLACE: Final = ("folder", "append_eos")
+"""What a manifest says of a tokenizer that is not about what its ids mean."""
+
+
+def content_identity(parent: FoundParent) -> str:
+    """Return the hash of all rows of a parent's mixed split, in their order, and of the tokenizers that made them."""
+    shards = [[shard.path, *_rows(shard)] for shard in parent.shards]
+    facts = {"split": parent.split, "seq_length": parent.width, "shards": shards}
+    return fingerprint({**facts, "tokenizers": _tokenizers_identity(parent)})
+
+
+def _rows(shard: ShardEntry) -> tuple[int, list[int], dict[str, str]]:
+    return shard.rows, list(shard.row_groups), shard.logical
+
+
+def _tokenizers_identity(parent: FoundParent) -> dict[str, Any]:
+    return {
+        source: tokenizer_identity({key: value for key, value in facts.items() if key not in _OF_ITS_PLACE})
+        for source, facts in parent.manifest.tokenizer.items()
+    }
+
+
+def rows_identity(out: RowsOut) -> dict[str, Any]:
+    """Return the identity of what is made of the rows."""
+    return {
+        "pack": None if out.pack is None else pack_identity(out.pack),
+        "seq_length": out.width,
+        "prefix": list(out.prefix),
+        "suffix": list(out.suffix),
+        "eos_id": out.eos_id,
+        "pad_id": out.pad_id,
+        "append_eos": out.append_eos,
+        "whole": list(out.whole),
+        "max_shard_size": out.max_shard_size,
+        "compression": "zstd",
+        **({"loss_mask": True} if out.loss_mask else {}),
+    }
+
+
+def order_identity(spec: MixtureSpec) -> dict[str, Any]:
+    """Return the identity of an order but for its end; the lengths of the sources are those of the content."""
+    names = list(spec.lengths)
+    return {
+        "names": names,  # their order counts, and canonical JSON sorts keys
+        "lanes": spec.lanes,
+        "batch_size": spec.batch_size,
+        "block_size": spec.block_size,
+        "step_rows": spec.step_rows,
+        "seed": spec.seed,
+        "stop": spec.stop,
+        "points": [[step, [weights[name] for name in names]] for step, weights in spec.points],
+        "interpolation": spec.interpolation,
+        **({} if spec.order == FIRST_ORDER else {"version": spec.order}),
+    }
+
+
+@final
+class UnitIdentity:
+    """Fingerprints of the units of one mixture.
+
+    Args:
+        content: source -> :func:`content_identity` of its parent.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        content: Mapping[str, str],
+        spec: MixtureSpec,
+        mixture: SourceMixture,
+        out: RowsOut,
+    ) -> None:
+        self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
+        self._base = {"format_version": FORMAT_VERSION, "order_version": spec.order, "level": level}
+
+    def of(self, start: int, stop: int) -> str:
+        """Return the fingerprint of the rows at positions ``start .. stop``."""
+        spec = self._until(stop)
+        out = replace(self._out, whole=tuple(name for name in self._out.whole if name in spec.lengths))
+        return fingerprint(
+            {
+                **self._base,
+                "content": [self._content[name] for name in spec.lengths],
+                "order": order_identity(spec),
+                "out": rows_identity(out),
+                "start": start,
+                "stop": stop,
+            }
+        )
+
+    def _until(self, stop: int) -> MixtureSpec:
+        """The mixture as far as positions before `stop` depend on it: the schedule up to there, and its sources.
+
+        A source without weight takes no slot from the others. Only where sources begin anew does a lane's end not
+        depend on all that comes.
+        """
+        spec = self._spec
+        if spec.stop != "restart":
+            return spec
+        points = points_until(spec, self._last_step(stop))
+        names = [name for name in spec.lengths if any(weights[name] for _, weights in points)]
+        return replace(
+            spec,
+            lengths={name: spec.lengths[name] for name in names},
+            points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
+            interpolation=spec.interpolation if len(points) > 1 else "step",
+        )
+
+    def _last_step(self, stop: int) -> int:
+        """A step whose weights, and those of later ones, put no row before position `stop`.
+
+        In a lane, the groups that hold the places before it are decided by counts at their ends. A count of n rows is
+        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`); rounded up,
+        so that a source more changes nothing here.
+        """
+        spec = self._spec
+        places = int(self._mixture.layout.places_before(stop).max())
+        slots = -(-places // self._mixture.group_slots) * self._mixture.group_slots
+        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
+        return -(-rows // spec.step_rows)
+
+
+def points_until(spec: MixtureSpec, step: int) -> tuple[tuple[int, Mapping[str, float]], ...]:
+    """Return the points of a schedule that decide the weights before `step`.
+
+    Those up to there, and where weights move towards the next point that one too.
+    """
+    before = [point for point in spec.points if point[0] < step]
+    if not before:
+        return spec.points[:1]
+    after = spec.points[len(before) : len(before) + 1]
+    return (*before, *(() if spec.interpolation == "step" else after))
+
+
+_LEAST_REST: Final = Fraction(2, 3)
+"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`."""
+
+
+def _range_units(
+    rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity, *, join_rest: bool
+) -> tuple[MixUnit, ...]:
+    """Return the units of a mixture; ConfigError where a version cannot have so many.
+
+    Args:
+        rows: of the mixture.
+        unit_rows: of a unit.
+        row_bytes: stored bytes of a row, in the mean.
+        join_rest: whether rows that are too few for a unit go to the last one, instead of being one.
+    """
+    count = -(-rows // unit_rows)
+    if count > MAX_UNIT + 1:
+        raise ConfigError(
+            f"mix.unit_rows: {unit_rows} makes {count:,} units of {rows:,} rows; a version has at most "
+            f"{MAX_UNIT + 1:,}. Set it to {-(-rows // (MAX_UNIT + 1))} or more"
+        )
+    if join_rest and count > 1 and rows - (count - 1) * unit_rows < _LEAST_REST * unit_rows:
+        count -= 1
+    bounds = [*(unit_rows * index for index in range(count)), rows]
+    return tuple(
+        MixUnit(
+            index=index,
+            source=MIXED,
+            bytes=round(row_bytes * (stop - start)),
+            fingerprint=identity.of(start, stop),
+            start=start,
+            stop=stop,
+        )
+        for index, (start, stop) in enumerate(pairwise(bounds))
+    )
+
+
+def _mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
+    """Return about how many stored bytes of the parents a row of the mixture stands for."""
+    each = (Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows) for parent in parents)
+    return sum(each, Fraction(0)) / max(1, sum(draw.rows for draw in drawn.values()))
+
+
+def _repacked_units(
+    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut, pack: ResolvedPack
+) -> tuple[RepackUnit, ...]:
+    """Return the units: those of each parent, in its order; units without rows are left out."""
+    found: list[RepackUnit] = []
+    whose = {key: value for key, value in rows_identity(out).items() if key != "whole"}
+    for parent in parents:
+        manifest, shuffled = parent.manifest, pack.shuffle_seed is not None
+        # The manifest alone does not always say whose a unit is, or by which key its rows are shuffled.
+        plain = len(manifest.accounts) == 1 and not shuffled
+        records: Mapping[int, UnitRecord] = (
+            {} if plain else catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
+        )
+        parts: dict[int, list[ShardEntry]] = {}
+        for shard in manifest.files:
+            parts.setdefault(shard.unit, []).append(shard)
+        for number, own in sorted(parts.items()):
+            record = records.get(number)
+            first = record.inputs[:1] if record is not None else ()
+            source = _source(parent, record)
+            content = {
+                "shards": [[part.split, part.part, *_rows(part)] for part in own],
+                "tokenizers": _tokenizers_identity(parent),
+            }
+            identity = {
+                "format_version": FORMAT_VERSION,
+                "repack": fingerprint(content),
+                "source": source,
+                "whole": parent.name in out.whole,
+                "out": whose,
+                # Where in its inputs the parent's unit began, of which the key of its shuffle is made.
+                **({"began": [[entry.file_id, entry.start] for entry in first]} if shuffled else {}),
+            }
+            found.append(
+                RepackUnit(
+                    index=len(found),
+                    source=source,
+                    bytes=sum(part.bytes for part in own),
+                    fingerprint=fingerprint(identity),
+                    parent=parent.version,
+                    parent_unit=number,
+                )
+            )
+    return tuple(found)
+
+
+def _source(parent: FoundParent, record: UnitRecord | None) -> str:
+    """The source whose rows a unit has; of a mixture, which has those of several, it is the mixture as a whole."""
+    if parent.manifest.mixture is not None:
+        return parent.name
+    if record is not None and record.source != MIXED:
+        return record.source
+    return next(iter(parent.manifest.accounts))

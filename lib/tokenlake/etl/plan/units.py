@@ -26,7 +26,9 @@ import xxhash
 
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.etl.output.sink import MOST_FILES
+from tokenlake.etl.plan.plan import TextUnit
+from tokenlake.etl.unit.sink import MOST_FILES
+from tokenlake.sources.formats import Compression
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.splits import split_file
 
@@ -151,7 +153,7 @@ def cut(
 
 def _finer(source: ResolvedSource, whole: Sequence[FileRange], knot: int) -> Sequence[FileRange]:
     """Return the ranges of one file, of about `knot` bytes where row groups or batches were joined to units."""
-    if not whole or source.num_rows is not None or whole[0].file.format not in ("parquet", "arrow"):
+    if not whole or source.num_rows is not None or not whole[0].file.has_blocks:
         return whole
     return split_file(whole[0].file, knot, source.storage_options)
 
@@ -221,9 +223,7 @@ def _piece(marks: Sequence[int], place: int) -> int:
 
 def _can_be_cut(part: FileRange) -> bool:
     """Whether a range is of bytes, each line belonging to the range in which it begins."""
-    file = part.file
-    lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
-    return lines and file.compression is None and part.rows is None
+    return part.file.is_lines and part.file.compression is None and part.rows is None
 
 
 def _bytes_of(part: FileRange, first: int, stop: int) -> FileRange:
@@ -236,3 +236,39 @@ def _joined(a: FileRange, b: FileRange) -> FileRange | None:
         return None
     records = None if a.records is None or b.records is None else a.records + b.records
     return replace(a, stop=b.stop, weight=a.weight + b.weight, records=records)
+
+
+#: No stream is longer than so many times its compressed size: deflate's longest match in its shortest code,
+#: and a block of 128 KiB in four bytes.
+_MOST_EXPANSION: Final[dict[Compression | None, int]] = {None: 1, "gzip": 1032, "zstd": 32768}
+
+#: Where a file does not say how many records it has and bytes tell nothing: an Arrow batch of nulls has none.
+_UNBOUNDED: Final = 1 << 40
+
+
+def bad_budgets(build: ResolvedBuild, units: Iterable[TextUnit]) -> dict[str, int]:
+    """Return source to the bad records in one unit past which it fails whatever the other units hold."""
+    most = {source.name: 0 for source in build.sources if source.on_bad_record == "quarantine"}
+    for unit in units:
+        if unit.source in most:
+            most[unit.source] += most_records(unit.ranges)
+    return {
+        source.name: int(source.max_bad_fraction * most[source.name])
+        for source in build.sources
+        if source.name in most
+    }
+
+
+def most_records(ranges: Iterable[FileRange]) -> int:
+    """Return a number that the ranges of a unit have no more records than."""
+    return sum(_most_in_range(part) for part in ranges)
+
+
+def _most_in_range(part: FileRange) -> int:
+    """No range holds more records than this; `records` and `rows` count them, bytes only bound them."""
+    most = part.records
+    if most is None:
+        least = part.file.facts.least_record_bytes
+        factor = _MOST_EXPANSION[part.file.compression]
+        most = _UNBOUNDED if least is None else (part.stop - part.start) * factor // least + 1
+    return most if part.rows is None else min(most, part.rows)

@@ -1,1 +1,1 @@
-"""Writing the units of such a build: rows taken from the parents, in order, with an account of each source."""
+"""Units of work: texts that are tokenized, stored rows that are mixed or packed again, and the files they become."""

@@ -1,20 +1,35 @@
-"""Documents between reading and encoding: texts gathered across files, and the fields kept beside them."""
+"""From an input's range to documents: read, transform, render; texts with their places, and fields kept beside them.
+
+Plain text takes the short way, straight from the reader to the encoder. Anything else goes by rows: the steps of the
+configuration change them, a renderer makes their texts, and every row that is left out or cannot be used is accounted.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, final
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int64
 from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.etl.job import begin
+from tokenlake.sources.batch import RAW_LIMIT, BadRecord, ReadBatch, RowBatch, TextBatch, TextRowBatch, refuse
+from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.lines import count_lines
+from tokenlake.sources.opening import opened
+from tokenlake.sources.records import read_range, read_rows, read_texts
 from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.rendering import Renderer
+from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.tokenizers.arrays import Spans
+from tokenlake.tokenizers.files import TokenizerFiles
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
@@ -240,3 +255,203 @@ def _fault(name: str, kind: ColumnType, value: Any) -> Fault:
 
 def _named(kind: ColumnType) -> str:
     return kind if isinstance(kind, str) else str(arrow_type(kind))
+
+
+def judged(
+    source: ResolvedSource, batch: RowBatch, rows: Rows, faults: list[tuple[int, Fault]]
+) -> tuple[BadRecord, ...]:
+    """Make bad records of rows of a batch; with the policy ``fail`` the first ends the build."""
+    if not faults:
+        return ()
+    faulty = np.zeros(len(rows), np.bool_)
+    faulty[[index for index, _ in faults]] = True
+    objects = rows.select(faulty).objects
+    records = tuple(
+        bad_record(batch.file, int(batch.positions[index]), fault, _raw(row))
+        for (index, fault), row in zip(faults, objects, strict=True)
+    )
+    if source.on_bad_record == "fail":
+        first = replace(records[0], line=_line(source, batch.file, records[0].position))
+        raise refuse(first, batch.file)
+    return records
+
+
+def _line(source: ResolvedSource, file: InputFile, position: int) -> int | None:
+    """Return the line of a record of a local file of lines; counting is for those who must name one."""
+    if file.format != "jsonl" or file.compression or not file.is_local:
+        return None
+    with opened(file, source.storage_options) as data:
+        return count_lines(data, position) + 1
+
+
+def bad_record(file: InputFile, position: int, fault: Fault, raw: bytes) -> BadRecord:
+    """Return a record that was read, and cannot be used."""
+    return BadRecord(
+        file=file.path,
+        file_id=file.file_id,
+        position=position,
+        line=None,
+        reason=fault.reason,
+        detail=fault.detail,
+        raw=raw[:RAW_LIMIT],
+    )
+
+
+def _raw(row: object) -> bytes:
+    try:
+        return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        return (as_json(row) or "").encode()
+
+
+def _none() -> dict[str, int]:
+    return {}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """TextDocuments made of some consecutive records, and what became of the other records.
+
+    Attributes:
+        rows_read: records looked at.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
+    """
+
+    documents: TextDocuments
+    file: InputFile
+    rows_read: int
+    bytes_read: int
+    bad: tuple[BadRecord, ...] = ()
+    filtered: dict[str, int] = field(default_factory=_none)
+    skipped: dict[str, int] = field(default_factory=_none)
+    normalized: dict[str, int] = field(default_factory=_none)
+
+
+@final
+class Recipe:
+    """How a source's records become documents.
+
+    Attributes:
+        rendered: whether documents come with spans: they spell their own control tokens, and are finished one by one.
+        control_tokens: whether special tokens that a text spells become control ids.
+
+    Raises:
+        ConfigError: the settings contradict themselves, or the tokenizer lacks what they need.
+    """
+
+    def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
+        texts, special = source.texts, source.tokenizer.special_tokens_in_text
+        self._source, self._chain = source, open_chain(texts)
+        self._renderer = (
+            None if texts.is_plain else open_renderer(texts, source.content_field, files, special)
+        )
+        self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
+        wanted = None if self._renderer is None else self._renderer.columns
+        self._columns = self._chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
+        self.rendered = texts.masked or texts.preference is not None
+        own = self._renderer is not None and self._renderer.control_tokens
+        self.control_tokens = own or special == "encode"
+        self.special_tokens_in_text = "encode" if own else special
+        """What the encoder does with special tokens that a text spells."""
+
+    def read(self, part: FileRange) -> Iterator[Prepared]:
+        """Read a range in batches, in file order.
+
+        Raises:
+            as :func:`tokenlake.sources.records.read_range`.
+        """
+        if self._renderer is not None:
+            return self._read_rows(part, self._renderer)
+        names = self._keeper.names
+        found = read_texts(part, self._source, names) if names else read_range(part, self._source)
+        # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
+        return map(self._prepared_texts, found)
+
+    def _prepared_texts(self, batch: TextBatch | TextRowBatch) -> Prepared:
+        file = np.full(len(batch.positions), batch.file.file_id, np.int64)
+        documents = TextDocuments(batch.text, file, batch.positions)
+        if not isinstance(batch, TextRowBatch):
+            return _prepared(batch, documents)
+        kept, faults = self._keeper.take(batch.table)
+        documents = replace(documents, kept=kept)
+        if faults:
+            good = np.ones(len(documents), np.bool_)
+            good[list(faults)] = False
+            documents = documents.select(good)
+        return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
+
+    def _read_rows(self, part: FileRange, renderer: Renderer) -> Iterator[Prepared]:
+        """Records become rows, steps change them, and a renderer makes documents of them."""
+        # Without steps a column that is missing here is one that the text needs; a step may make it.
+        if_there = bool(self._chain.steps)
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there):
+            begin("preparing", batch.file, batch.positions)
+            yield self._prepared_rows(batch, renderer)
+            begin("reading", part.file)
+
+    def _prepared_rows(self, batch: RowBatch, renderer: Renderer) -> Prepared:
+        rows = _table(batch)
+        keeps = bool(self._keeper.names)
+        outcome = self._chain.on_rows(rows_of(rows) if keeps else rows)
+        kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
+        made = renderer.render(outcome.rows).without(unfit)
+        row = outcome.origin[made.origin]
+        positions = batch.positions[row]
+        documents = TextDocuments(
+            made.text,
+            np.full(len(positions), batch.file.file_id, np.int64),
+            positions,
+            spans=made.spans,
+            extra=_extra(row),
+            parts=made.parts,
+            label=made.label,
+            kept=taken(kept, made.origin),
+        )
+        faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
+        bad = judged(self._source, batch, rows, sorted(faults.items()))
+        return replace(
+            _prepared(batch, documents, bad),
+            filtered={
+                key: batch.filtered.get(key, 0) + outcome.filtered.get(key, 0)
+                for key in {**batch.filtered, **outcome.filtered}
+            },
+        )
+
+
+def _table(batch: RowBatch) -> Rows:
+    """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
+    empty = not batch.table.has_objects and not batch.rows.num_columns
+    return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
+
+
+def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+    """Return documents with what a batch says of its records, and more bad records of it."""
+    return Prepared(
+        documents=documents,
+        file=batch.file,
+        rows_read=batch.rows_read,
+        bytes_read=batch.bytes_read,
+        bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)) if bad else batch.bad,
+        filtered=batch.filtered,
+        skipped=batch.skipped,
+        normalized=batch.normalized,
+    )
+
+
+def _extra(row: Int64) -> npt.NDArray[np.bool_] | None:
+    """Mark the documents that are not their row's first; None where every row made one."""
+    again = np.zeros(len(row), np.bool_)
+    again[1:] = np.diff(row) == 0
+    return again if again.any() else None
+
+
+def _of_rows(origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]) -> dict[int, Fault]:
+    """Return the faults of rows of the input: a row that made other documents beside the bad one is not bad."""
+    left = set(origin[rendered].tolist()) if bad else set[int]()
+    faults: dict[int, Fault] = {}
+    for index, fault in bad:
+        row = int(origin[index])
+        if row not in left:
+            faults.setdefault(row, fault)
+    return faults

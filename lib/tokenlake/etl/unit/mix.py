@@ -7,7 +7,7 @@ large the parents are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, final
@@ -15,21 +15,18 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob
-from tokenlake.etl.mixture import open_stream
-from tokenlake.etl.produced_by import produced_by
+from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.stream import MixtureStream, StreamRows
-from tokenlake.reading.cache import GroupCache
+from tokenlake.reading.cache import batch_cache
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import read_record
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, UnitRecord
 
@@ -185,9 +182,10 @@ class MixBuild:
         self._stream = open_stream(job.mixture, {name: each.group_rows for name, each in rows.items()})
         self._names = self._stream.mixture.names
         self._rows = [rows[name] for name in self._names]
-        self._cache = GroupCache(_UNBOUNDED)
+        self._cache = batch_cache(_UNBOUNDED)
         self._bos = job.out.prefix[0] if job.out.prefix else None
-        self._meter = _Meter(self._rows)
+        totals = [each.manifest.splits[each.split] for each in self._rows]
+        self._row_bytes = np.array([total.bytes / max(1, total.rows) for total in totals])
         if job.level == "sequences":
             self._out: SequencesOut | DocumentsOut = SequencesOut(job, store, SPLIT, self._names)
         else:
@@ -201,38 +199,19 @@ class MixBuild:
             IntegrityError: a parent is damaged; names file and row group.
             AccountError: what was written is not what was read, which would be a bug.
         """
-        job = self._job
-        try:
-            parts = self._write()
-        except BaseException:
-            self._out.discard()
-            raise
-        shares = self._out.shares.accounts()
-        account = Account.total([*shares.values(), self._out.rows_of_all])
-        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
-        return UnitRecord(
-            unit=job.unit,
-            fingerprint=job.fingerprint,
-            source=MIXED,
-            inputs=(),
-            parts=tuple(parts),
-            account=account,
-            shares=shares,
-            quarantine=None,
-            engine=NO_ENGINE,
-            produced_by=produced_by(),
-        )
+        return _record_of(self._job, MIXED, [self._out], self._write)
 
-    def _write(self) -> list[ShardEntry]:
-        job = self._job
+    def _write(self) -> None:
+        job, told = self._job, 0
+        taken = np.zeros(len(self._rows), np.int64)
         for step in Agenda(self._stream, job.start, job.stop, self._step_rows()):
             tokens = self._take(step)
             for source, group in step.done:
-                self._cache.drop(self._rows[source], group)
-            more = self._meter.read(step.source)
+                self._cache.drop((self._rows[source], group))
+            taken += np.bincount(step.source, minlength=len(taken))
+            more, told = int(taken @ self._row_bytes) - told, int(taken @ self._row_bytes)
             decoded = self._cache.decoded.rows
             self._progress({"bytes": more, "documents": len(step), "tokens": tokens, "decoded_rows": decoded})
-        return self._out.finish()
 
     def _take(self, step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
@@ -246,30 +225,11 @@ class MixBuild:
 
         A function of the job alone: where rows are documents, row groups end with steps.
         """
-        if (length := self._job.out.seq_length) and self._job.level == "sequences":
+        if (length := self._job.out.width) and self._job.level == "sequences":
             group = row_group_rows(length)
             return max(1, _STEP_TOKENS // (group * length)) * group
         tokens, rows = _expected(self._stream.mixture, self._rows, self._job.start, self._job.stop)
         return max(_LEAST_ROWS, min(_MOST_ROWS, _STEP_TOKENS * rows // max(1, tokens)))
-
-
-@final
-class _Meter:
-    """Turns rows that were taken into bytes of the parents, as the plan counted them."""
-
-    def __init__(self, parents: list[StoredRows]) -> None:
-        totals = [rows.manifest.splits[rows.split] for rows in parents]
-        self._bytes = [total.bytes for total in totals]
-        self._rows = [max(1, total.rows) for total in totals]
-        self._taken = np.zeros(len(parents), np.int64)
-        self._told = 0
-
-    def read(self, source: Int64) -> int:
-        """Return how many bytes more rows of these sources (int64[n]) stand for."""
-        self._taken += np.bincount(source, minlength=len(self._taken))
-        each = zip(self._taken.tolist(), self._bytes, self._rows, strict=True)
-        told, self._told = self._told, sum(taken * size // rows for taken, size, rows in each)
-        return self._told - told
 
 
 def _expected(mixture: SourceMixture, parents: list[StoredRows], start: int, stop: int) -> tuple[int, int]:
@@ -286,6 +246,38 @@ def _shuffle_key(job: MixJob) -> int | None:
     """The key by which packed rows are shuffled; it names the unit by where it begins, as nothing else does."""
     pack = job.out.pack
     return None if pack is None or pack.shuffle_seed is None else key_of(pack.shuffle_seed, job.start)
+
+
+def _record_of(
+    job: MixJob | RepackJob,
+    source: str,
+    outs: Sequence[DocumentsOut | SequencesOut],
+    write: Callable[[], None],
+) -> UnitRecord:
+    """Have the rows of a unit written, finish its parts and return its record."""
+    try:
+        write()
+        parts = [entry for out in outs for entry in out.finish()]
+    except BaseException:
+        for out in outs:
+            out.discard()
+        raise
+    accounts = [out.shares.accounts() for out in outs]
+    rest = [out.rows_of_all for out in outs]
+    account = Account.total([*(each for found in accounts for each in found.values()), *rest])
+    check_written(account, parts, job.out.width, where=f"unit {job.unit}")
+    return UnitRecord(
+        unit=job.unit,
+        fingerprint=job.fingerprint,
+        source=source,
+        inputs=(),
+        parts=tuple(parts),
+        account=account,
+        shares=accounts[0] if source == MIXED else {},
+        quarantine=None,
+        engine=NO_ENGINE,
+        produced_by=produced_by(),
+    )
 
 
 _NONE: Final = 0  # bytes of decoded row groups to keep: each is read once
@@ -311,29 +303,11 @@ class RepackBuild:
 
     def build(self) -> UnitRecord:
         """Write the parts and return the record, which the caller publishes; errors are those of a mixed unit."""
-        job = self._job
-        try:
-            for split, out in self._outs.items():
-                self._pack(self._opened.open(self._parents_store, job.parent, split), out)
-            parts = [entry for out in self._outs.values() for entry in out.finish()]
-        except BaseException:
-            for out in self._outs.values():
-                out.discard()
-            raise
-        shares = [out.shares.accounts()[job.source] for out in self._outs.values()]
-        account = Account.total([*shares, *(out.rows_of_all for out in self._outs.values())])
-        check_written(account, parts, job.out.seq_length, where=f"unit {job.unit}")
-        return UnitRecord(
-            unit=job.unit,
-            fingerprint=job.fingerprint,
-            source=job.source,
-            inputs=(),
-            parts=tuple(parts),
-            account=account,
-            quarantine=None,
-            engine=NO_ENGINE,
-            produced_by=produced_by(),
-        )
+        return _record_of(self._job, self._job.source, list(self._outs.values()), self._write)
+
+    def _write(self) -> None:
+        for split, out in self._outs.items():
+            self._pack(self._opened.open(self._parents_store, self._job.parent, split), out)
 
     def _pack(self, rows: StoredRows, out: DocumentsOut) -> None:
         bos = self._job.out.prefix[0] if self._job.out.prefix else None
@@ -341,7 +315,7 @@ class RepackBuild:
             count = int(rows.group_rows[group])
             source = np.zeros(count, np.int64)
             place = source, np.full(count, group), np.arange(count)
-            tokens = out.add(take_documents([rows], *place, cache=GroupCache(_NONE), bos_id=bos), source)
+            tokens = out.add(take_documents([rows], *place, cache=batch_cache(_NONE), bos_id=bos), source)
             self._progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
 
     def _groups(self, rows: StoredRows) -> Iterator[int]:

@@ -16,15 +16,14 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
-from tokenlake.etl.output.packed_rows import PackedSink
-from tokenlake.etl.output.parts import PartWriter
-from tokenlake.etl.output.sink import Sink, TokenDocuments, group_tokens
-from tokenlake.etl.output.token_rows import Padding, TokensSink
+from tokenlake.etl.unit.parts import PartWriter
+from tokenlake.etl.unit.rows import PackedFile, Padding, TokenDocuments, TokensFile
+from tokenlake.etl.unit.sink import group_tokens, rows_schema
 from tokenlake.packing.loss_mask import LOSS, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
-from tokenlake.schema import packed_schema, row_group_rows, tokens_schema
+from tokenlake.schema import packed_schema, row_group_rows
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -34,15 +33,13 @@ from tokenlake.store.manifest import Manifest
 
 _KEPT: Final = 64  # parents that stay open between jobs
 
-_Key = tuple[str, str, int, str]
-
 
 @final
 class OpenedParents:
     """Manifests that were read, and files that are open, between jobs."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[_Key, StoredRows] = OrderedDict()
+        self._rows: OrderedDict[tuple[str, str, str], StoredRows] = OrderedDict()
 
     def open(self, store: Store, parent: ParentVersion, split: str | None = None) -> StoredRows:
         """Return the rows of a parent's split.
@@ -54,20 +51,18 @@ class OpenedParents:
             IntegrityError: the version there is not the one that was planned with.
             NotFoundError: there is none.
         """
-        name = parent.split if split is None else split
-        key = (store.url, parent.dataset, parent.version, name)
-        known = self._rows.get(key)
-        if known is None or known.manifest.sha256 != parent.sha256:
-            known = self._rows[key] = StoredRows(store, self.manifest(store, parent), name)
+        key = store.url, parent.sha256, parent.split if split is None else split
+        if key not in self._rows:
+            self._rows[key] = StoredRows(store, self.manifest(store, parent), key[2])
         self._rows.move_to_end(key)
         while len(self._rows) > _KEPT:
             self._rows.popitem(last=False)[1].close()
-        return known
+        return self._rows[key]
 
     def manifest(self, store: Store, parent: ParentVersion) -> Manifest:
         """Return the manifest of a parent; errors are those of :meth:`open`."""
-        for rows in reversed(self._rows.values()):
-            if rows.manifest.sha256 == parent.sha256:
+        for (_, sha256, _), rows in self._rows.items():
+            if sha256 == parent.sha256:
                 return rows.manifest
         found = Catalog(store).manifest(parent.dataset, parent.version)
         if found.sha256 != parent.sha256:
@@ -110,33 +105,29 @@ class Shares:
     def accounts(self) -> dict[str, Account]:
         """Return source -> account, without what is no one source's."""
         return {
-            name: _account(*counts) for name, counts in zip(self._names, self._counts.T.tolist(), strict=True)
+            name: Account(
+                rows_read=rows,
+                kept=rows,
+                documents=rows,
+                tokens=ids - bos - eos,
+                content_packed=ids - bos - eos,
+                bos=bos,
+                eos=eos,
+                eos_existing=existing,
+            )
+            for name, (rows, ids, bos, eos, existing) in zip(
+                self._names, self._counts.T.tolist(), strict=True
+            )
         }
 
 
-def _account(rows: int, ids: int, bos: int, eos: int, existing: int) -> Account:
-    content = ids - bos - eos
-    return Account(
-        rows_read=rows,
-        kept=rows,
-        documents=rows,
-        tokens=content,
-        content_packed=content,
-        bos=bos,
-        eos=eos,
-        eos_existing=existing,
-    )
-
-
-def check_written(
-    account: Account, parts: Sequence[ShardEntry], seq_length: int | None, *, where: str
-) -> None:
+def check_written(account: Account, parts: Sequence[ShardEntry], width: int | None, *, where: str) -> None:
     """Check that an account of what was read closes, and that as many ids were written.
 
     Raises:
         AccountError: it does not, or they were not, which would be a bug.
     """
-    account.check(seq_length, where=where)
+    account.check(width, where=where)
     read, written = account.content_packed + account.bos + account.eos, sum(part.tokens for part in parts)
     if read != written:
         raise AccountError(
@@ -185,41 +176,26 @@ class Ends:
         return cls(bos, eos, np.where(whole, ids[offsets[1:] - 1] != out.eos_id, out.append_eos))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class PackedCounts:
-    """What is in each of n packed rows; all int64[n].
+def count_packed(rows: pa.RecordBatch, out: RowsOut) -> tuple[Int64, Int64, Int64, Int64]:
+    """Count in n rows of a packed dataset.
 
-    Attributes:
-        tokens: ids that are not padding.
-        documents: documents that begin in it.
-        bos: ids of the post-processor's prefix that its documents begin with.
-        eos: segments that end with EOS.
+    Returns:
+        int64[n] each: ids that are not padding; documents that begin there; ids of the post-processor's prefix that
+        its documents begin with; segments that end with EOS.
     """
-
-    tokens: Int64
-    documents: Int64
-    bos: Int64
-    eos: Int64
-
-    @classmethod
-    def of(cls, rows: pa.RecordBatch, out: RowsOut) -> PackedCounts:
-        """Count in rows of a packed dataset."""
-        columns: dict[str, Any] = {
-            name: rows.column(name) for name in ("segment_lengths", "documents", "input_ids")
-        }
-        limits = columns["segment_lengths"].offsets.to_numpy().astype(np.int64)
-        lengths = columns["segment_lengths"].flatten().to_numpy()
-        starts = columns["documents"].flatten().field("start").to_numpy() == 0
-        ids = columns["input_ids"].flatten().to_numpy()
-        edges, width = offsets_of(lengths), columns["input_ids"].type.list_size
-        tokens = np.diff(edges[limits])
-        begin = edges[:-1] + np.repeat(np.arange(len(rows)) * width - edges[limits[:-1]], np.diff(limits))
-        last = begin + lengths
-        bos = starts & (ids[begin] == out.prefix[0]) if out.prefix else np.zeros(len(starts), np.bool_)
-        own = np.minimum(bos * len(out.prefix), lengths)  # a prefix of several ids may go on in the next row
-        eos = (ids[last - 1] == out.eos_id) & (lengths > own)
-        return cls(tokens, _sums(starts, limits), _sums(own, limits), _sums(eos, limits))
+    columns: dict[str, Any] = {
+        name: rows.column(name) for name in ("segment_lengths", "documents", "input_ids")
+    }
+    limits = columns["segment_lengths"].offsets.to_numpy().astype(np.int64)
+    lengths = columns["segment_lengths"].flatten().to_numpy()
+    starts = columns["documents"].flatten().field("start").to_numpy() == 0
+    ids = columns["input_ids"].flatten().to_numpy()
+    edges, width = offsets_of(lengths), columns["input_ids"].type.list_size
+    begin = edges[:-1] + np.repeat(np.arange(len(rows)) * width - edges[limits[:-1]], np.diff(limits))
+    bos = starts & (ids[begin] == out.prefix[0]) if out.prefix else np.zeros(len(starts), np.bool_)
+    own = np.minimum(bos * len(out.prefix), lengths)  # a prefix of several ids may go on in the next row
+    eos = (ids[begin + lengths - 1] == out.eos_id) & (lengths > own)
+    return np.diff(edges[limits]), _sums(starts, limits), _sums(own, limits), _sums(eos, limits)
 
 
 def _sums(values: npt.NDArray[Any], limits: Int64) -> Int64:
@@ -251,18 +227,17 @@ class DocumentsOut:
         self.shares = Shares(names)
         # Where every document lacks its EOS, the packer lays it down while it copies.
         self._alike = out.append_eos and not whole.any()
-        schema = _schema(out)
-        writer = PartWriter(
-            store, Layout(job.dataset, job.version), split, job.unit, schema, out.max_shard_size
-        )
+        layout, schema = Layout(job.dataset, job.version), rows_schema(out.pack, loss_mask=out.loss_mask)
+        writer = PartWriter(store, layout, split, job.unit, schema, out.max_shard_size)
+        full = group_tokens(None)
         if out.pack is None:
-            padding = Padding("none", 0, "right", out.pad_id)
-            self._sink: Sink = TokensSink(writer, schema, (), (), padding, group_tokens(None))
+            self._file: TokensFile | PackedFile = TokensFile(writer, (), (), Padding("none"), full)
         else:
-            suffix = (out.eos_id,) if self._alike else ()
-            self._sink = PackedSink(
-                writer, schema, out.pack, prefix=(), suffix=suffix, pad_id=out.pad_id, shuffle_key=shuffle_key
+            ends = {"prefix": (), "suffix": (out.eos_id,) if self._alike else ()}
+            self._file = PackedFile(
+                writer, out.pack, **ends, pad_id=out.pad_id, full=full, shuffle_key=shuffle_key
             )
+        self.finish, self.discard = self._file.finish, self._file.discard
 
     def add(self, documents: StoredDocuments, source: Int64) -> int:
         """Write documents, of sources that `source` (int64[n]) numbers; return how many ids they have.
@@ -285,22 +260,15 @@ class DocumentsOut:
             ids = marked(ids, True if documents.learned is None else documents.learned)
         if not self._alike:
             ids, offsets = self._closed(ids, offsets, ends.lacks, self._whole[source])
-        self._sink.add(
+        self._file.add(
             TokenDocuments(ids=ids, offsets=offsets, file=documents.file, position=documents.position)
         )
         return int(documents.offsets[-1])
 
-    def finish(self) -> list[ShardEntry]:
-        """Write what is left and publish; returns the parts."""
-        return self._sink.finish()
-
-    def discard(self) -> None:
-        self._sink.discard()
-
     @property
     def rows_of_all(self) -> Account:
         """What of the account is no one source's: the packed rows and their padding."""
-        counts = self._sink.counts
+        counts = self._file.counts
         return Account(sequences=counts["sequences"], slots=counts["slots"], pad=counts["pad"])
 
     def _closed(self, ids: Int32, offsets: Int64, lacks: Bools, whole: Bools) -> tuple[Int32, Int64]:
@@ -312,16 +280,7 @@ class DocumentsOut:
         eos = np.full(len(behind), self._out.eos_id, np.int32)
         if self._out.loss_mask:
             eos[learned(ids[behind - 1]) | ~whole[lacks]] |= LOSS
-        more = np.concatenate([np.zeros(1, np.int64), np.cumsum(lacks)])
-        return np.insert(ids, behind, eos), offsets + more
-
-
-def _schema(out: RowsOut) -> pa.Schema:
-    if out.pack is None:
-        return tokens_schema(loss_mask=out.loss_mask)
-    return packed_schema(
-        out.pack.seq_length, store_segment_ids=out.pack.store_segment_ids, loss_mask=out.loss_mask
-    )
+        return np.insert(ids, behind, eos), offsets + offsets_of(lacks)
 
 
 @final
@@ -335,11 +294,12 @@ class SequencesOut:
 
     def __init__(self, job: MixJob, store: Store, split: str, names: tuple[str, ...]) -> None:
         self._out = out = job.out
-        self._length = out.seq_length or 0
+        self._length = out.width or 0
         self.shares = Shares(names)
         self._schema = packed_schema(self._length, loss_mask=out.loss_mask)
         layout = Layout(job.dataset, job.version)
         self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
+        self.finish, self.discard = self._writer.finish, self._writer.discard
         self._rows = self._tokens = 0
 
     def add(self, rows: pa.RecordBatch, source: Int64) -> int:
@@ -353,26 +313,16 @@ class SequencesOut:
         """
         if not rows.schema.equals(self._schema):
             raise ConfigError(f"rows with the columns {rows.schema}; expected {self._schema}, as planned")
-        counts = PackedCounts.of(rows, self._out)
-        self.shares.add(source, counts.tokens, counts.bos, counts.eos, np.zeros_like(counts.tokens))
+        tokens, begun, bos, eos = count_packed(rows, self._out)
+        self.shares.add(source, tokens, bos, eos, np.zeros_like(tokens))
         size = row_group_rows(self._length)
         for first in range(0, len(rows), size):
             own = slice(first, first + size)
-            self._writer.write(
-                rows.slice(first, size),
-                tokens=int(counts.tokens[own].sum()),
-                documents=int(counts.documents[own].sum()),
-            )
+            told = {"tokens": int(tokens[own].sum()), "documents": int(begun[own].sum())}
+            self._writer.write(rows.slice(first, size), **told)
         self._rows += len(rows)
-        self._tokens += (tokens := int(counts.tokens.sum()))
-        return tokens
-
-    def finish(self) -> list[ShardEntry]:
-        """Publish the last part; returns all parts."""
-        return self._writer.finish()
-
-    def discard(self) -> None:
-        self._writer.discard()
+        self._tokens += int(tokens.sum())
+        return int(tokens.sum())
 
     @property
     def rows_of_all(self) -> Account:

@@ -9,36 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Bools, Int32
-from tokenlake.errors import AccountError, TooManyBadRecordsError
-from tokenlake.etl.job import UnitJob
-from tokenlake.etl.output.packed_rows import open_sink
-from tokenlake.etl.output.preference_rows import PreferenceSink, open_pairs
-from tokenlake.etl.output.quarantine import QuarantineWriter
-from tokenlake.etl.output.sink import AddedIds, TokenDocuments
-from tokenlake.etl.produced_by import produced_by
-from tokenlake.etl.unit.bos_eos import Finish
-from tokenlake.etl.unit.documents import TextDocuments, taken
-from tokenlake.etl.unit.long_documents import Lengths
-from tokenlake.etl.unit.recipe import Prepared, Recipe
-from tokenlake.etl.worker_io import begin
+from tokenlake.errors import TooManyBadRecordsError
+from tokenlake.etl.job import UnitJob, begin, produced_by
+from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
+from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
+from tokenlake.etl.unit.parts import QuarantineWriter
+from tokenlake.etl.unit.rows import AddedIds, TokenDocuments
+from tokenlake.etl.unit.sink import PreferenceSink, Sink, open_sink
 from tokenlake.mixing.random import Int64, splitmix64
-from tokenlake.packing.loss_mask import marked
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, refuse
+from tokenlake.sources.batch import BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
+from tokenlake.sources.rows import Fault
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.entries import InputEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.text.preference.columns import MOVED
+from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
 
 
@@ -74,104 +68,92 @@ _ENCODE_BYTES = 4 << 20
 _LONG_BYTES = 24 << 20
 
 
+_SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
+_REASONS: Final = ("rows_skipped", "filtered", "quarantined", "normalized", "dropped")
+
+
 @final
 class UnitTally:
-    """The counts of one unit.
+    """The counts of one unit, named as the fields of :class:`tokenlake.store.account.Account`.
 
     Attributes:
-        tokens, text_bytes, special_tokens: of the texts that were encoded.
-        skipped, filtered, quarantined, normalized, dropped: by reason, as in :class:`tokenlake.store.account.Account`.
+        numbers: those that are numbers.
+        by: those that are by reason.
     """
 
     def __init__(self, *, packed: bool) -> None:
         self._packed = packed
-        self._rows_read = self._kept = self._expanded = 0
-        self.tokens = self.text_bytes = self.special_tokens = 0
-        self.skipped: Counter[str] = Counter()
-        self.filtered: Counter[str] = Counter()
-        self.quarantined: Counter[str] = Counter()
-        self.normalized: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
+        self.by = {name: Counter[str]() for name in _REASONS}
 
     def read(self, batch: Prepared) -> None:
         """Count the records of a batch; bad ones are counted where they are set aside."""
-        self._rows_read += batch.rows_read
-        self.normalized.update(batch.normalized)
-        self.filtered.update(batch.filtered)
-        self.skipped.update(batch.skipped)
+        self.numbers["rows_read"] += batch.rows_read
+        self.by["normalized"].update(batch.normalized)
+        self.by["filtered"].update(batch.filtered)
+        self.by["rows_skipped"].update(batch.skipped)
 
-    def settle(self, count: int, origin: Int64, extra: Bools | None, left_out: Mapping[str, Int64]) -> None:
+    def settle(
+        self,
+        count: int,
+        origin: Int64,
+        extra: Bools | None,
+        left_out: Mapping[str, Int64],
+        refused: Int64 | None = None,
+    ) -> None:
         """Count `count` documents, of which those in `origin` (a piece each) go on.
 
         Args:
             origin: int64[m], ascending.
             extra: bool[count], True for a document that is not the first of its row; None where none is.
             left_out: documents that are gone whole, by reason; what else is gone had no token.
+            refused: bad records, which are counted where they are set aside.
         """
         first = np.ones(len(origin), np.bool_)
         first[1:] = np.diff(origin) > 0
         if self._packed:  # there the pieces of a document stay segments of one
             origin, first = origin[first], first[first]
         again = ~first if extra is None else ~first | extra[origin]
-        self._kept += int((~again).sum())
-        self._expanded += int(again.sum())
+        self.numbers.update(kept=int((~again).sum()), expanded=int(again.sum()))
         # What is gone counts as a row only where it stood for one.
         gone = np.ones(count, np.bool_) if extra is None else ~extra
         gone[origin] = False
+        if refused is not None:
+            gone[refused] = False
         for reason, rows in left_out.items():
-            self.filtered[reason] += int(gone[rows].sum())
+            self.by["filtered"][reason] += int(gone[rows].sum())
             gone[rows] = False
         if gone.any():
-            self.filtered["empty"] += int(gone.sum())
+            self.by["filtered"]["empty"] += int(gone.sum())
 
-    def account(self, sinks: Iterable[Counter[str]], unit: int) -> Account:
-        """Return the unit's account; the sinks know what became of the tokens.
-
-        Raises:
-            AccountError: tokens are missing, which would be a bug.
-        """
-        sums: Counter[str] = Counter()
+    def account(self, sinks: Iterable[Counter[str]]) -> Account:
+        """Return the unit's account; the sinks know what became of the tokens."""
+        numbers = Counter(self.numbers)
         for counts in sinks:
-            sums.update(counts)
-        if self._packed and sums["content"] != self.tokens - self.dropped.total():
-            raise AccountError(
-                f"unit {unit}: {self.tokens} tokens drawn, {self.dropped.total()} dropped, but {sums['content']} "
-                "packed; this is a bug, nothing was committed"
-            )
-        return Account(
-            rows_read=self._rows_read,
-            rows_skipped=dict(self.skipped),
-            filtered=dict(self.filtered),
-            quarantined=dict(self.quarantined),
-            normalized=dict(self.normalized),
-            kept=self._kept,
-            expanded=self._expanded,
-            documents=sums["documents"],
-            tokens=self.tokens,
-            content_packed=sums["content"],
-            dropped=dict(self.dropped),
-            bos=sums["bos"],
-            eos=sums["eos"],
-            eos_existing=sums["eos_existing"],
-            pad=sums["pad"],
-            sequences=sums["sequences"],
-            slots=sums["slots"],
-            special_tokens_in_text=self.special_tokens,
-            text_bytes=self.text_bytes,
-        )
+            numbers.update(counts)
+        fields: dict[str, Any] = {**numbers, **{name: dict(counts) for name, counts in self.by.items()}}
+        return Account(**fields)
 
 
 @final
 class TextBuild:
-    """One unit while it is being built."""
+    """One unit while it is being built.
+
+    Args:
+        read: a range in batches, where not `recipe` reads it.
+    """
 
     def __init__(
-        self, job: UnitJob, store: Store, encoder: Encoder, recipe: Recipe, progress: Progress
+        self,
+        job: UnitJob,
+        store: Store,
+        encoder: Encoder,
+        recipe: Recipe,
+        progress: Progress,
+        read: Callable[[FileRange], Iterator[Prepared]] | None = None,
     ) -> None:
-        self._job = job
-        self._recipe = recipe
-        self._encoder = encoder
-        self._progress = progress
+        self._job, self._recipe, self._encoder, self._progress = job, recipe, encoder, progress
+        self._batches = read or recipe.read
         self._done: Counter[str] = Counter()
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -179,24 +161,30 @@ class TextBuild:
         self._tally = UnitTally(packed=job.pack is not None)
         self._names = [name for name, _ in job.source.splits]
         self._shares = [share for _, share in job.source.splits]
-        layout = Layout(job.dataset, job.version)
-        around = ((), ()) if recipe.rendered else (encoder.prefix, encoder.suffix)
-        preference = job.source.texts.preference
-        self._pairs = (
-            {}
-            if preference is None
-            else {name: open_pairs(job, preference, store, layout, name, encoder) for name in self._names}
-        )
-        rest = [name for name in self._names if name not in self._pairs]
-        self._sinks = {name: open_sink(job, store, layout, name, *around) for name in rest}
+        layout, texts = Layout(job.dataset, job.version), job.source.texts
+        around, packed = (encoder.prefix, encoder.suffix), job.pack is not None
+        self._pairs: dict[str, PreferenceSink] = {}
+        self._sinks: dict[str, Sink] = {}
+        for name in self._names:
+            if texts.preference is not None:
+                self._pairs[name] = PreferenceSink(job, texts.preference, store, layout, name, encoder)
+            else:
+                own = ((), ()) if recipe.rendered else around
+                self._sinks[name] = open_sink(job, store, layout, name, *own)
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
-        self._finish = Finish.of(job, encoder.prefix, encoder.suffix) if recipe.rendered else None
-        self._lengths = Lengths(job.source.tokenizer, encoder, self._finish, masked=job.loss_mask)
+        finish = Finish.around(texts.prompt, job.eos_id, *around, packed=packed) if recipe.rendered else None
+        self._documents = DocumentEncoder(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
+        """Write the parts and return the record, which the caller publishes.
+
+        Raises:
+            AccountError: a row or a token is missing, which would be a bug.
+        """
+        job = self._job
         try:
-            for part in self._job.ranges:
+            for part in job.ranges:
                 self._read(part)
             self._flush()
             parts = [entry for sink in self._outputs for entry in sink.finish()]
@@ -206,24 +194,24 @@ class TextBuild:
                 sink.discard()
             self._quarantine.discard()
             raise
-        account = self._tally.account((sink.counts for sink in self._outputs), self._job.unit)
-        account.check(self._job.pack.seq_length if self._job.pack else None)
+        account = self._tally.account(sink.counts for sink in self._outputs)
+        account.check(job.pack.seq_length if job.pack else None, where=f"unit {job.unit}")
         return UnitRecord(
-            unit=self._job.unit,
-            fingerprint=self._job.fingerprint,
-            source=self._job.source.name,
-            inputs=tuple(_input_entry(part) for part in self._job.ranges),
+            unit=job.unit,
+            fingerprint=job.fingerprint,
+            source=job.source.name,
+            inputs=tuple(_input_entry(part) for part in job.ranges),
             parts=tuple(parts),
             account=account,
             quarantine=quarantine,
-            engine=self._job.engine,
-            produced_by=produced_by(self._job.engine),
+            engine=job.engine,
+            produced_by=produced_by(job.engine),
         )
 
     def _read(self, part: FileRange) -> None:
         """Read a range, encoding whenever enough documents wait."""
         begin("reading", part.file)
-        batches = self._recipe.read(part)
+        batches = self._batches(part)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
@@ -239,40 +227,38 @@ class TextBuild:
         documents = self._leave_out(batch.documents, batch.file.file_id)
         self._waiting.append(documents)
         self._waiting_bytes += documents.held_bytes
-        self._done["bytes"] += batch.bytes_read
-        self._done["documents"] += batch.rows_read
+        self._done.update(bytes=batch.bytes_read, documents=batch.rows_read)
 
     def _flush(self) -> None:
         """Encode what waits, split by split, and report progress."""
-        before = self._tally.tokens
+        before = self._tally.numbers["tokens"]
         if self._waiting:
             first = self._waiting[0]
             if len(first):
                 begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
+            del first
+            # In a box, out of which texts are taken when they are encoded: they are freed before packing.
             box = [TextDocuments.concat(self._waiting)]
             self._waiting, self._waiting_bytes = [], 0
             if len(self._names) == 1:
-                self._encode_all(self._names[0], box)
+                self._write(self._names[0], box)
             else:
                 for name, chosen in self._by_split(box.pop()):
-                    self._encode_all(name, [chosen])
+                    self._write(name, [chosen])
         if self._done:
-            self._progress(dict(self._done) | {"tokens": self._tally.tokens - before})
+            self._progress(dict(self._done) | {"tokens": self._tally.numbers["tokens"] - before})
             self._done.clear()
 
-    def _set_aside(self, bad: tuple[BadRecord, ...]) -> None:
+    def _set_aside(self, bad: Sequence[BadRecord]) -> None:
         """Quarantine bad records, and give up when the build cannot succeed any more."""
         self._quarantine.add(bad)
-        for record in bad:
-            self._tally.quarantined[record.reason] += 1
-        total = self._tally.quarantined.total()
+        self._tally.by["quarantined"].update(record.reason for record in bad)
+        total, source = self._tally.by["quarantined"].total(), self._job.source
         if total > self._job.bad_budget:
-            source = self._job.source
-            first = self._quarantine.first
             raise TooManyBadRecordsError(
                 f"source {source.name!r}: {total} bad records in one unit are more than "
-                f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: {first}. "
-                "Fix the input, or raise max_bad_fraction if the loss is acceptable",
+                f"max_bad_fraction={source.max_bad_fraction} of all its records can be; the first: "
+                f"{self._quarantine.first}. Fix the input, or raise max_bad_fraction if the loss is acceptable",
                 source=source.name,
                 bad=total,
             )
@@ -282,11 +268,10 @@ class TextBuild:
         if not (excluded := self._job.excluded.get(file)):
             return documents
         mask = kept(documents.position, excluded)
-        gone = ~mask if documents.extra is None else ~mask & ~documents.extra
-        left = int(gone.sum())
         if mask.all():
             return documents
-        self._tally.filtered["excluded"] += left
+        gone = ~mask if documents.extra is None else ~mask & ~documents.extra
+        self._tally.by["filtered"]["excluded"] += int(gone.sum())
         return documents.select(mask)
 
     def _by_split(self, documents: TextDocuments) -> Iterator[tuple[str, TextDocuments]]:
@@ -294,128 +279,92 @@ class TextBuild:
         indices = split_indices(documents.file, documents.position, self._shares)
         for index, name in enumerate(self._names):
             mask = indices == index
-            if mask.all():
-                yield name, documents
-            elif mask.any():
-                yield name, documents.select(mask)
+            if mask.any():
+                yield name, documents if mask.all() else documents.select(mask)
 
-    def _encode_all(self, split: str, box: list[TextDocuments]) -> None:
-        """Encode documents in order, long ones each by itself."""
+    def _write(self, split: str, box: list[TextDocuments]) -> None:
+        """Encode documents in order, long ones each by itself, and give them to their sink."""
         if self._pairs:
-            self._encode_pairs(self._pairs[split], box.pop())
+            self._write_pairs(self._pairs[split], box.pop())
             return
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
-            self._encode(split, box)
+            self._sinks[split].add(self._encoded(box.pop()))
             return
         documents = box.pop()
         edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
         for first, last in pairwise(edges):
             part = documents.slice(first, last)
-            if first not in long or not self._encode_long(split, part):
-                self._encode(split, [part])
+            if first not in long or not self._write_long(self._sinks[split], part):
+                self._sinks[split].add(self._encoded(part))
 
-    def _encode_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
+    def _encoded(self, texts: TextDocuments) -> TokenDocuments:
+        """Encode documents and account for them."""
+        made, numbers = self._documents.encode(texts.text, texts.spans), self._tally.numbers
+        numbers.update(
+            tokens=made.tokens, special_tokens_in_text=made.special_tokens, text_bytes=texts.text_bytes
+        )
+        if len(made.refused):
+            self._refuse_special(texts, made.refused)
+            numbers["text_bytes"] -= int(texts.text_sizes[made.refused].sum())
+        self._tally.by["dropped"].update(made.dropped)
+        self._tally.by["normalized"].update(made.touched)
+        self._tally.settle(len(texts), made.origin, texts.extra, made.left_out, made.refused)
+        again = made.again
+        whole = len(made.origin) - (0 if again is None else int(again.sum()))
+        return TokenDocuments(
+            ids=made.ids,
+            offsets=made.offsets,
+            file=texts.file[made.origin],
+            position=texts.position[made.origin],
+            around=AddedIds(made.bos, made.eos, min(made.eos_existing, whole)),
+            again=again,
+            kept=taken(texts.kept, made.origin),
+        )
+
+    def _write_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
-        joined = sink.add(documents, encoded)
-        self._tally.tokens += joined.tokens
-        self._tally.text_bytes += sink.text_bytes(documents)
-        self._tally.special_tokens += encoded.special_tokens if not self._recipe.control_tokens else 0
-        self._tally.dropped.update(joined.dropped)
-        self._tally.normalized.update({MOVED: joined.moved} if joined.moved else {})
-        self._tally.settle(len(documents), joined.origin, documents.extra, joined.left_out)
+        joined, tally = sink.add(documents, encoded), self._tally
+        special = 0 if self._recipe.control_tokens else encoded.special_tokens
+        tally.numbers.update(
+            tokens=joined.tokens, text_bytes=sink.text_bytes(documents), special_tokens_in_text=special
+        )
+        tally.by["dropped"].update(joined.dropped)
+        tally.by["normalized"].update({MOVED: joined.moved} if joined.moved else {})
+        tally.settle(len(documents), joined.origin, documents.extra, joined.left_out)
 
-    def _encode_long(self, split: str, document: TextDocuments) -> bool:
+    def _write_long(self, sink: Sink, document: TextDocuments) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
-        settings = self._job.source.tokenizer
+        settings, numbers = self._job.source.tokenizer, self._tally.numbers
         masked = self._recipe.rendered or self._job.loss_mask
-        whole = masked or document.kept is not None or not self._lengths.keeps_all
+        whole = masked or document.kept is not None or not self._documents.lengths.keeps_all
         encoded = None if whole else self._encoder.encode_long(document.text)
         if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
             return False
-        self._tally.text_bytes += document.text_bytes
-        self._tally.special_tokens += encoded.special_tokens
+        numbers.update(text_bytes=document.text_bytes, special_tokens_in_text=encoded.special_tokens)
         windows = (ids for ids in encoded.pieces if len(ids))
-        if (head := next(windows, None)) is None:
-            self._tally.settle(1, np.empty(0, np.int64), document.extra, {})
-            return True
-        self._tally.settle(1, np.zeros(1, np.int64), document.extra, {})
-        file, position = int(document.file[0]), int(document.position[0])
-        self._sinks[split].add_long(self._drawn(chain([head], windows)), file, position)
+        head = next(windows, None)
+        self._tally.settle(1, np.arange(0 if head is None else 1), document.extra, {})
+        if head is not None:
+            drawn = self._drawn(chain([head], windows))
+            sink.add_long(drawn, int(document.file[0]), int(document.position[0]))
         return True
 
     def _drawn(self, windows: Iterable[Int32]) -> Iterator[Int32]:
         for ids in windows:
-            self._tally.tokens += len(ids)
+            self._tally.numbers["tokens"] += len(ids)
             yield ids
 
-    def _encode(self, split: str, box: list[TextDocuments]) -> None:
-        """Encode documents, taken out of their box so that the text is freed before packing, and pack them."""
-        documents = box.pop()
-        ids, offsets, documents = self._ids_of(documents)
-        file, position, extra, kept = documents.file, documents.position, documents.extra, documents.kept
-        text = documents.text if self._lengths.needs_text else None
-        del documents
-        self._tally.tokens += len(ids)
-        fitted = self._lengths.apply(ids, offsets, text).without_empty()
-        del text
-        self._tally.dropped.update(fitted.dropped)
-        self._tally.normalized.update(fitted.touched)
-        self._tally.settle(len(position), fitted.origin, extra, fitted.left_out)
-        tokens = TokenDocuments(
-            ids=fitted.ids,
-            offsets=fitted.offsets,
-            file=file[fitted.origin],
-            position=position[fitted.origin],
-            again=fitted.again,
-            kept=taken(kept, fitted.origin),
-        )
-        self._sinks[split].add(self._finished(tokens, fitted.ends) if self._recipe.rendered else tokens)
-
-    def _finished(self, tokens: TokenDocuments, ends: Bools | None) -> TokenDocuments:
-        """Put around rendered documents what they lack; `ends`, bool[n], is False where one was cut off."""
-        assert self._finish is not None
-        done = self._finish.apply(tokens.ids, tokens.offsets, ends)
-        existing = min(done.eos_existing, len(tokens) - tokens.further)
-        around = AddedIds(bos=done.bos, eos=done.eos, eos_existing=existing)
-        return replace(tokens, ids=done.ids, offsets=done.offsets, around=around)
-
-    def _ids_of(self, documents: TextDocuments) -> tuple[Int32, Int64, TextDocuments]:
-        """Return the ids of documents (marked, in a build with a loss mask), and those that were encoded."""
-        if documents.spans is not None:
-            encoded, touched = self._encoder.encode_spans(documents.text, documents.spans)
-            self._tally.text_bytes += documents.text_bytes
-            return marked(encoded.ids, touched), encoded.offsets, documents
-        encoded = self._encoder.encode(documents.text)
-        if len(encoded.special_docs) and self._job.source.tokenizer.special_tokens_in_text == "fail":
-            documents = self._refuse_special(documents, encoded.special_docs)
-            encoded = self._encoder.encode(documents.text)
-        self._tally.text_bytes += documents.text_bytes
-        self._tally.special_tokens += encoded.special_tokens
-        return marked(encoded.ids) if self._job.loss_mask else encoded.ids, encoded.offsets, documents
-
-    def _refuse_special(self, documents: TextDocuments, rows: Int64) -> TextDocuments:
+    def _refuse_special(self, documents: TextDocuments, rows: Int64) -> None:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
-        bad = tuple(self._special_record(documents, int(row)) for row in rows)
+        bad: list[BadRecord] = []
+        for row in rows.tolist():
+            file, raw = self._paths[int(documents.file[row])], str(documents.text[row].as_py()).encode()
+            bad.append(bad_record(file, int(documents.position[row]), _SPELLED, raw))
         if self._job.source.on_bad_record == "fail":
             raise refuse(bad[0], self._paths[bad[0].file_id])
         self._set_aside(bad)
-        mask = np.ones(len(documents), np.bool_)
-        mask[rows] = False
-        return documents.select(mask)
-
-    def _special_record(self, documents: TextDocuments, row: int) -> BadRecord:
-        file = self._paths[int(documents.file[row])]
-        return BadRecord(
-            file=file.path,
-            file_id=file.file_id,
-            position=int(documents.position[row]),
-            line=None,
-            reason="special_token_in_text",
-            detail="the text spells out a special token of the tokenizer",
-            raw=str(documents.text[row].as_py()).encode()[:RAW_LIMIT],
-        )
 
 
 def _input_entry(part: Any) -> InputEntry:

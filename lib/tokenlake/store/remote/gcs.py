@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, Final, final
 from urllib.parse import quote
 
+import fsspec
+
 from tokenlake.errors import NotFoundError
 from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.http import REQUEST, require_success, take_range, timeouts, total_size
@@ -55,10 +57,13 @@ class GcsClient(BucketClient):
     )
 
     def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
-        super().__init__(failures)
-        self._opened, self._fs = opened, opened.filesystem
+        super().__init__(opened, failures)
         self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
         self._host = self._api.removesuffix("/storage/v1/")
+
+    @classmethod
+    def web(cls, filesystem: Any) -> Any:
+        return fsspec.filesystem("http", client_kwargs=filesystem.session_kwargs, skip_instance_cache=True)
 
     async def _stat(self, url: Url) -> RemoteObject:
         return _found(json.loads(await self._send("GET", self._api + _object(url), {"fields": _FIELDS})))
@@ -70,7 +75,7 @@ class GcsClient(BucketClient):
         asked |= {} if mark is None else {"pageToken": mark}
         answer = json.loads(await self._send("GET", f"{self._api}b/{_bucket(url)}/o", asked))
         folders = [RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
-        return ListPage([*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken"))
+        return [*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken")
 
     async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
         async with self._media(url, planned, {"Range": buffer.header}) as answer:
@@ -96,7 +101,9 @@ class GcsClient(BucketClient):
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         await self._write(url, partial(self._put, url, payload, over), payload.size)
 
-    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+    async def copy(
+        self, source: Url, found: RemoteObject, url: Url, over: str | None, *, whole: bool = True
+    ) -> None:
         place = f"{self._api}{_object(source)}/rewriteTo/{_object(url)}"
         generation = _generation(found.token)
         asked = {"ifSourceGenerationMatch": generation, "sourceGeneration": generation, **_condition(over)}

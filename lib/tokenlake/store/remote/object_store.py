@@ -4,6 +4,9 @@ Publishing, always the same: temporary file on this machine, re-read and compare
 checksums, which the service carries out whole or not at all. Where there is an object already, or the answer
 was lost and the second try is refused, it is read back: equal is success. What is replaced is replaced by
 compare-and-swap of the version that was read.
+
+Some services take the conditions of a request and ignore them. There two builds could overwrite one another in silence;
+so each process tries once, with an object of its own, before it writes.
 """
 
 from __future__ import annotations
@@ -12,19 +15,19 @@ import builtins
 import contextlib
 import hashlib
 import os
+import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, final
+from typing import Final, cast, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import ByteTarget, Digest, Leftover, ObjectInfo, Orphan, Outcome, Store
-from tokenlake.store.compare_and_swap import judge_create, judge_replace, judge_swap, put_object
+from tokenlake.store.base import HashingTarget, Leftover, Link, Store, caught
+from tokenlake.store.compare_and_swap import Outcome, Put, compare_and_swap
 from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import HashingTarget, os_errors, remove_temp
+from tokenlake.store.local_files import os_errors, remove_temp
 from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import on_loop, on_loop_to_its_end
 from tokenlake.store.remote.objects import (
@@ -34,271 +37,189 @@ from tokenlake.store.remote.objects import (
     RemoteObject,
     SourceChangedError,
 )
-from tokenlake.store.remote.preflight import PROBE, keeps_copies, try_out
-from tokenlake.store.remote.store import RemoteStore
-from tokenlake.store.remote.transfer import MemoryTarget, read_version
-from tokenlake.store.remote.url import folder_of, key_of, url_of
-
-Send: TypeAlias = Callable[[str | None], None]
-"""Puts an object in the place of the version of a token, or of none."""
+from tokenlake.store.remote.store import PROBE, MemoryTarget, RemoteStore, read_version
+from tokenlake.store.remote.url import Url, folder_of, url_of
+from tokenlake.threads import in_order
 
 _TRYING: Final = threading.Lock()
-_SCRATCH: Final = "scratch:"
-_UPLOAD: Final = "upload:"
-_TRIAL: Final = "trial:"
+_SCRATCH: Final = "scratch"
+_UPLOAD: Final = "upload"
+_TRIAL: Final = "trial"
+_ADVICE: Final = (
+    "Two builds could overwrite one another there in silence, so nothing is written. Use a storage with conditional "
+    "writes (AWS S3, Google Cloud Storage, a recent MinIO or R2; with s3fs, a recent botocore), or build into a local "
+    "folder and copy it"
+)
 
 
 @final
-class ObjectStore(Store):
+class ObjectStore(RemoteStore, Store):
     """Objects below a URL of a bucket, read as :class:`RemoteStore` does and written with conditions.
 
-    It may be pickled and used in other processes, which open connections of their own. The first write of a
-    process tries out whether the storage keeps conditions (:meth:`preflight`).
-
-    Args:
-        address: ``s3://`` or ``gs://``, without credentials and without a query.
-        options: of fsspec's file system; credentials may be references.
+    The first write of a process tries out whether the storage keeps conditions (:meth:`preflight`).
     """
 
     at_once = 32
 
-    def __init__(self, address: str, options: Mapping[str, Any] | None = None) -> None:
-        self._reads = RemoteStore(address, options)
-        self._connection = self._reads.connection
-        self._root = self._connection.url
-
-    @property
-    def url(self) -> str:
-        return self._reads.url
-
-    def read(self, key: str) -> bytes:
-        return self._reads.read(key)
-
-    def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
-        return self._reads.open(key, size=size, sha256=sha256)
-
-    def digest(self, key: str) -> Digest:
-        return self._reads.digest(key)
-
-    def download(self, key: str, path: Path) -> Digest:
-        return self._reads.download(key, path)
-
-    def size(self, key: str) -> int | None:
-        return self._reads.size(key)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._reads.list(prefix)
-
-    def list_dirs(self, prefix: str) -> builtins.list[str]:
-        return self._reads.list_dirs(prefix)
-
     def preflight(self) -> None:
-        try_out(self._connection.bucket(), self._root)
-        self._connection.trials[str(self._root)] = True
-
-    def put_new(self, key: str, data: bytes, *, replace_orphan: Orphan = False) -> Outcome:
-        payload = Payload.of(data)
-        return self._create(key, payload.sha256, self._putting(key, payload), replace_orphan)
+        try_out(self._storage(), self._root)
+        self._storage().trials[str(self._root)] = True
 
     def temp(self, prefix: str) -> Path:
-        return self._scratch().temp(prefix)
+        return scratch_of(self.url).temp(prefix)
 
-    def publish(self, temp: Path, key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
-        def create(payload: Payload) -> Outcome:
-            # Before much is sent a look says whether it need be.
-            first = payload.size >= objects.LARGE
-            return self._create(key, sha256, self._putting(key, payload), replace_orphan, look_first=first)
+    def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
+        return list(in_order(self._put_one, puts, self.at_once))
 
-        return self._with_temp(temp, key, sha256, create)
+    def _put_one(self, put: Put) -> Outcome:
+        url = self._at(put.key)
+        with os_errors("publish", put.key), self._payload(put) as payload:
+            return compare_and_swap(
+                put,
+                lambda: self._seen(put.key),
+                lambda over: on_loop_to_its_end(self._bucket().put(url, payload, over)),
+                OtherObjectError,
+                # Before much is sent a look says whether it need be.
+                look_first=put.expected is not None
+                or (isinstance(put.data, Path) and payload.size >= objects.LARGE),
+            )
 
-    def link(
-        self,
-        src_key: str,
-        dst_key: str,
-        sha256: str,
-        *,
-        seen: ObjectInfo | None = None,
-        replace_orphan: Orphan = False,
-    ) -> Outcome:
-        target = url_of(self._root, dst_key)
+    @contextlib.contextmanager
+    def _payload(self, put: Put) -> Generator[Payload]:
+        """Read back what is sent; a temporary file is gone after."""
+        if isinstance(put.data, bytes):
+            yield Payload.of(put.data)
+            return
+        scratch_of(self.url).check_temp(put.data, put.key)
+        try:
+            with Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
+                if payload.sha256 != put.sha256:
+                    raise StoreError(
+                        f"{put.key}: read back is not what was written: sha256 {payload.sha256}, expected "
+                        f"{put.sha256}. Nothing was published. Check the disk and the memory of this machine.",
+                        key=put.key,
+                    )
+                yield payload
+        finally:
+            remove_temp(put.data)
+
+    def link_all(self, links: Sequence[Link]) -> builtins.list[Outcome | NotFoundError | IntegrityError]:
+        return list(in_order(lambda link: caught(lambda: self._copied(link)), links, self.at_once))
+
+    def _copied(self, link: Link) -> Outcome:
+        source, target, seen = self._at(link.source), self._at(link.target), link.seen
         if seen is not None and seen.token:
             found = RemoteObject(path=seen.key, size=seen.size, token=seen.token)
         else:
-            found = self._source(src_key, dst_key, sha256)
+            found = self._source(link)
 
         def look() -> tuple[str, str] | None:
-            token = self._same(dst_key, found)
-            return self._hash(dst_key) if token is None else (sha256, token)
+            with contextlib.suppress(NotFoundError):
+                # On S3 a copy has the token of its source.
+                if on_loop(self._client().stat(target)).token == found.token:
+                    return link.sha256, found.token
+            return self._seen(link.target)
 
         def send(over: str | None) -> None:
-            source = url_of(self._root, src_key)
-            on_loop_to_its_end(self._copies().copy(source, found, target, over))
+            copy = self._bucket().copy(source, found, target, over, whole=self._keeps_copies())
+            on_loop_to_its_end(copy)
 
         try:
-            return self._create(dst_key, sha256, send, replace_orphan, look=look)
+            return compare_and_swap(link.put(), look, send, OtherObjectError, look_first=False)
         except SourceChangedError as error:
             raise IntegrityError(
-                f"cannot reuse {src_key} as {dst_key}: it was replaced while it was copied ({error}); nothing was "
-                "made. Verify the version it belongs to.",
-                file=src_key,
+                f"cannot reuse {link.source} as {link.target}: it was replaced while it was copied ({error}); nothing "
+                "was made. Verify the version it belongs to.",
+                file=link.source,
             ) from None
 
     def delete(self, key: str) -> None:
-        url = url_of(self._root, key)
+        url = self._at(key)
         if self.size(key) is None:
             raise NotFoundError(f"cannot delete {url}: there is no such object", key=key)
         on_loop(self._bucket().delete(url))
 
     def sweep_temp(self, prefix: str) -> int:
-        return self._scratch().sweep_temp(prefix)
-
-    def swap(self, key: str, data: bytes, expected: bytes | None) -> Outcome:
-        send, look = self._putting(key, Payload.of(data)), partial(self._bytes, key)
-        return put_object(key, send, look, judge_swap(key, data, expected), OtherObjectError)
-
-    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        def swap(payload: Payload) -> Outcome:
-            send, look = self._putting(key, payload), partial(self._hash, key)
-            return put_object(key, send, look, judge_replace(key, sha256, found), OtherObjectError)
-
-        return self._with_temp(temp, key, sha256, swap)
+        return scratch_of(self.url).sweep_temp(prefix)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        uploads = on_loop(self._connection.bucket().uploads(folder_of(self._root, prefix)))
+        uploads = on_loop(self._storage().uploads(folder_of(self._root, prefix)))
         found = [
-            Leftover(f"{_UPLOAD}{one.id}:{key_of(self._root, one.path)}", 0, one.begun, dead=False)
-            for one in uploads
+            Leftover(f"{_UPLOAD}:{upload}:{self._key(one.path)}", 0, one.modified or 0.0, dead=False)
+            for one, upload in uploads
         ]
         found += self._trials() if not prefix else []
         found += [
-            Leftover(f"{_SCRATCH}{one.name}", one.bytes, one.modified, one.dead)
-            for one in self._scratch().leftovers(prefix)
+            Leftover(f"{_SCRATCH}:{one.name}", one.bytes, one.modified, one.dead)
+            for one in scratch_of(self.url).leftovers(prefix)
         ]
         return sorted(found, key=lambda one: one.name)
 
     def remove_leftover(self, leftover: Leftover) -> bool:
         kind, _, name = leftover.name.partition(":")
-        if f"{kind}:" == _SCRATCH:
-            return self._scratch().remove_leftover(Leftover(name, 0, 0.0, leftover.dead))
-        if f"{kind}:" == _UPLOAD:
+        if kind == _SCRATCH:
+            return scratch_of(self.url).remove_leftover(Leftover(name, 0, 0.0, leftover.dead))
+        if kind == _UPLOAD:
             upload, _, key = name.partition(":")
-            return on_loop(self._connection.bucket().abort(url_of(self._root, key), upload))
-        if leftover.name.startswith(_TRIAL + PROBE):
+            return on_loop(self._storage().abort(self._at(key), upload))
+        if kind == _TRIAL and name.startswith(PROBE):
             there = any(one.name == leftover.name for one in self._trials())
-            on_loop(self._connection.bucket().delete(url_of(self._root, name)))
+            on_loop(self._storage().delete(self._at(name)))
             return there
         raise StoreError(
             f"{leftover.name} is neither an upload nor a temporary file; nothing was removed",
             key=leftover.name,
         )
 
-    def __repr__(self) -> str:
-        return f"ObjectStore({self.url!r})"  # options may hold secrets
-
     def _trials(self) -> builtins.list[Leftover]:
         """Return what preflights left behind whose process died."""
-        found = on_loop(self._connection.client().list(url_of(self._root, PROBE), flat=True))
+        found = on_loop(self._client().list(self._at(PROBE), flat=True))
         return [
-            Leftover(f"{_TRIAL}{key_of(self._root, one.path)}", one.size, one.modified or 0.0, dead=False)
+            Leftover(f"{_TRIAL}:{self._key(one.path)}", one.size, one.modified or 0.0, dead=False)
             for one in found
             if not one.path.endswith("/")
         ]
 
-    def _scratch(self) -> LocalStore:
-        return scratch_of(self.url)
-
-    def _create(
-        self,
-        key: str,
-        sha256: str,
-        send: Send,
-        replace_orphan: Orphan,
-        *,
-        look: Callable[[], tuple[str, str] | None] | None = None,
-        look_first: bool = False,
-    ) -> Outcome:
-        judge, look = judge_create(key, sha256, replace_orphan), look or partial(self._hash, key)
-        return put_object(key, send, look, judge, OtherObjectError, look_first=look_first)
-
-    def _with_temp(self, temp: Path, key: str, sha256: str, use: Callable[[Payload], Outcome]) -> Outcome:
-        """Read a temporary file back and use it; its name is gone after."""
-        url_of(self._root, key)
-        self._scratch().check_temp(temp, key)
-        in_parts = self._connection.bucket().in_parts
-        try:
-            with os_errors("publish", key), Payload.of_file(temp, in_parts=in_parts) as payload:
-                if payload.sha256 != sha256:
-                    raise StoreError(
-                        f"{key}: read back is not what was written: sha256 {payload.sha256}, expected {sha256}. "
-                        "Nothing was published. Check the disk and the memory of this machine.",
-                        key=key,
-                    )
-                return use(payload)
-        finally:
-            remove_temp(temp)
-
-    def _putting(self, key: str, payload: Payload) -> Send:
-        url = url_of(self._root, key)
-        return lambda over: on_loop_to_its_end(self._bucket().put(url, payload, over))
+    def _storage(self) -> BucketClient:
+        return cast("BucketClient", self._client())
 
     def _bucket(self) -> BucketClient:
         """Return the storage to write to, which this process has tried out."""
-        if str(self._root) not in self._connection.trials:
+        if str(self._root) not in self._storage().trials:
             self.preflight()
-        return self._connection.bucket()
+        return self._storage()
 
-    def _copies(self) -> BucketClient:
-        """Return the storage to make copies in, which this process has tried out, too."""
-        client = self._bucket()
-        if client.in_parts:
-            with _TRYING:
-                trials, name = self._connection.trials, f"{self._root} copies"
-                if name not in trials:
-                    trials[name] = keeps_copies(client, self._root)
-                client.whole_copies = trials[name]
-        return client
+    def _keeps_copies(self) -> bool:
+        """Say whether copies in one request keep conditions, as this process has tried out."""
+        client, name = self._storage(), f"{self._root} copies"
+        with _TRYING:
+            if client.in_parts and name not in client.trials:
+                client.trials[name] = keeps_copies(client, self._root)
+        return client.trials.get(name, True)
 
-    def _source(self, src_key: str, dst_key: str, sha256: str) -> RemoteObject:
-        """Return which version of an object has a hash."""
+    def _source(self, link: Link) -> RemoteObject:
+        """Return which version of the source of a link has its hash."""
         got = ""
         for _ in range(2):  # a damaged answer must not look like a damaged object
             target = HashingTarget()
-            found = self._version(src_key, target)
+            found = read_version(self._client(), self._at(link.source), target)
             got = target.finish().sha256
-            if got == sha256:
+            if got == link.sha256:
                 return found
         raise IntegrityError(
-            f"cannot reuse {src_key} as {dst_key}: its sha256 is {got}, expected {sha256}. "
+            f"cannot reuse {link.source} as {link.target}: its sha256 is {got}, expected {link.sha256}. "
             "Verify the version it belongs to; without reuse the unit is built again.",
-            file=src_key,
+            file=link.source,
         )
 
-    def _same(self, key: str, found: RemoteObject) -> str | None:
-        """Return the token of an object that has the one of another version, as copies have on S3; else None."""
-        try:
-            there = on_loop(self._connection.client().stat(url_of(self._root, key)))
-        except NotFoundError:
-            return None
-        return there.token if there.token == found.token else None
-
-    def _bytes(self, key: str) -> tuple[bytes, str] | None:
-        target = MemoryTarget()
-        try:
-            token = self._version(key, target).token
-        except NotFoundError:
-            return None
-        return target.data, token
-
-    def _hash(self, key: str) -> tuple[str, str] | None:
+    def _seen(self, key: str) -> tuple[str, str] | None:
+        """Return the hash of what is there and the token of its version; None where there is nothing."""
         target = HashingTarget()
         try:
-            token = self._version(key, target).token
+            token = read_version(self._client(), self._at(key), target).token
         except NotFoundError:
             return None
         return target.finish().sha256, token
-
-    def _version(self, key: str, target: ByteTarget) -> RemoteObject:
-        return read_version(self._connection.client(), url_of(self._root, key), target)
 
 
 FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
@@ -341,3 +262,86 @@ def _make_private(folder: Path) -> None:
         f"{folder} {problem}; temporary files of remote stores are written there. Remove it, or set "
         f"{FOLDER_VARIABLE} to a folder of your own."
     )
+
+
+def try_out(client: BucketClient, root: Url) -> None:
+    """See that a second create of a key is refused, and a swap of what is not there any more.
+
+    Raises:
+        StoreError: it is not, or the storage cannot be written to.
+    """
+    url = _new(root)
+    first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
+    try:
+        _put(client, url, first, None)
+        _refused(client, url, Payload.of(second), None, "create-only put of a key that exists")
+        if client.in_parts:
+            parts = Payload.of(second, in_parts=True)
+            _refused(client, url, parts, None, "create-only upload in parts to a key that exists")
+        token = read_version(client, url, MemoryTarget()).token
+        other = client.other_token(token)
+        _refused(client, url, Payload.of(second), other, "swap of a version that does not exist")
+        _put(client, url, third, token)
+    except OtherObjectError:
+        raise StoreError(
+            f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
+        ) from None
+    except NotFoundError as error:
+        raise StoreError(f"{root}: it cannot be written to: {error}", url=str(root)) from None
+    finally:
+        _tidy(client, url)
+
+
+def keeps_copies(client: BucketClient, root: Url) -> bool:
+    """Say whether a create-only copy in one request is refused where there is an object, by a trial.
+
+    Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
+    parts.
+    """
+    source, copy = _new(root), _new(root)
+    try:
+        _put(client, source, b"original", None)
+        found = read_version(client, source, MemoryTarget())
+        on_loop(client.copy(source, found, copy, None))
+        on_loop(client.copy(source, found, copy, None))
+    except OtherObjectError:
+        return True
+    except (SourceChangedError, StoreError):
+        return False
+    finally:
+        _tidy(client, source)
+        _tidy(client, copy)
+    return False
+
+
+def _new(root: Url) -> Url:
+    return url_of(root, f"{PROBE}{secrets.token_hex(8)}")
+
+
+def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
+    try:
+        on_loop(client.put(url, Payload.of(data), over))
+    except OtherObjectError:
+        # Refused may mean that an earlier try went through and its answer was lost.
+        found = MemoryTarget()
+        read_version(client, url, found)
+        if found.data != data:
+            raise
+
+
+def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
+    try:
+        on_loop(client.put(url, payload, over))
+    except OtherObjectError:
+        return
+    raise StoreError(
+        f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
+        f"(412). {_ADVICE}.",
+        url=url.root,
+    )
+
+
+def _tidy(client: BucketClient, url: Url) -> None:
+    """Remove the trial's object; where that fails, gc finds it."""
+    with contextlib.suppress(StoreError):
+        on_loop(client.delete(url))

@@ -11,15 +11,16 @@ import base64
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar, final
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 from tokenlake.errors import StoreError, TokenlakeError
 from tokenlake.store.base import ByteTarget
 from tokenlake.store.local_files import open_regular
+from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.retry import Failures, ShortBodyError, Trouble, patience, refusal, verdict
 from tokenlake.store.remote.url import Url
 
@@ -130,29 +131,8 @@ class RemoteObject:
     modified: float | None = None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ListPage:
-    """Some objects of a listing, and the mark of the page that follows, None after the last one."""
-
-    objects: list[RemoteObject]
-    following: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfinishedUpload:
-    """An upload in parts that was begun and not finished.
-
-    Attributes:
-        path: of the object that it was to become.
-        id: the storage's name for it.
-        begun: seconds since the epoch, by the storage's clock.
-    """
-
-    path: str
-    id: str
-    begun: float
+ListPage: TypeAlias = tuple[list[RemoteObject], str | None]
+"""Some objects of a listing, and the mark of the page that follows, None after the last one."""
 
 
 class OtherObjectError(Exception):
@@ -216,12 +196,25 @@ class ObjectClient(ABC):
         reached: the storage has answered at least once.
         credentials: sentences for the message of a refusal: what was tried, and how to give others.
         failures: what errors of this storage are to whoever asks.
+        trials: what a trial before the first write has shown, by what was tried.
     """
 
     credentials: str = ""
 
-    def __init__(self, failures: Failures) -> None:
-        self.failures, self.reached, self._patience = failures, False, patience()
+    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
+        self._opened, self._fs = opened, opened.filesystem
+        self.failures, self.reached = failures, False
+        self.trials: dict[str, bool] = {}
+
+    @classmethod
+    def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the file system of the storage is opened with."""
+        return dict(options)
+
+    @classmethod
+    def web(cls, filesystem: Any) -> Any:
+        """Return what has the session of the file system."""
+        return filesystem
 
     async def stat(self, url: Url) -> RemoteObject:
         """Return what is known of one object; `failures.missing` where there is none."""
@@ -238,9 +231,8 @@ class ObjectClient(ABC):
         found: list[RemoteObject] = []
         mark: str | None = None
         while True:
-            page = await self.ask(url, lambda mark=mark: self._page(url, flat, mark))
-            found += page.objects
-            mark = page.following
+            some, mark = await self.ask(url, lambda mark=mark: self._page(url, flat, mark))
+            found += some
             if mark is None or (limit is not None and len(found) >= limit):
                 return found
 
@@ -293,8 +285,7 @@ class ObjectClient(ABC):
             failures.failed: it cannot be had, after retries where they may help.
             OtherObjectError, SourceChangedError, NoRangesError: at once.
         """
-        allowed = replace(self._patience, seconds=self._patience.seconds + extra_seconds)
-        trouble = Trouble(allowed, reached=self.reached)
+        trouble = Trouble(patience() + extra_seconds, reached=self.reached)
         while True:
             before = progress()
             try:
@@ -330,11 +321,9 @@ class BucketClient(ObjectClient):
 
     Attributes:
         in_parts: large objects are sent in parts.
-        whole_copies: copies in one request keep conditions, as a trial has shown; None: none was made.
     """
 
     in_parts: bool = False
-    whole_copies: bool | None = None
 
     @abstractmethod
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
@@ -345,8 +334,13 @@ class BucketClient(ObjectClient):
         """
 
     @abstractmethod
-    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+    async def copy(
+        self, source: Url, found: RemoteObject, url: Url, over: str | None, *, whole: bool = True
+    ) -> None:
         """Make a copy, inside the storage, of the version `found` of another object of the same bucket.
+
+        Args:
+            whole: a copy in one request keeps conditions, as a trial has shown.
 
         Raises:
             SourceChangedError: the source is another one by now.
@@ -360,8 +354,12 @@ class BucketClient(ObjectClient):
     def other_token(self, token: str) -> str:
         """Return a token that no version of an object has that has this one."""
 
-    async def uploads(self, url: Url) -> list[UnfinishedUpload]:
-        """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept."""
+    async def uploads(self, url: Url) -> list[tuple[RemoteObject, str]]:
+        """Return the unfinished uploads of objects whose path begins with that of `url`; none where none are kept.
+
+        Returns:
+            For each what it was to become, `modified` being when it was begun, and the storage's name for it.
+        """
         return []
 
     async def abort(self, url: Url, upload: str) -> bool:

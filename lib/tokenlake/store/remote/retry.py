@@ -107,27 +107,16 @@ class DamagedBodyError(ConnectionError):
     """Other bytes came than were sent, as a checksum shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a request is tried again.
-
-    Attributes:
-        seconds: without any progress, after which it is given up.
-        tries: without any progress, after which it is given up.
-        first, most: pauses between tries, in seconds; each is up to double the one before.
-    """
-
-    seconds: float = 120.0
-    tries: int = 30
-    first: float = 0.1
-    most: float = 8.0
+_SECONDS: Final = 120.0
+_TRIES: Final = 30  # without any progress
+_FIRST, _MOST = 0.1, 8.0  # pauses between tries, in seconds; each is up to double the one before
 
 
-def patience() -> Patience:
-    """Return the patience that the environment asks for; ConfigError for something that is no number."""
+def patience() -> float:
+    """Return the seconds that the environment asks for; ConfigError for something that is no number."""
     text = os.environ.get(SECONDS_VARIABLE, "")
     try:
-        return Patience(seconds=max(float(text), 0.0)) if text else Patience()
+        return max(float(text), 0.0) if text else _SECONDS
     except ValueError:
         raise ConfigError(f"{SECONDS_VARIABLE}: got {text!r}, expected a number of seconds") from None
 
@@ -140,9 +129,13 @@ class Trouble:
         tries: how many in all.
     """
 
-    def __init__(self, patience: Patience, *, reached: bool) -> None:
-        """`reached`: the storage has answered before, so that a refused connection is a passing thing."""
-        self._patience, self._reached = patience, reached
+    def __init__(self, seconds: float, *, reached: bool) -> None:
+        """
+        Args:
+            seconds: without any progress, after which the request is given up.
+            reached: the storage has answered before, so that a refused connection is a passing thing.
+        """
+        self._seconds, self._reached = seconds, reached
         self._since, self._failures = time.monotonic(), 0
         self.tries = 0
 
@@ -153,11 +146,11 @@ class Trouble:
             self._since, self._failures = time.monotonic(), 0
         self._failures += 1
         kind = verdict(error)
-        if kind not in ("transient", "unreachable") or self._failures >= self._patience.tries:
+        if kind not in ("transient", "unreachable") or self._failures >= _TRIES:
             return False
         pause = self._pause(error)
         share = 1.0 if kind == "transient" or self._reached else 0.1
-        if time.monotonic() + pause - self._since > self._patience.seconds * share:
+        if time.monotonic() + pause - self._since > self._seconds * share:
             return False
         await asyncio.sleep(pause)
         return True
@@ -165,9 +158,9 @@ class Trouble:
     def _pause(self, error: Exception) -> float:
         # Jitter: a hundred workers that failed together must not come back together.
         exponent = min(self._failures - 1, 20)
-        pause = random.uniform(0.5, 1.0) * min(self._patience.first * 2**exponent, self._patience.most)
+        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
         asked = getattr(error, "wait", None)
-        return max(pause, min(asked, self._patience.most)) if isinstance(asked, float) else pause
+        return max(pause, min(asked, _MOST)) if isinstance(asked, float) else pause
 
 
 def verdict(error: BaseException) -> Verdict:

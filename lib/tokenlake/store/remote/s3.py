@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import NotFoundError
-from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.objects import (
     BucketClient,
     ListPage,
@@ -19,16 +18,17 @@ from tokenlake.store.remote.objects import (
     RangeBuffer,
     RemoteObject,
     SourceChangedError,
-    UnfinishedUpload,
     Write,
     pour,
     require_size,
 )
-from tokenlake.store.remote.retry import Failures, HttpStatusError, ShortBodyError
+from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError
 from tokenlake.store.remote.url import Url
 
 _VERSION: Final = "?versionId="
 _COPIED: Final = 1 << 30  # bytes that are copied at once
+# We send each request again ourselves, with a look at what has already come; two layers would multiply.
+_CLIENT: Final = {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 32}
 _AT_ONCE: Final = 4  # parts of one object that are under way at once
 _Part = dict[str, Any]
 
@@ -50,18 +50,13 @@ class S3Client(BucketClient):
         "a public bucket is read with storage_options: {anon: true}"
     )
 
-    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
-        super().__init__(failures)
-        self._opened, self._fs = opened, opened.filesystem
+    @classmethod
+    def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**options, "config_kwargs": {**_CLIENT, **options.get("config_kwargs", {})}}
 
     async def _stat(self, url: Url) -> RemoteObject:
         answer = await self._send("head_object", url)
-        return RemoteObject(
-            path=url.path,
-            size=answer["ContentLength"],
-            token=_token(answer, url),
-            modified=_seconds(answer.get("LastModified")),
-        )
+        return _found(url.path, answer["ContentLength"], _token(answer, url), answer)
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
         asked = {"Delimiter": "/"} if flat else {}
@@ -72,15 +67,10 @@ class S3Client(BucketClient):
             RemoteObject(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())
         ]
         found += [
-            RemoteObject(
-                path=one["Key"],
-                size=one["Size"],
-                token=_etag_token(one.get("ETag")),
-                modified=_seconds(one.get("LastModified")),
-            )
+            _found(one["Key"], one["Size"], _etag_token(one.get("ETag")), one)
             for one in answer.get("Contents", ())
         ]
-        return ListPage(found, answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
+        return found, (answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
 
     async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
         answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
@@ -109,9 +99,11 @@ class S3Client(BucketClient):
         given = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
         await self._write(url, partial(self._send, "put_object", url, **given), payload.size)
 
-    async def copy(self, source: Url, found: RemoteObject, url: Url, over: str | None) -> None:
+    async def copy(
+        self, source: Url, found: RemoteObject, url: Url, over: str | None, *, whole: bool = True
+    ) -> None:
         count = max(-(-found.size // _COPIED), 1)
-        if self.whole_copies and count == 1 and over is None:
+        if whole and count == 1 and over is None:
             await self._copy_whole(source, found, url)
             return
         await self._in_parts(url, over, count, partial(self._copy_part, source, found, url))
@@ -122,15 +114,15 @@ class S3Client(BucketClient):
     def other_token(self, token: str) -> str:
         return "etag:" + ("0" * 32 if token != "etag:" + "0" * 32 else "1" * 32)
 
-    async def uploads(self, url: Url) -> list[UnfinishedUpload]:
-        found: list[UnfinishedUpload] = []
+    async def uploads(self, url: Url) -> list[tuple[RemoteObject, str]]:
+        found: list[tuple[RemoteObject, str]] = []
         marks: dict[str, str] = {}
         while True:
             asked = {"Bucket": _bucket(url), "Prefix": url.path, **marks}
             request = partial(self._call, "list_multipart_uploads", **asked)
             answer = await self._write(url, request, done="listed")
             found += (
-                UnfinishedUpload(path=one["Key"], id=one["UploadId"], begun=one["Initiated"].timestamp())
+                (_found(one["Key"], 0, "", {"LastModified": one["Initiated"]}), one["UploadId"])
                 for one in answer.get("Uploads", ())
             )
             if not answer.get("IsTruncated"):
@@ -260,8 +252,9 @@ def _bucket(url: Url) -> str:
     return url.root.partition("://")[2]
 
 
-def _seconds(time: datetime | None) -> float | None:
-    return None if time is None else time.timestamp()
+def _found(path: str, size: int, token: str, answer: dict[str, Any]) -> RemoteObject:
+    time: datetime | None = answer.get("LastModified")
+    return RemoteObject(path=path, size=size, token=token, modified=time and time.timestamp())
 
 
 def _etag_token(etag: str | None) -> str:

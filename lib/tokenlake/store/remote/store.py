@@ -2,28 +2,139 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import io
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast, final
+
+from fsspec.asyn import get_loop
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import ByteTarget, Digest, ObjectInfo, ReadStore
+from tokenlake.store.base import ByteTarget, HashingTarget, ObjectInfo, ReadStore
 from tokenlake.store.layout import TEMP_MARK, check_size
-from tokenlake.store.local_files import HashingTarget
-from tokenlake.store.remote.connection import Connection
+from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.objects import NoRangesError, OtherObjectError, RemoteObject
-from tokenlake.store.remote.preflight import PROBE
-from tokenlake.store.remote.transfer import MemoryTarget, fetch_whole, read_version, spooled
+from tokenlake.store.remote.objects import (
+    NoRangesError,
+    ObjectClient,
+    OtherObjectError,
+    RemoteObject,
+)
+from tokenlake.store.remote.retry import OF_STORES
 from tokenlake.store.remote.url import Url, folder_of, key_of, root_of, url_of
 from tokenlake.store.shard_cache import ShardCache
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+PROBE: Final = "_probe-"
+"""What the keys of trials begin with; no listing shows them."""
+
+_FETCHED: Final = 8 << 20  # bytes that are asked for at once, and of a small object
+_UNDER_WAY: Final = 4  # such pieces, or waiting to be written: at most 32 MiB
+_TRIES: Final = 8  # of reading an object that is replaced meanwhile
+
+
+def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> RemoteObject:
+    """Read an object into `target`, and return which version it was.
+
+    A small one is one answer, checked as a whole where the storage has checksums.
+
+    Raises:
+        failures.missing: there is none.
+        failures.failed: it cannot be had, or is replaced all the time.
+    """
+    for _ in range(_TRIES):
+        found = on_loop(client.stat(url))
+        try:
+            if found.size <= _FETCHED:
+                on_loop(client.download(url, found, target))
+            else:
+                fetch_whole(client, url, found, target)
+            return found
+        except OtherObjectError:
+            continue
+    raise client.failures.failed(
+        f"{url}: it was replaced {_TRIES} times while it was read; another process writes it", url=str(url)
+    )
+
+
+def fetch_whole(client: ObjectClient, url: Url, planned: RemoteObject, target: ByteTarget) -> None:
+    """Write a whole object to `target`, several ranges under way at once; `write` is called in this thread.
+
+    From a server without ranges it comes in one answer, and `write` is called in another thread.
+
+    Raises:
+        OtherObjectError: it is not the planned one.
+    """
+    under_way: deque[Future[bytearray]] = deque()
+    target.restart()
+    try:
+        for start in range(0, planned.size, _FETCHED):
+            piece = client.fetch(url, planned, start, min(_FETCHED, planned.size - start))
+            under_way.append(asyncio.run_coroutine_threadsafe(piece, get_loop()))
+            if len(under_way) == _UNDER_WAY:
+                target.write(under_way.popleft().result())
+        while under_way:
+            target.write(under_way.popleft().result())
+    except NoRangesError:
+        on_loop(client.download(url, planned, target))
+    finally:
+        for piece in under_way:
+            piece.cancel()
+
+
+def spooled(client: ObjectClient, url: Url, planned: RemoteObject) -> BinaryIO:
+    """Fetch a whole object to a nameless file on the local disk, from a server that knows no ranges.
+
+    Raises:
+        failures.failed: the disk has no room for it, or the object cannot be had.
+        OtherObjectError: it is not the planned one.
+    """
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if planned.size > free:
+        raise client.failures.failed(
+            f"{url}: the server sends whole files only, and {folder} has {free} bytes free for the {planned.size} "
+            "of this one. Set TMPDIR to a larger disk.",
+            url=str(url),
+        )
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked closes it
+    try:
+        on_loop(client.download(url, planned, HashingTarget(spool)))
+        spool.flush()
+    except BaseException:
+        spool.close()
+        raise
+    return spool
+
+
+@final
+class MemoryTarget:
+    """Keeps what comes in memory."""
+
+    def __init__(self, check: Callable[[int], None] = lambda size: None) -> None:
+        """`check`: called with the number of bytes while they come; what it raises ends the request."""
+        self._data, self._check = bytearray(), check
+
+    @property
+    def data(self) -> bytes:
+        """What came since the last start."""
+        return bytes(self._data)
+
+    def restart(self) -> None:
+        self._data.clear()
+
+    def write(self, data: bytes | bytearray, /) -> None:
+        self._check(len(self._data) + len(data))
+        self._data += data
 
 
 @final
@@ -34,10 +145,14 @@ class RemoteFile(io.RawIOBase):
     without ranges sends the whole object, once, which then lies in a nameless file on the local disk.
     """
 
-    def __init__(self, connection: Connection, url: Url, planned: RemoteObject) -> None:
-        """`planned`: its size, and its version where every answer must be of that one."""
+    def __init__(self, client: Callable[[], ObjectClient], url: Url, planned: RemoteObject) -> None:
+        """
+        Args:
+            client: returns the storage, through sessions of this process.
+            planned: its size, and its version where every answer must be of that one.
+        """
         super().__init__()
-        self._connection, self._url, self._planned = connection, url, planned
+        self._client, self._url, self._planned = client, url, planned
         self._at = 0
         self._spool: BinaryIO | None = None
         self._lock = Lock()
@@ -108,7 +223,7 @@ class RemoteFile(io.RawIOBase):
         return f"RemoteFile({str(self._url)!r})"
 
     def _fetched(self, offset: int, size: int) -> bytes:
-        client = self._connection.client()
+        client = self._client()
         if self._spool is None:
             try:
                 return bytes(on_loop(client.fetch(self._url, self._planned, offset, size)))
@@ -119,28 +234,31 @@ class RemoteFile(io.RawIOBase):
         return os.pread(self._spool.fileno(), size, offset)
 
 
-@final
+class _Options(dict[str, Any]):
+    """Options of a file system; they may hold secrets, which a repr must not show."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
 class RemoteStore(ReadStore):
     """Objects below a URL. Reading one costs a request, opening one none where its size is known.
 
-    It may be pickled and used in other processes, which open connections of their own.
+    It may be pickled and used in other processes and on both sides of a fork: each opens connections of its own.
 
     Args:
         address: a URL without credentials and without a query.
         options: of fsspec's file system; credentials may be references.
         cache: keeps copies of objects whose size and hash are known when they are opened.
-
-    Attributes:
-        connection: to the storage, which the store that writes there shares.
     """
 
     def __init__(
         self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
     ) -> None:
-        self._root = root_of(address)
-        self.connection = Connection(self._root, options or {})
+        self._root, self._options = root_of(address), _Options(options or {})
         self._cache = cache
         self._cached: dict[str, str] = {}  # what was opened through the cache, by key
+        self._client()  # a package that is missing and an unknown option are said at once
 
     @property
     def url(self) -> str:
@@ -152,64 +270,56 @@ class RemoteStore(ReadStore):
 
     def read(self, key: str) -> bytes:
         target = MemoryTarget(lambda size: check_size(key, size))
-        on_loop(self.connection.client().download(self._at(key), None, target))
+        on_loop(self._client().download(self._at(key), None, target))
         return target.data
 
     def open(self, key: str, *, size: int | None = None, sha256: str | None = None) -> BinaryIO:
         url = self._at(key)
         if size is None:
             # Nobody can check these bytes later: every answer must be of the version that is there now.
-            return cast("BinaryIO", RemoteFile(self.connection, url, self._stat(url)))
-        # Of a known object any version will do, for its pages are checked; one that was repaired, too.
-        planned = RemoteObject(path=url.path, size=size, token="")
-        if self._cache is not None and sha256 is not None:
-            self._cached[key] = sha256
-            copy = self._cache.open(
-                sha256, size, lambda target: self._download(url, planned, target), str(url)
-            )
-            if copy is not None:
-                return copy
-        return cast("BinaryIO", RemoteFile(self.connection, url, planned))
+            planned = on_loop(self._client().stat(url))
+        else:
+            # Of a known object any version will do, for its pages are checked; one that was repaired, too.
+            planned = RemoteObject(path=url.path, size=size, token="")
+            if self._cache is not None and sha256 is not None:
+                self._cached[key] = sha256
+                copy = self._cache.open(
+                    sha256, size, lambda target: self._download(url, planned, target), str(url)
+                )
+                if copy is not None:
+                    return copy
+        return cast("BinaryIO", RemoteFile(self._client, url, planned))
 
     def discard(self, key: str) -> bool:
         sha256 = self._cached.get(key)
         return self._cache is not None and sha256 is not None and self._cache.discard(sha256)
 
-    def digest(self, key: str) -> Digest:
-        return self._read(key, HashingTarget())
-
-    def download(self, key: str, path: Path) -> Digest:
-        url = self._at(key)
-        try:
-            file = path.open("xb")
-        except OSError as error:
-            raise StoreError(f"cannot write a copy of {url}: {error.strerror} ({path})", key=key) from error
-        try:
-            with file:
-                return self._read(key, HashingTarget(file))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-
     def size(self, key: str) -> int | None:
         try:
-            return self._stat(self._at(key)).size
+            return on_loop(self._client().stat(self._at(key))).size
         except NotFoundError:
             return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
-        named = (ObjectInfo(self._key(one), one.size, one.modified, one.token) for one in found)
+        named = (ObjectInfo(self._key(one.path), one.size, one.modified, one.token) for one in found)
         shown = (info for info in named if not _is_passing(info.key))
         yield from sorted(shown, key=lambda info: info.key)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         folders = (one for one in self._listed(prefix, flat=True) if one.path.endswith("/"))
-        names = {self._key(one).rstrip("/").rpartition("/")[2] for one in folders}
+        names = {self._key(one.path).rstrip("/").rpartition("/")[2] for one in folders}
         return sorted(names - {""})
 
     def __repr__(self) -> str:
-        return f"RemoteStore({self.url!r})"  # options may hold secrets
+        return f"{type(self).__name__}({self.url!r})"
+
+    def _client(self) -> ObjectClient:
+        """Return the storage, through sessions of this process."""
+        return client_at(self._root, self._options, OF_STORES)
+
+    def _pour(self, key: str, target: ByteTarget) -> None:
+        read_version(self._client(), self._at(key), target)
 
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[RemoteObject]:
         if not self.can_list:
@@ -218,19 +328,12 @@ class RemoteStore(ReadStore):
                 "(NAME@TAG)."
             )
         place = folder_of(self._root, prefix)
-        found = on_loop(self.connection.client().list(place, flat=flat))
+        found = on_loop(self._client().list(place, flat=flat))
         return [one for one in found if one.path != place.path]
-
-    def _read(self, key: str, target: HashingTarget) -> Digest:
-        read_version(self.connection.client(), self._at(key), target)
-        return target.finish()
-
-    def _stat(self, url: Url) -> RemoteObject:
-        return on_loop(self.connection.client().stat(url))
 
     def _download(self, url: Url, planned: RemoteObject, target: ByteTarget) -> None:
         try:
-            fetch_whole(self.connection.client(), url, planned, target)
+            fetch_whole(self._client(), url, planned, target)
         except OtherObjectError as error:
             raise IntegrityError(
                 f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
@@ -240,8 +343,8 @@ class RemoteStore(ReadStore):
     def _at(self, key: str) -> Url:
         return url_of(self._root, key)
 
-    def _key(self, found: RemoteObject) -> str:
-        return key_of(self._root, found.path)
+    def _key(self, path: str) -> str:
+        return key_of(self._root, path)
 
 
 def _is_passing(key: str) -> bool:

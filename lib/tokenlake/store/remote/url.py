@@ -9,13 +9,13 @@ fsspec is asked. The places that a worker's owner allows for inputs are folders 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import SIGNED, ConfigError
 from tokenlake.store.layout import check_key
 
@@ -27,20 +27,8 @@ USUAL: Final = ("s3", "gs", "http", "https", "hf", "file", "az", "abfs", "abfss"
 
 # Whatever the variable says: they go round the rules for local paths, open other addresses in turn, or keep copies
 # that are read back unchecked.
-_NEVER: Final = frozenset(
-    {
-        "local",
-        "simplecache",
-        "filecache",
-        "blockcache",
-        "cached",
-        "reference",
-        "generic",
-        "dir",
-        "zip",
-        "tar",
-        "libarchive",
-    }
+_NEVER: Final = re.compile(
+    "local|simplecache|filecache|blockcache|cached|reference|generic|dir|zip|tar|libarchive"
 )
 
 
@@ -57,13 +45,12 @@ def check_scheme(scheme: str, option: str) -> None:
     if scheme in USUAL:
         return
     asked = {name.strip().lower() for name in os.environ.get(VARIABLE, "").split(",")}
-    if scheme in asked and scheme not in _NEVER:
+    if scheme in asked and not _NEVER.fullmatch(scheme):
         return
-    near = difflib.get_close_matches(scheme, (*USUAL, "s3a", "gcs", "sftp", "ftp"), 1)
-    guess = f"; did you mean {near[0]}?" if near else ""
+    guess = did_you_mean(scheme, (*USUAL, *_ALIASES, "sftp", "ftp"))
     allow = (
         "it bypasses the rules for addresses and cannot be allowed"
-        if scheme in _NEVER
+        if _NEVER.fullmatch(scheme)
         else f"to allow it, set {VARIABLE}={scheme} in the environment"
     )
     raise ConfigError(
@@ -71,6 +58,12 @@ def check_scheme(scheme: str, option: str) -> None:
         got=scheme,
     )
 
+
+EXTRAS: Final = {"s3": "'tokenlake[s3]'", "gs": "'tokenlake[gcs]'", "http": "aiohttp", "https": "aiohttp"}
+"""What has to be installed for the schemes that have a client of their own."""
+
+BUCKETS: Final = ("s3", "s3a", "gs", "gcs")
+"""Schemes of stores that can be written to, with their other names."""
 
 _ALIASES: Final = {"s3a": "s3", "gcs": "gs"}
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
@@ -127,22 +120,16 @@ def parse_url(text: str, option: str = "data_files") -> Url:
     check_scheme(scheme, option)
     if "::" in text:
         raise ConfigError(f"{option}: {url.root}...: file systems cannot be chained with ::")
-    if not host and scheme in ("s3", "gs", "http", "https"):
+    if not host and scheme in EXTRAS:
         raise ConfigError(f"{option}: {text!r} names no {'host' if url.is_http else 'bucket'}", got=text)
     return url
-
-
-def without_query(url: str) -> str:
-    """Return an HTTP URL up to its query; others as they are."""
-    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
 
 
 def _refuse_password(url: Url, host: str, option: str) -> None:
     if ":" not in host.rpartition("@")[0] and not (url.is_http and "@" in host):
         return
-    shown = (
-        f"{url.scheme}://...@{host.rpartition('@')[2]}/{without_query(str(url)).partition(url.root + '/')[2]}"
-    )
+    path = url.path.partition("?")[0] if url.is_http else url.path
+    shown = f"{url.scheme}://...@{host.rpartition('@')[2]}/{path}"
     raise ConfigError(
         f"{option}: {shown} has a password in it (not shown), and URLs are recorded "
         "with what is built from them. Write the URL without it, and storage_options: "

@@ -91,20 +91,16 @@ class ConversationReader:
         if not isinstance(name, str):
             _refuse("no_role", index, f"its role is {_kind(name)}, expected text")
         if name not in self.roles:
-            _refuse(
-                "unknown_role",
-                index,
-                f"its role {name[:60]!r} is unknown, expected one of {', '.join(self.roles)}; name it in role_mapping",
-            )
+            known = ", ".join(self.roles)
+            told = f"its role {name[:60]!r} is unknown, expected one of {known}; name it in role_mapping"
+            _refuse("unknown_role", index, told)
         content = fields.get(said) if fields.get(said) is not None else fields.get("content")
         rest = {key: value for key, value in fields.items() if key not in (theirs, said, "content", "role")}
-        message = {"role": self.roles[name], "content": content, **rest}
-        if content is None:
-            _check_other_means(message, index)
-            del message["content"]
-        elif not isinstance(content, str):
-            _refuse("content_not_text", index, f"its content is {_kind(content)}, expected text")
-        return message
+        if content is not None:
+            return {"role": self.roles[name], "content": _text(content, "content", index), **rest}
+        if not any(rest.get(means) for means in _SAID_BY_OTHER_MEANS):
+            _refuse("no_content", index, "its content is missing or null, and it calls no tools")
+        return {"role": self.roles[name], **rest}
 
 
 def tools_of(value: Any) -> list[Any] | None:
@@ -123,6 +119,16 @@ def tools_of(value: Any) -> list[Any] | None:
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
         raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
     return cast("list[Any]", value) or None
+
+
+def without_nulls(value: Any) -> Any:
+    """Return plain data without the fields that are null, at any depth."""
+    if isinstance(value, dict):
+        fields = cast("Mapping[str, Any]", value)
+        return {name: without_nulls(item) for name, item in fields.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in cast("list[Any]", value)]
+    return value
 
 
 def _listed(conversation: Any) -> list[Any]:
@@ -144,32 +150,27 @@ def _listed(conversation: Any) -> list[Any]:
 
 def _of_pair(fields: Turn, index: int) -> list[Turn]:
     """Return the messages of a turn with input and output."""
-    messages: list[Turn] = []
-    for name, role in (("system", "system"), ("input", "user"), ("output", "assistant")):
-        text = fields.get(name)
-        if text is None and name == "system":
-            continue
-        if text is None:
-            _refuse("no_content", index, f"its {name} is missing or null")
-        if not isinstance(text, str):
-            _refuse("content_not_text", index, f"its {name} is {_kind(text)}, expected text")
-        messages.append({"role": role, "content": text})
-    return messages
+    named = (("system", "system"), ("input", "user"), ("output", "assistant"))
+    if fields.get("output") is None:
+        _refuse("no_content", index, "its output is missing or null")
+    return [
+        {"role": role, "content": _text(fields[name], name, index)}
+        for name, role in named
+        if fields.get(name) is not None
+    ]
 
 
-def _check_other_means(message: Turn, index: int) -> None:
-    if not any(message.get(name) for name in _SAID_BY_OTHER_MEANS):
-        _refuse("no_content", index, "its content is missing or null, and it calls no tools")
+def _text(value: Any, name: str, index: int) -> str:
+    if not isinstance(value, str):
+        _refuse("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
+    return value
 
 
 def _check_said(message: Turn, index: int) -> None:
     """An assistant that says nothing would be a lesson in saying nothing."""
-    if message["role"] != "assistant":
-        return
     content = message.get("content")
-    if content is None or content.strip():
-        return
-    if not any(message.get(name) for name in _SAID_BY_OTHER_MEANS):
+    blank = message["role"] == "assistant" and content is not None and not content.strip()
+    if blank and not any(message.get(name) for name in _SAID_BY_OTHER_MEANS):
         _refuse("empty_turn", index, "the assistant says nothing and calls no tools")
 
 

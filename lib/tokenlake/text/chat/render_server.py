@@ -1,8 +1,16 @@
-"""The process that renders templates: a line of JSON requests in, a line of JSON out for every one of them.
+"""The process that renders templates, and finds where a rendered conversation bears loss.
 
-A template is opened once, under a name; requests for it render conversations, or ask for a skeleton. Whatever a
-template does, it does in here: the kernel ends this process after too much time, and memory that it is refused ends it
-as well. Who asked sees that from outside (:mod:`tokenlake.text.chat.template`).
+A line of JSON requests comes in, a line of JSON goes out for every one of them. A template is opened once, under a
+name; requests for it render conversations, or ask for a skeleton. Whatever a template does, it does in here: the kernel
+ends this process after too much time, and memory that it is refused ends it as well. Who asked sees that from outside
+(:mod:`tokenlake.text.chat.template`).
+
+What bears loss is what the assistant says: its words, the calls it makes, and the token that ends its turn; not the
+prompt that makes it speak (``<|im_start|>assistant``), nor blanks between that end and the next turn.
+
+A template with ``{% generation %}`` marks that itself. With any other, the conversation is rendered again up to each
+assistant's turn, with and without it: the difference is the turn. That holds only where a rendering begins as the
+shorter one does, so each is compared with the whole text, and each span must hold the turn's own words.
 """
 
 from __future__ import annotations
@@ -10,15 +18,218 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import resource
 import sys
-from typing import Any, cast, final
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, cast, final
 
-from tokenlake.errors import TokenlakeError, to_json
-from tokenlake.text.chat.loss_spans import LossRenderer
+from tokenlake.errors import BadRecordError, TokenlakeError, to_json
 from tokenlake.text.chat.sandbox import NoData, Program, forbid_text_of_jinjas_own
 from tokenlake.text.chat.skeleton import OPEN, skeleton
-from tokenlake.text.chat.template import NO_DATA, OUT_OF_MEMORY, Limits, LossOptions
+from tokenlake.text.chat.template import (
+    FORGED,
+    NO_DATA,
+    OUT_OF_MEMORY,
+    UNFOUND,
+    CharSpan,
+    Limits,
+    LossOptions,
+    Message,
+    RenderedChat,
+    shared_length,
+)
+
+_OTHER_WORDS: Final = "\ue000words\ue000"
+_REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
+_JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
+_BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing strips it
+
+_Given = dict[str, Any]
+
+
+@final
+class LossRenderer:
+    """Renders conversations with what bears loss.
+
+    Args:
+        prompt: whether renderings end with what begins the assistant's next turn.
+    """
+
+    def __init__(self, program: Program, options: LossOptions, *, prompt: bool) -> None:
+        self._program, self._options = program, options
+        self._given: _Given = {"add_generation_prompt": prompt}
+        self._turns = _TurnFinder(program, options.special_tokens, prompt=prompt)
+        self._assembly = _AssemblyScan(program, options.special_tokens) if options.guarded else None
+
+    def render(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
+        """Render a conversation.
+
+        Raises:
+            BadRecordError: as :meth:`Program.render`; nothing bears loss (``nothing_to_learn``), or all of it does
+                (``everything_to_learn``), it cannot be told what does (``turns_not_found``), or the template puts a
+                special token together (``special_token_in_text``).
+        """
+        made = self._program.render(messages, tools, **self._given)
+        if self._assembly is not None:
+            self._assembly.check(made.text, messages, tools, self._given)
+        if self._options.loss == "all":
+            if not made.text:
+                raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
+            return RenderedChat(made.text, ((0, len(made.text)),))
+        loss = made.loss if self._program.marked else self._turns.find(made.text, messages, tools)
+        _check(made.text, loss, messages)
+        return RenderedChat(made.text, loss)
+
+
+def _check(text: str, loss: Sequence[CharSpan], messages: Sequence[Message]) -> None:
+    """Require that something bears loss, but not everything."""
+    if not any(message["role"] == "assistant" for message in messages):
+        raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+    if not loss:
+        raise BadRecordError("the chat template marks nothing as the assistant's", reason="nothing_to_learn")
+    if sum(stop - start for start, stop in loss) == len(text):
+        raise BadRecordError(
+            "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that is "
+            "meant",
+            reason="everything_to_learn",
+        )
+
+
+@final
+class _TurnFinder:
+    """Finds the assistants' turns in what a template without marks renders.
+
+    Args:
+        special_tokens: blanks behind one that ends a turn are left out.
+        prompt: whether the text ends with what begins the assistant's next turn.
+    """
+
+    def __init__(self, program: Program, special_tokens: Sequence[str], *, prompt: bool) -> None:
+        self._program, self._prompted = program, prompt
+        self._has_prompt = "add_generation_prompt" in program.text
+        self._endings = tuple(filter(None, special_tokens))
+
+    def find(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
+        """Return the turns in `text`, the rendering of `messages`."""
+        found: list[CharSpan] = []
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                whole = index + 1 == len(messages) and not self._prompted
+                after = text if whole else self._render(messages[: index + 1], tools)
+                found.append(self._turn(text, after, messages[: index + 1], tools))
+        if any(left[1] > right[0] for left, right in pairwise(found)):
+            raise BadRecordError("the assistant's turns overlap in the rendered text", reason=UNFOUND)
+        return tuple(found)
+
+    def _render(self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False) -> str:
+        return self._program.render(messages, tools, add_generation_prompt=prompt).text
+
+    def _turn(self, text: str, after: str, messages: Sequence[Message], tools: list[Any] | None) -> CharSpan:
+        """Return where the last of `messages` lies, whose rendering is `after`."""
+        before = self._before(after, messages[:-1], tools)
+        if not text.startswith(after):
+            raise _untold(
+                f"the chat template renders turn {len(messages)} in another way when others follow", messages
+            )
+        words = str(messages[-1].get("content") or "").strip()
+        start, end = self._start(before, after, messages, tools, words), len(after.rstrip())
+        stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
+        if start >= stop or words not in after[start:stop]:
+            raise BadRecordError(
+                f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be "
+                f"told what bears loss: {_REMEDY}",
+                reason=UNFOUND,
+            )
+        return start, stop
+
+    def _before(self, after: str, messages: Sequence[Message], tools: list[Any] | None) -> int:
+        """Return how much of `after` is there before the assistant, who speaks next, says anything."""
+        turn = len(messages) + 1
+        try:
+            asked = self._render(messages, tools, prompt=self._has_prompt)
+            if after.startswith(asked):
+                return len(asked)
+            begun = self._render(messages, tools)
+        except BadRecordError as error:
+            raise BadRecordError(
+                f"the chat template fails on the conversation before turn {turn}, so what the assistant says in it "
+                f"cannot be told: {error}; {_REMEDY}",
+                reason=UNFOUND,
+            ) from error
+        # The prompt may go on where the turn does not (an empty thought): what they share is the prompt.
+        shared = shared_length(asked, after)
+        if not after.startswith(begun) or shared <= len(begun):
+            raise _untold(
+                f"the chat template renders the conversation before turn {turn} in another way when the turn follows",
+                messages,
+            )
+        return shared
+
+    def _start(
+        self, before: int, after: str, messages: Sequence[Message], tools: list[Any] | None, words: str
+    ) -> int:
+        """Leave out what stands before the assistant's words, where the template has no prompt to tell it by."""
+        if self._has_prompt or not words or after[before:].lstrip().startswith(words):
+            return before
+        other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
+        begun, found, _ = self._render(other, tools).partition(_OTHER_WORDS)
+        if not found or not after.startswith(begun + words):
+            raise BadRecordError(
+                f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
+                reason=UNFOUND,
+            )
+        return len(begun)
+
+
+def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
+    return BadRecordError(
+        f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND
+    )
+
+
+@final
+class _AssemblyScan:
+    """Finds special tokens that no text of a row spells, but that a template puts together of its pieces.
+
+    A template that takes something out of a content joins what was around it: without ``<image>``,
+    ``<|im_<image>end|>`` is a token that ends a turn. So a row with the beginnings of special tokens, in such a
+    template, is rendered again with these beginnings broken up; if that changes how many special tokens the text has,
+    one was put together.
+    """
+
+    def __init__(self, program: Program, tokens: Sequence[str]) -> None:
+        self._program = program
+        longest_first = sorted(filter(None, tokens), key=lambda token: (-len(token), token))
+        self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        starts = sorted({token[:2] for token in longest_first if len(token) > 2})
+        self._starts = re.compile("|".join(map(re.escape, starts)) or "(?!)")
+        self._joins = _JOINING.search(program.text) is not None
+
+    def check(self, text: str, messages: Sequence[Message], tools: list[Any] | None, given: _Given) -> None:
+        """Raise BadRecordError if `text`, the rendering of `messages`, has a token that was put together."""
+        if not self._joins:
+            return
+        broken = [self._broken(messages), self._broken(tools)]
+        if broken == [messages, tools]:
+            return
+        other = self._program.render(*broken, **given).text
+        if len(self._tokens.findall(text)) != len(self._tokens.findall(other)):
+            raise BadRecordError(
+                "the chat template puts a special token together of the conversation's own texts, which would become a "
+                "control token",
+                reason=FORGED,
+            )
+
+    def _broken(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], value)
+        if isinstance(value, dict):
+            return {name: self._broken(item) for name, item in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [self._broken(item) for item in cast("list[Any]", value)]
+        return value
 
 
 @final

@@ -48,19 +48,6 @@ _CAPTURING: Final = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.Assi
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _ABSENT: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
-_DRAWN: Final = [
-    "batch",
-    "items",
-    "map",
-    "reject",
-    "rejectattr",
-    "reverse",
-    "select",
-    "selectattr",
-    "slice",
-    "unique",
-]
-"""Filters whose result is drawn item by item."""
 _DATA: Final = (str, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, jinja2.Undefined)
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
 _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
@@ -287,7 +274,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         """Of the rendering that goes on."""
         for name in _ABSENT:
             del self.filters[name]
-        self.filters |= {name: _drawn(self.filters[name]) for name in _DRAWN}
+        self.filters = {name: _undrawn(function) for name, function in self.filters.items()}
         self.filters |= {"tojson": _tojson, "trim": trim, _BEGIN: _begin, _END: _end}
         self.tests["string"] = is_string
         del self.globals["lipsum"]  # random words
@@ -398,13 +385,15 @@ def _shut(value: Any) -> Any:
     return _Function(value) if isinstance(value, _FUNCTIONS) else value
 
 
-def _drawn(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)  # with Jinja's mark of those that get its context
-    def drawn(*args: Any, **kwargs: Any) -> Any:
-        made = function(*args, **kwargs)
-        return made if isinstance(made, _DATA) else _Items(made)
+def _undrawn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose result, where it is drawn item by item, is no text."""
 
-    return drawn
+    @functools.wraps(function)  # with Jinja's mark of those that get its context
+    def undrawn(*args: Any, **kwargs: Any) -> Any:
+        made = function(*args, **kwargs)
+        return _Items(made) if isinstance(made, Iterator) else made
+
+    return undrawn
 
 
 @jinja2.pass_context  # which also keeps Jinja from computing anything while it compiles

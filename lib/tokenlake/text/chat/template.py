@@ -69,11 +69,6 @@ class Limits:
     memory: int = 1 << 30
     text: int = 64 << 20
 
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value <= 0:
-                raise ConfigError(f"limits.{name}: got {value!r}, must be more than 0")
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +123,8 @@ class ChatTemplate:
 
     Args:
         text: the Jinja template.
-        bos_token, eos_token: texts of the tokenizer's tokens; None where it has none.
-        variables: further variables of the template: other named tokens, ``add_generation_prompt``; ``strftime_now``
-            among them is the date that the function of this name gives.
+        variables: of the template: named tokens, ``add_generation_prompt``; ``strftime_now`` among them is the date
+            that the function of this name gives.
         loss: what bears loss, where that is asked for.
 
     Raises:
@@ -141,17 +135,18 @@ class ChatTemplate:
     def __init__(
         self,
         text: str,
-        *,
-        bos_token: str | None = None,
-        eos_token: str | None = None,
         variables: Mapping[str, Any] | None = None,
+        *,
         loss: LossOptions | None = None,
         limits: Limits | None = None,
     ) -> None:
-        named = {"bos_token": bos_token, "eos_token": eos_token}
-        named = {name: token for name, token in named.items() if token is not None}
-        self._opening = _Opening(text, {**named, **(variables or {})}, loss, limits or Limits())
-        self.marked: Final[bool] = PROCESS.open(self._opening)["marked"]
+        self._opening = _Opening(text, variables or {}, loss, limits or Limits())
+        (answer,) = PROCESS.ask(self._opening, [self._opening.line])
+        if "error" in answer:
+            error = from_json(answer["error"])
+            told = f"the chat template cannot be compiled: {error}"
+            raise error if isinstance(error, ConfigError) else ConfigError(told) from error
+        self.marked: Final[bool] = answer["marked"]
         """Whether the template itself marks what the assistant says."""
 
     def render(
@@ -219,20 +214,6 @@ class RenderProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._opened: set[str] = set()
         self._lock = threading.Lock()
-
-    def open(self, opening: _Opening) -> _Answer:
-        """Compile a template, and return what it is.
-
-        Raises:
-            ConfigError: it cannot be used.
-        """
-        with self._lock:
-            answers, ended = self._exchange(opening, [opening.line])
-        if ended:
-            raise ConfigError(f"the chat template cannot be compiled: {ended}")
-        if "error" in answers[0]:
-            raise from_json(answers[0]["error"])
-        return answers[0]
 
     def ask(self, opening: _Opening, requests: Sequence[bytes]) -> list[_Answer]:
         """Return the answer to each request; ``{"error"}`` where there is none.

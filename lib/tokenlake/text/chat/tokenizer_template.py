@@ -1,26 +1,29 @@
-"""What conversations need of a tokenizer: its chat template, its named tokens, and a guard of its special tokens."""
+"""A tokenizer's chat template, named tokens and special tokens, and the transforms that apply the template to rows."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Literal, Self, cast, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import Fault
-from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE
+from tokenlake.config.resolved import MESSAGES_FIELDS
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.sources.rows import Fault, Row
+from tokenlake.text.chat.messages import ConversationReader, tools_of, without_nulls
+from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate
 from tokenlake.text.rendering import is_utf8
+from tokenlake.text.transform import Transform
 from tokenlake.tokenizers.encoder import SpecialScan
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.manager import files_of
 from tokenlake.tokenizers.reference import ReferenceEngine
 
 JINJA_FILE: Final = "chat_template.jinja"
 DEFAULT: Final = "default"
+TOOLS_FIELD: Final = "tools"
 _BROKEN: Final = Fault("invalid_utf8", "a text holds half of a surrogate pair")
 _NAMED_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -41,11 +44,6 @@ def templates_of(files: TokenizerFiles) -> dict[str, str]:
             named = cast("dict[str, Any]", entry)
             found[str(named.get("name"))] = str(named.get("template"))
     return found
-
-
-def template_of(files: TokenizerFiles) -> str | None:
-    """Return a tokenizer's chat template, None where it has none that goes without a name."""
-    return templates_of(files).get(DEFAULT)
 
 
 def chosen_template(asked: str | None, files: TokenizerFiles) -> str:
@@ -96,17 +94,16 @@ def no_template(tokenizer: str, names: list[str]) -> str:
 
 def _from_file(name: str, names: list[str]) -> str:
     path = Path(name).expanduser()
-    expected = f"expected a Jinja template (it has {{{{ or {{%), the path of one{_or(names)}"
+    expected = (
+        "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
+    )
     try:
         if path.stat().st_size > 4 * MAX_TEMPLATE:
             raise ConfigError(f"chat.template: {name!r} has {path.stat().st_size:,} bytes, {expected}")
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat.template: {name!r} cannot be read ({error}); {expected}") from error
-
-
-def _or(names: list[str]) -> str:
-    return f", or a name of the tokenizer's: {', '.join(names)}" if names else ""
+        known = f": {', '.join(names)}" if names else ""
+        raise ConfigError(f"chat.template: {name!r} cannot be read ({error}); {expected}{known}") from error
 
 
 @final
@@ -125,8 +122,10 @@ class SpecialTokenGuard:
         self._normalize = normalize
 
     @classmethod
-    def of(cls, files: TokenizerFiles) -> Self:
-        """Return the guard for a tokenizer's special tokens."""
+    def of(cls, files: TokenizerFiles, special_tokens_in_text: str) -> Self:
+        """Return the guard for a tokenizer's special tokens; one that lets all pass unless it is to ``fail``."""
+        if special_tokens_in_text != "fail":
+            return cls()
         normalized = any(token.get("special") and token.get("normalized") for token in files.added_tokens)
         if not normalized or files.spec.get("normalizer") is None:
             return cls(files.special_tokens)
@@ -184,43 +183,125 @@ def _texts_in(value: Any) -> list[str]:
     return found
 
 
-AnyTokenizer = str | os.PathLike[str] | TokenizerFiles | Any
+def check_mode(special_tokens_in_text: str) -> None:
+    """Require a way to treat special tokens of rows that chat has.
+
+    Raises:
+        ConfigError: ``literal``.
+    """
+    if special_tokens_in_text == "literal":
+        raise ConfigError(
+            "special_tokens_in_text: 'literal' is not possible for conversations: their texts are encoded together "
+            "with the control tokens of the chat template. Set it to 'fail' (a row that spells one out is a bad "
+            "record; the default here) or to 'encode' (it becomes a control token, as the row says)"
+        )
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class ChatTokenizer:
-    """A tokenizer's chat template, its named tokens, and a guard of its special tokens."""
+class ChatTemplateTransform(Transform):
+    """Puts a conversation through the tokenizer's chat template.
 
-    template: str
-    tokens: Mapping[str, str]
-    guard: SpecialTokenGuard
+    Args:
+        tokenizer: Hub id, path, or a tokenizer of transformers.
+        messages_field: where the conversation is; a row that lacks it may have it in `conversations` or
+            `conversation`.
+        output_field: what the text is called; a row that has it already is an error.
+        tools: JSON schemas for all rows; None for those in each row's own field `tools`, where it has one.
+        convert_from_value_format: read ShareGPT's turns, ``{"from", "value"}``, too.
+        drop_messages: leave the conversation (and the row's tools) out of the new row.
+        role_mapping: names of roles to rename, beside the usual ones.
+        template: instead of the tokenizer's: Jinja text, the path of a file, or a name of one of the tokenizer's.
+        template_kwargs: further variables of the template.
+        add_generation_prompt: end with what begins the assistant's next turn.
+        special_tokens_in_text: ``fail``: a row whose own text spells out a special token is an error; ``encode``: it
+            stays, and becomes one when the text is tokenized.
+        drop_nulls: take nulls inside objects for missing fields, as rows of Parquet and Arrow have them.
 
-    @classmethod
-    def of(cls, tokenizer: AnyTokenizer, template: str | None = None) -> Self:
-        """Take them of a tokenizer; `template` instead of its own.
+    Raises:
+        ConfigError: there is no template, or it cannot be used.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        messages_field: str = "messages",
+        output_field: str = "text",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        convert_from_value_format: bool = True,
+        drop_messages: bool = True,
+        *,
+        role_mapping: Mapping[str, str] | None = None,
+        template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = False,
+        special_tokens_in_text: Literal["fail", "encode"] = "fail",
+        drop_nulls: bool = True,
+    ) -> None:
+        check_mode(special_tokens_in_text)
+        files, own = files_of(tokenizer), getattr(tokenizer, "chat_template", None)
+        if isinstance(own, dict):  # an object of transformers with several templates
+            template = template or cast("dict[str, str]", own).get(DEFAULT)
+        variables = {**named_tokens(files), **(template_kwargs or {})}
+        self._template = ChatTemplate(chosen_template(template, files), variables=variables)
+        self._guard = SpecialTokenGuard.of(files, special_tokens_in_text)
+        self._reader = ConversationReader(role_mapping, value_format=convert_from_value_format)
+        self._fields = tuple(dict.fromkeys((messages_field, *MESSAGES_FIELDS)))
+        self._output, self._drop = output_field, drop_messages
+        self._tools, self._prompt, self._lean = tools, add_generation_prompt, drop_nulls
+
+    def has_conversation(self, example: Row) -> bool:
+        """Return whether the row has something to render."""
+        return self._field(example) is not None
+
+    def __call__(self, example: Row) -> Row:
+        """Return the row with its text.
 
         Raises:
-            ConfigError: it has no template, or is no tokenizer.
+            BadRecordError: it has no conversation, or none that can be rendered; `details` hold the reason.
         """
-        if isinstance(tokenizer, str | os.PathLike):
-            tokenizer = load_tokenizer(cast("str | os.PathLike[str]", tokenizer))
-        if isinstance(tokenizer, TokenizerFiles):
-            text = chosen_template(template, tokenizer)
-            return cls(text, named_tokens(tokenizer), SpecialTokenGuard.of(tokenizer))
-        return cls._of_transformers(tokenizer, template)
-
-    @classmethod
-    def _of_transformers(cls, tokenizer: Any, template: str | None) -> Self:
-        if not hasattr(tokenizer, "apply_chat_template"):
-            raise ConfigError(
-                f"tokenizer: got {type(tokenizer).__name__}, must be a Hub id, a path, or a tokenizer of transformers"
+        field = self._field(example)
+        if field is None:
+            raise BadRecordError(
+                f"the row has no conversation: none of {', '.join(self._fields)}; its fields are {', '.join(example)}",
+                reason="no_messages",
             )
-        own: Any = tokenizer.chat_template
-        text = template or (cast("dict[str, str]", own).get(DEFAULT) if isinstance(own, dict) else own)
-        if not text:
-            raise ConfigError(no_template(str(getattr(tokenizer, "name_or_path", "")), []))
-        named = {str(name): str(token) for name, token in tokenizer.special_tokens_map.items()}
-        added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
-        special = {token.content for token in added.values() if token.special}
-        return cls(text, named, SpecialTokenGuard(sorted({*special, *tokenizer.all_special_tokens})))
+        dropped = (
+            {field, TOOLS_FIELD} if self._drop and self._tools is None else {field} if self._drop else set()
+        )
+        rest = {name: value for name, value in example.items() if name not in dropped}
+        if self._output in rest:
+            raise BadRecordError(
+                f"the row has a field {self._output!r} already; give another output_field, or drop it before",
+                reason="field_exists",
+            )
+        return {**rest, self._output: self._text(example, field)}
+
+    def _text(self, row: Row, field: str) -> str:
+        messages, tools = row[field], row.get(TOOLS_FIELD) if self._tools is None else [*self._tools]
+        if self._lean:
+            messages, tools = without_nulls(messages), without_nulls(tools)
+        try:
+            turns, schemas = self._reader.read(messages), tools_of(tools)
+        except BadRecordError as error:
+            raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
+        for fault in self._guard.faults([(turns, schemas)]).values():
+            raise BadRecordError(fault.detail, reason=fault.reason)
+        return self._template.render(turns, schemas, add_generation_prompt=self._prompt).text
+
+    def _field(self, row: Row) -> str | None:
+        return next((name for name in self._fields if row.get(name) is not None), None)
+
+
+@final
+class MaybeApplyChatTemplate(Transform):
+    """Puts rows that have a conversation through the chat template, and leaves the others as they are.
+
+    It takes the arguments of :class:`ChatTemplateTransform`.
+    """
+
+    def __init__(self, tokenizer: Any, *args: Any, **options: Any) -> None:
+        self._transform = ChatTemplateTransform(tokenizer, *args, **options)
+
+    def __call__(self, example: Row) -> Row:
+        """Return the row, with its text where it has a conversation."""
+        return self._transform(example) if self._transform.has_conversation(example) else example

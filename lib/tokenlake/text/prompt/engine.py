@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, final
 
@@ -14,24 +14,22 @@ from pydantic import ValidationError
 
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.section import path_of
-from tokenlake.config.suggestion import require_one_of
 from tokenlake.config.texts import PromptConfig
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.ragged import Bools, Int32, offsets_of
+from tokenlake.preference_columns import IGNORED
+from tokenlake.ragged import Bools, Int32, Ragged, offsets_of
 from tokenlake.result import Err, Ok, Result
 from tokenlake.sources.rows import Fault, Row, Rows
-from tokenlake.text.lengths.manager import BudgetStrategy, LengthManager
-from tokenlake.text.lengths.padding import IGNORED, pad
-from tokenlake.text.lengths.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
+from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
 from tokenlake.text.prompt.renderer import check_end, open_prompt
-from tokenlake.text.rendering import Rendered
+from tokenlake.text.rendering import Renderer
+from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 Example = dict[str, Int32]
-CutTokens = Callable[[int], tuple[int, int]]
-"""Most tokens to keep, to the tokens that are kept: (first, last)."""
 
 _NAMES: Final = ("input_ids", "attention_mask", "labels")
 _PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
@@ -50,13 +48,11 @@ _EXPECTED: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one prompt, int32[k], and which of them bear loss, bool[k]."""
+    """The ids of one text, int32[k], which of them bear loss, bool[k], and the text, large_string[1]."""
 
     ids: Int32
     loss: Bools
-
-    def __len__(self) -> int:
-        return len(self.ids)
+    text: pa.LargeStringArray
 
     def example(self) -> Example:
         """Return input_ids, attention_mask and labels, int32[k] each."""
@@ -65,51 +61,105 @@ class Tokens:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What is put around a prompt's ids, and how long the whole may be.
+class Labeller:
+    """Makes ids and labels of rows: what a renderer makes of them, tokenized whole, framed by BOS and EOS, and cut.
 
-    Attributes:
-        prefix, suffix: what a prompt begins and ends with (BOS, EOS); what it spells itself is not put there again.
+    Args:
+        special_tokens_in_text: ``encode``: special tokens that a text spells become control ids; they do in any case
+            where the renderer's own are to.
         max_length: most tokens, all special ones included.
-        truncation_side: where what is too long is cut.
+        truncation, truncation_side: how and where what is too long is cut; ``none`` makes it an error.
+        bos: whether a text begins with the tokenizer's prefix. What it spells itself is not put there again.
+        suffix: what it ends with; None: the tokenizer's suffix.
+        eos_id: what the suffix ends with in any case.
     """
 
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    max_length: int
-    truncation_side: Side
+    def __init__(
+        self,
+        files: TokenizerFiles,
+        renderer: Renderer,
+        special_tokens_in_text: str,
+        *,
+        max_length: int,
+        truncation: Strategy = "simple",
+        truncation_side: Side = "right",
+        bos: bool = True,
+        suffix: tuple[int, ...] | None = None,
+        eos_id: int | None = None,
+    ) -> None:
+        mode = "encode" if renderer.control_tokens or special_tokens_in_text == "encode" else "literal"
+        self.encoder: Final = Encoder(
+            files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0
+        )
+        self.renderer: Final = renderer
+        self._prefix = self.encoder.prefix if bos else ()
+        after = self.encoder.suffix if suffix is None else suffix
+        self._suffix = after if eos_id is None or after[-1:] == (eos_id,) else (*after, eos_id)
+        self.max_length: Final = max_length
+        self._truncation: tuple[Strategy, Side] = (truncation, truncation_side)
+
+    def tokens(self, rows: list[Row]) -> list[Tokens]:
+        """Return the ids of rows, as many as there are; BadRecordError names the first that cannot be used."""
+        made = self.renderer.render(Rows(objects=rows))
+        if made.bad:
+            index, fault = made.bad[0]
+            raise _unusable(index, rows[index], fault)
+        if not rows:
+            return []
+        assert made.spans is not None
+        encoded, loss = self.encoder.encode_spans(made.text, made.spans)
+        edges = encoded.offsets[1:-1]
+        pairs = zip(np.split(encoded.ids, edges), np.split(loss, edges), strict=True)
+        return [Tokens(*pair, made.text.slice(at, 1)) for at, pair in enumerate(pairs)]
 
     def length(self, tokens: Tokens) -> int:
-        """Return how many tokens a prompt has with what is put around it."""
+        """Return how many tokens a text has with what is put around it."""
         before, after = self._lacking(tokens.ids)
-        return len(before) + len(tokens) + len(after)
+        return len(before) + len(tokens.ids) + len(after)
 
-    def fitted(self, tokens: Tokens, cut: CutTokens) -> Tokens:
-        """Return a whole prompt of at most `max_length` tokens.
+    def fitted(self, index: int, tokens: Tokens, column: str = "") -> Tokens:
+        """Return a whole text of at most `max_length` tokens.
 
         On the side where it is cut, what it spelled itself is gone, and is put there; an EOS after half an answer
         bears no loss: nobody is to learn to stop there.
+
+        Raises:
+            BadRecordError: it is too long and may not be cut, or no token to learn is left of row `index`.
         """
         before, after = self._lacking(tokens.ids)
-        whole = True
-        if len(before) + len(tokens) + len(after) > self.max_length:
-            if self.truncation_side == "right":
-                whole, after = False, self.suffix
+        ids, loss, whole = tokens.ids, tokens.loss, self.length(tokens)
+        ends = bool(loss.any())
+        if whole > self.max_length:
+            if self._truncation[0] == "none":
+                told = f"the prompt has {whole} tokens, max_length is {self.max_length} and truncation is off"
+                raise _bad(index, "max_length", told, f"at most {self.max_length} tokens", whole)
+            if self._truncation[1] == "right":
+                ends, after = False, self._suffix
             else:
-                before = self.prefix
-            first, last = cut(max(0, self.max_length - len(before) - len(after)))
-            tokens = Tokens(tokens.ids[first:last], tokens.loss[first:last])
-        ids = [np.array(before, np.int32), tokens.ids, np.array(after, np.int32)]
-        ends = np.full(len(after), whole and bool(tokens.loss.any()))
-        loss = np.concatenate([np.zeros(len(before), np.bool_), tokens.loss, ends])
-        return Tokens(np.concatenate(ids)[: self.max_length], loss[: self.max_length])
+                before = self._prefix
+            first, last = self._cut(tokens.text, max(0, self.max_length - len(before) - len(after)))
+            ids, loss = ids[first:last], loss[first:last]
+            ends = ends and bool(loss.any())
+        ids = np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
+        loss = np.concatenate([np.zeros(len(before), np.bool_), loss, np.full(len(after), ends)])
+        made = Tokens(ids[: self.max_length], loss[: self.max_length], tokens.text)
+        if made.loss.any():
+            return made
+        told = f"no token to learn is left of {whole}, max_length is {self.max_length}"
+        told = f"{told}: raise it, shorten the prompt, or leave such rows out"
+        raise _bad(index, column, told, "at least one token to learn", 0, reason="nothing_to_learn")
 
     def _lacking(self, ids: Int32) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        before, after = self.prefix, self.suffix
+        before, after = self._prefix, self._suffix
         begins = tuple(ids[: len(before)].tolist()) == before
         ends = bool(after) and tuple(ids[-len(after) :].tolist()) == after
         return () if begins else before, () if ends else after
+
+    def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
+        """Return which tokens of a text are kept: first, and last exclusive."""
+        _, start, stop = self.encoder.encode_places(text)
+        cut = truncate(str(text[0].as_py()), start, stop, room, *self._truncation)
+        return cut.first, cut.last
 
 
 @final
@@ -126,14 +176,14 @@ class PromptEngine:
         config: the section `prompt` (``prompt_template`` in the second system's files).
         tokenizer: Hub id, directory, tokenizer.json file, or its files.
         max_length: most tokens of a row, special ones included.
-        truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.text.lengths.truncation`; True is
+        truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.text.truncation`; True is
             ``simple``; False and ``none`` make it an error.
         truncation_side: ``right``: the end goes, and the EOS that is put there bears no loss; ``left``: the beginning.
         padding: ``max_length``, ``longest`` of a batch (True), ``do_not_pad`` (False).
         padding_side: where padding goes.
         special_tokens_in_text: ``literal``, ``encode`` or ``fail``, as in a build.
         budget, ratios, priority: where a row is too long, its input columns are shortened first, by these shares (see
-            :func:`tokenlake.text.lengths.manager.allocate`), so that the answer is not what is cut; None: the end is.
+            :func:`tokenlake.text.lengths.allocate`), so that the answer is not what is cut; None: the end is.
 
     Raises:
         ConfigError: the configuration is wrong, or does not fit the tokenizer.
@@ -154,11 +204,14 @@ class PromptEngine:
         ratios: Mapping[str, float] | None = None,
         priority: Sequence[str] | None = None,
     ) -> None:
-        require_one_of("padding", padding, _PADDINGS)
-        require_one_of("padding_side", padding_side, SIDES)
-        require_one_of("truncation", truncation, (True, False, *STRATEGIES))
-        require_one_of("truncation_side", truncation_side, SIDES)
-        require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+        for name, value, allowed in (
+            ("padding", padding, _PADDINGS),
+            ("padding_side", padding_side, SIDES),
+            ("truncation", truncation, (True, False, *STRATEGIES)),
+            ("truncation_side", truncation_side, SIDES),
+            ("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT),
+        ):
+            require_one_of(name, value, allowed)
         if max_length < 1:
             expected = "a positive number"
             raise ConfigError(
@@ -168,30 +221,29 @@ class PromptEngine:
                 got=repr(max_length),
             )
         files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._prompt = prompt = resolved_prompt(config)
-        check_end(prompt, files, files.eos_id)
-        self._renderer = open_prompt(prompt, files, special_tokens_in_text)
-        control = self._renderer.control_tokens
-        mode = "encode" if control or special_tokens_in_text == "encode" else "literal"
-        self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode, sample_rate=0.0)
-        self._truncation: Strategy = _strategy(truncation)
-        self._padding: Any = _PADDING.get(padding, padding)
-        self._padding_side: Side = padding_side
-        self._pad_id = _pad_id(files)
-        self._frame = Frame(
-            prefix=self._encoder.prefix if prompt.add_bos else (),
-            suffix=_suffix(prompt, self._encoder.suffix, files.eos_id),
+        prompt = resolved_prompt(config)
+        strategy: Strategy = truncation if isinstance(truncation, str) else "simple" if truncation else "none"
+        self._label = prompt.label_column or ""
+        self._labeller = prompt_labeller(
+            prompt,
+            files,
+            special_tokens_in_text,
             max_length=max_length,
+            truncation=strategy,
             truncation_side=truncation_side,
         )
-        used = self._renderer.columns or prompt.input_columns
+        self._padding: Any = _PADDING.get(padding, padding)
+        self._padding_side: Side = padding_side
+        # Padding is masked, so that any id will do where a tokenizer names none.
+        self._pad_id = 0 if files.fill_id is None else files.fill_id
+        used = self._labeller.renderer.columns or prompt.input_columns
         self._shortened_columns = tuple(name for name in used if name != prompt.label_column)
         self._lengths: LengthManager | None = None
         if budget is not None:
             self._lengths = LengthManager(
                 files,
                 max_length=1 << 30,
-                truncation="simple" if self._truncation == "none" else self._truncation,
+                truncation="simple" if strategy == "none" else strategy,
                 truncation_side=truncation_side,
                 budget=budget,
                 ratios=ratios,
@@ -230,22 +282,18 @@ class PromptEngine:
         The first row that cannot be used makes the whole an error, whose ``row`` is its index.
         """
         try:
-            checked = [self._checked(index, row) for index, row in enumerate(rows)]
+            checked = [_checked(index, row) for index, row in enumerate(rows)]
             if self._lengths is not None:
                 checked = [self._shortened(self._lengths, row) for row in checked]
             return Ok(self._batch(checked))
+        except BadRecordError as error:
+            return Err(BadRecordError(f"row {error.details['row']}: {error}", **error.details))
         except TokenlakeError as error:
             return Err(error)
 
-    def _checked(self, index: int, row: object) -> Row:
-        if isinstance(row, Mapping):
-            return dict(row)  # pyright: ignore[reportUnknownArgumentType]
-        kind = type(row).__name__
-        raise _bad(index, "", f"the row is a {kind}", "a mapping of columns", kind)
-
     def _shortened(self, lengths: LengthManager, row: Row) -> Row:
         """Shorten the input columns of a row that is too long; as it is where that is not enough."""
-        over = self._over([row])
+        over = self._over(row)
         # A column without text keeps its place in ratios and priorities.
         found = {name: row.get(name) for name in self._shortened_columns}
         texts = {name: value if isinstance(value, str) else "" for name, value in found.items()}
@@ -258,77 +306,39 @@ class PromptEngine:
                 break
             cut = lengths.fit(texts, total)
             short = {**row, **{name: each.text for name, each in cut.items() if texts[name]}}
-            over = self._over([short])
+            over = self._over(short)
             if over <= 0:
                 return short
         return row
 
-    def _over(self, rows: list[Row]) -> int:
+    def _over(self, row: Row) -> int:
         """Return how many tokens a row has too many."""
-        return self._frame.length(self._encoded(self._rendered(rows))[0]) - self._frame.max_length
+        (tokens,) = self._labeller.tokens([row])
+        return self._labeller.length(tokens) - self._labeller.max_length
 
     def _batch(self, rows: list[Row]) -> Example | dict[str, list[Any]]:
-        made = self._rendered(rows)
-        documents = [self._fit(index, tokens, made.text) for index, tokens in enumerate(self._encoded(made))]
-        if self._padding == "do_not_pad" or not documents:
-            examples = [tokens.example() for tokens in documents]
+        label = self._labeller
+        made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(rows))]
+        if self._padding == "do_not_pad" or not made:
+            examples = [tokens.example() for tokens in made]
             return {name: [example[name] for example in examples] for name in _NAMES}
+        ids = np.concatenate([tokens.ids for tokens in made])
         (padded,) = pad(
-            np.concatenate([tokens.ids for tokens in documents]),
-            offsets_of([len(tokens) for tokens in documents]),
+            Ragged(ids, offsets_of([len(tokens.ids) for tokens in made])),
             pad_id=self._pad_id,
             strategy=self._padding,
             side=self._padding_side,
-            max_length=self._frame.max_length,
-            loss=np.concatenate([tokens.loss for tokens in documents]),
+            max_length=label.max_length,
+            loss=np.concatenate([tokens.loss for tokens in made]),
         )
         return {name: getattr(padded, name) for name in _NAMES}
 
-    def _rendered(self, rows: list[Row]) -> Rendered:
-        made = self._renderer.render(Rows(objects=rows))
-        if made.bad:
-            index, fault = made.bad[0]
-            raise _unusable(index, rows[index], fault)
-        return made
 
-    def _encoded(self, made: Rendered) -> list[Tokens]:
-        if not len(made.text):
-            return []
-        assert made.spans is not None
-        encoded, loss = self._encoder.encode_spans(made.text, made.spans)
-        edges = encoded.offsets[1:-1]
-        pairs = zip(np.split(encoded.ids, edges), np.split(loss, edges), strict=True)
-        return [Tokens(*pair) for pair in pairs]
-
-    def _fit(self, index: int, tokens: Tokens, text: pa.LargeStringArray) -> Tokens:
-        limit, whole = self._frame.max_length, self._frame.length(tokens)
-        if whole > limit and self._truncation == "none":
-            raise _bad(
-                index,
-                "max_length",
-                f"the prompt has {whole} tokens, max_length is {limit} and truncation is off",
-                f"at most {limit} tokens",
-                whole,
-            )
-        fitted = self._frame.fitted(tokens, lambda room: self._cut(text.slice(index, 1), room))
-        if not fitted.loss.any():
-            raise _bad(
-                index,
-                self._prompt.label_column or "",
-                f"no token of the answer is left of {whole}, max_length is {limit}: the prompt alone fills it; raise "
-                "max_length, or cut the prompt",
-                "at least one token to learn",
-                0,
-                reason="nothing_to_learn",
-            )
-        return fitted
-
-    def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
-        """Return which tokens of a text, large_string[1], are kept."""
-        _, start, stop = self._encoder.encode_places(text)
-        side = self._frame.truncation_side
-        cut = truncate(str(text[0].as_py()), start, stop, room, self._truncation, side)
-        return cut.first, cut.last
+def _checked(index: int, row: object) -> Row:
+    if isinstance(row, Mapping):
+        return dict(row)  # pyright: ignore[reportUnknownArgumentType]
+    kind = type(row).__name__
+    raise _bad(index, "", f"the row is a {kind}", "a mapping of columns", kind)
 
 
 def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
@@ -356,28 +366,25 @@ def resolved_prompt(config: PromptConfig | Mapping[str, Any]) -> ResolvedPrompt:
     return ResolvedPrompt(**config.model_dump())
 
 
-def _suffix(prompt: ResolvedPrompt, suffix: tuple[int, ...], eos_id: int | None) -> tuple[int, ...]:
-    """Return what a prompt ends with: what the post-processor puts there, and EOS; a chat template ends the answer."""
-    if not prompt.add_eos:
-        return ()
-    if prompt.format_type == "chat" or eos_id is None or suffix[-1:] == (eos_id,):
-        return suffix
-    return (*suffix, eos_id)
+def prompt_labeller(
+    prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str, **options: Any
+) -> Labeller:
+    """Return the labeller of prompts; `options` as :class:`Labeller` has them.
 
-
-def _pad_id(files: TokenizerFiles) -> int:
-    found = files.pad_id if files.pad_id is not None else files.eos_id
-    # Padding is masked, so that any id will do where a tokenizer names none.
-    return 0 if found is None else found
-
-
-def _strategy(truncation: Strategy | bool) -> Strategy:
-    return ("simple" if truncation else "none") if isinstance(truncation, bool) else truncation
+    Raises:
+        ConfigError: the template is wrong, does not fit its columns, or an answer would have no end.
+    """
+    check_end(prompt, files, files.eos_id)
+    renderer = open_prompt(prompt, files, special_tokens_in_text)
+    suffix: tuple[int, ...] | None = () if not prompt.add_eos else None
+    if (
+        prompt.add_eos and prompt.format_type != "chat" and files.eos_id is not None
+    ):  # a chat ends its answer itself
+        options["eos_id"] = files.eos_id
+    return Labeller(files, renderer, special_tokens_in_text, bos=prompt.add_bos, suffix=suffix, **options)
 
 
 def _bad(
     index: int, column: str, what: str, expected: str, got: object, *, reason: str = "prompt"
 ) -> BadRecordError:
-    return BadRecordError(
-        f"row {index}: {what}", row=index, field_path=column, expected=expected, got=got, reason=reason
-    )
+    return BadRecordError(what, row=index, field_path=column, expected=expected, got=got, reason=reason)

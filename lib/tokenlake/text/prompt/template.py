@@ -9,33 +9,51 @@ Both in one template are an error, since ``{{answer}}`` means one thing in the f
 columns can stand in the braces: filters, conditions and loops are Jinja programs, which chat templates are for. As in
 Jinja, one newline at the very end is dropped: YAML's ``|`` always adds one, and a newline after the answer would part
 it from its EOS.
+
+| the value of a column | in the prompt |
+|---|---|
+| text | itself, also where it is empty |
+| a boolean or a number | as JSON writes it: ``true``, ``12``, ``1.5`` |
+| null, or no such column | a bad record (``null_column``); nothing at all where the column is optional |
+| anything else (a list, an object, a date, NaN) | a bad record (``not_a_string``) |
+
+What a value becomes depends on the value alone, never on the rows beside it. So JSON rows are read as the objects
+they are: as columns, where a batch holds both ``1`` and ``1.5``, the former would become ``1.0``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Never, final
+from math import isfinite
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenlake.config.resolved import ResolvedPrompt
-from tokenlake.config.suggestion import did_you_mean
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import Fault, Row, Rows
-from tokenlake.text.prompt.values import values_of
+from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.rendering import Column, byte_sizes, is_utf8, join_pieces
+from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+_TEXT: Final[Any] = pa.large_string()
 _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
-_WORD: Final = re.compile(r"[^\W\d]")
-_QUOTED: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+_WORD: Final = re.compile(r"\s*[^\W\d]")
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _BRACES: Final = re.compile(
-    r"(?P<quoted>\{\{\s*(?:'[^']*'|\"[^\"]*\")\s*\}\})"
-    r"|\{\{(?P<double>[^{}]*)\}\}|(?P<open>\{\{)|(?P<close>\}\})|\{(?P<single>[^{}]*)\}|(?P<lone>[{}])"
+    rf"(\{{\{{\s*(?:{_QUOTED.pattern})\s*\}}\}}|\{{\{{[^{{}}]*\}}\}}|\{{\{{|\}}\}}|\{{[^{{}}]*\}}|[{{}}])"
 )
 _END: Final = re.compile(r"\r?\n\Z")
 _SHOWN: Final = 40
-_PLAIN: Final = "expected a text that spells no special token of the tokenizer"
 
 
 @final
@@ -66,109 +84,193 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
     template = _END.sub("", template)
     for mark in ("{%", "{#"):
         if mark in template:
-            _refuse_template(f"has {mark!r} of Jinja; only columns can be put into a prompt", mark)
-    matches = list(_BRACES.finditer(template))
-    double = _is_double(template, matches, columns)
-    pieces = _joined(_pieces(template, matches, columns, double=double))
-    if not any(piece.column for piece in pieces):
-        _refuse_template("uses no column, so every text would be the same", template)
-    return pieces
-
-
-def _pieces(
-    template: str, matches: Sequence[re.Match[str]], columns: Sequence[str], *, double: bool
-) -> Iterator[PromptPiece]:
-    at = 0
-    for match in matches:
-        yield PromptPiece(template[at : match.start()])
-        yield _in_double(match, columns) if double else _in_single(match, columns)
-        at = match.end()
-    yield PromptPiece(template[at:])
-
-
-def _joined(pieces: Iterator[PromptPiece]) -> tuple[PromptPiece, ...]:
-    found: list[PromptPiece] = []
-    for piece in pieces:
-        if piece.column is None and found and found[-1].column is None:
-            found[-1] = PromptPiece(found[-1].text + piece.text)
-        else:
-            found.append(piece)
-    return tuple(piece for piece in found if piece.column or piece.text)
-
-
-def _is_double(template: str, matches: Sequence[re.Match[str]], columns: Sequence[str]) -> bool:
-    """Say whether the template is of Jinja's style: whether doubled braces hold a column."""
-    doubled = [match for match in matches if _is_column((match["double"] or "").strip(), columns)]
-    single = [match for match in matches if _is_column(match["single"] or "", columns)]
-    if doubled and single:
-        _refuse_template(
-            f"mixes two styles, {doubled[0][0]!r} and {single[0][0]!r}: write {{column}} throughout, where {{{{ and "
-            "}} are braces, or {{ column }} throughout, where {{ '{' }} is one",
-            template,
+            raise _problem("template", f"has {mark!r} of Jinja; only columns can be put into a prompt", mark)
+    parts = _BRACES.split(template)
+    named = [part for part in parts[1::2] if _name_in(part, columns)]
+    doubled = [part for part in named if part.startswith("{{")]
+    if 0 < len(doubled) < len(named):
+        single = next(part for part in named if part not in doubled)
+        told = (
+            f"mixes two styles, {doubled[0]!r} and {single!r}: write {{column}} throughout, where {{{{ and "
         )
-    return bool(doubled)
-
-
-def _in_double(match: re.Match[str], columns: Sequence[str]) -> PromptPiece:
-    if match["quoted"]:
-        quoted = _QUOTED.search(match[0])
-        return PromptPiece(text=(quoted[1] or quoted[2] or "") if quoted else "")
-    if match["double"] is not None:
-        name = match["double"].strip()
-        return _column(name, columns) if _is_column(name, columns) else _too_much(match[0])
-    if match["open"] or match["close"]:
-        _refuse_template(
-            f"has {match[0]!r} without its other half; as text it is {{{{ '{match[0]}' }}}}", match[0]
+        raise _problem(
+            "template", f"{told}}}}} are braces, or {{{{ column }}}}, where {{{{ '{{' }}}} is one", template
         )
-    return PromptPiece(match[0])
+    pieces = [
+        (_in_braces(part, columns, double=bool(doubled)) if at % 2 else PromptPiece(part))
+        for at, part in enumerate(parts)
+    ]
+    if not named:
+        raise _problem("template", "uses no column, so every text would be the same", template)
+    return tuple(_joined(pieces))
 
 
-def _in_single(match: re.Match[str], columns: Sequence[str]) -> PromptPiece:
-    if match["open"] or match["close"]:
-        return PromptPiece(match[0][0])
-    if match["single"] is not None:
-        name = match["single"]
-        return _column(name, columns) if _is_column(name, columns) else _too_much(match[0])
-    if match["lone"]:
-        _refuse_template(f"has a {match[0]!r} by itself; as text it is {match[0] * 2!r}", match[0])
-    inside = match[0][2:-2]
-    if _WORD.match(inside.strip()) or "{" in inside or "}" in inside:
-        _too_much(match[0])
-    return PromptPiece(f"{{{inside}}}")
+def _name_in(braces: str, columns: Sequence[str]) -> str:
+    """Return the column that stands in braces, "" for none."""
+    inside = braces[2:-2].strip() if braces.startswith("{{") else braces[1:-1]
+    return inside if inside in columns or _NAME.fullmatch(inside) else ""
 
 
-def _is_column(name: str, columns: Sequence[str]) -> bool:
-    return name in columns or _NAME.fullmatch(name) is not None
-
-
-def _column(name: str, columns: Sequence[str]) -> PromptPiece:
-    if columns and name not in columns:
-        listed = ", ".join(map(repr, columns))
-        _refuse_template(
-            f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
-            f"{did_you_mean(name, columns)}",
-            name,
-            expected=listed,
-        )
-    return PromptPiece(column=name)
-
-
-def _too_much(braces: str) -> Never:
+def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPiece:
+    name, is_double = _name_in(braces, columns), len(braces) > 3 and braces.startswith("{{")
+    if name and is_double == double:
+        if columns and name not in columns:
+            listed = ", ".join(map(repr, columns))
+            told = (
+                f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
+            )
+            raise _problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
+        return PromptPiece(column=name)
+    if double and not is_double and braces not in ("{{", "}}"):
+        return PromptPiece(braces)
+    if double and _QUOTED.fullmatch(braces[2:-2].strip()):
+        return PromptPiece(braces[2:-2].strip()[1:-1])
+    if not double and braces in ("{{", "}}"):
+        return PromptPiece(braces[0])
+    if not double and is_double and not (_WORD.match(braces[2:-2]) or set("{}") & set(braces[2:-2])):
+        return PromptPiece(braces[1:-1])
     shown = braces if len(braces) <= _SHOWN else f"{braces[:_SHOWN]}..."
-    _refuse_template(
+    raise _problem(
+        "template",
         f"has {shown!r}, but only the name of a column can stand in braces; a brace that is text is doubled in the "
-        "style {column}, and filters and conditions belong in a chat template or a transform",
+        "style {column}, and {{ '{' }} in the other; filters and conditions belong in a chat template or a transform",
         braces,
     )
 
 
-def _refuse_template(what: str, got: str, *, expected: str = "a template of text and columns") -> Never:
-    _refuse("template", what, got, expected=expected)
+def _joined(pieces: Sequence[PromptPiece]) -> Iterator[PromptPiece]:
+    """Yield the pieces without empty ones, texts that stand side by side as one."""
+    text = ""
+    for piece in (*pieces, PromptPiece(column="")):
+        if piece.column is None:
+            text += piece.text
+            continue
+        if text:
+            yield PromptPiece(text)
+        if piece.column:
+            yield piece
+        text = ""
 
 
-def _refuse(field: str, what: str, got: str, *, expected: str = "") -> Never:
+def _problem(field: str, what: str, got: str, *, expected: str = "") -> ConfigError:
     path = f"prompt.{field}"
-    raise ConfigError(f"{path}: {what}", field_path=path, expected=expected or what, got=got[:200])
+    return ConfigError(f"{path}: {what}", field_path=path, expected=expected or what, got=got[:200])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PromptColumns:
+    """The columns that a prompt is made of.
+
+    Attributes:
+        names: in order.
+        optional: those that may be null or missing.
+        label: the answer's, which may not be empty; None where all bears loss.
+    """
+
+    names: tuple[str, ...]
+    optional: tuple[str, ...]
+    label: str | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those that every row must have."""
+        return tuple(name for name in self.names if name not in self.optional)
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The top-level fields to read, None for all."""
+        return None if any("." in name for name in self.names) else self.names
+
+    def values(self, rows: Rows, scan: SpecialScan) -> tuple[dict[str, Column], dict[int, Fault]]:
+        """Return the columns' values as texts, and the first fault of every row that has one.
+
+        Args:
+            scan: of special tokens that a row may not spell.
+        """
+        values: dict[str, Column] = {}
+        faults: dict[int, Fault] = {}
+        for name in self.names:
+            values[name], bad = _texts_of(rows, name, optional=name in self.optional)
+            spelled = Fault(
+                "special_token_in_text",
+                f"the column {name!r} spells out a special token, which would become a control token; take it out, "
+                "or set special_tokens_in_text: encode to allow it",
+            )
+            faults = bad | dict.fromkeys(scan.count(values[name])[0].tolist(), spelled) | faults
+        if self.label is not None:
+            empty = np.flatnonzero(byte_sizes(values[self.label]) == 0).tolist()
+            told = f"the column {self.label!r} is empty: there is no answer to learn"
+            faults = dict.fromkeys(empty, Fault("empty_label", told)) | faults
+        return values, faults
+
+    def examples(self, rows: Sequence[Mapping[str, Any]], scan: SpecialScan) -> dict[str, Column]:
+        """Return the values of worked examples; ConfigError where one cannot stand in a prompt."""
+        values, faults = self.values(Rows(objects=[dict(row) for row in rows]), scan)
+        for index in sorted(faults):
+            raise _problem(f"examples.{index}", faults[index].detail, repr(dict(rows[index])))
+        return values
+
+
+def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[int, Fault]]:
+    """Return the texts of a column (or of a field inside one, ``a.b``), and why rows have none.
+
+    Returns:
+        large_string[n], no nulls, valid UTF-8, "" where there is a fault; faults by index.
+    """
+    text = None if rows.has_objects else _plain_column(rows.columns, column)
+    if text is not None:
+        nulls = [] if optional or not text.null_count else np.flatnonzero(np.asarray(text.is_null())).tolist()
+        return text.fill_null(""), {row: _null(column, rows, row) for row in nulls}
+    values, faults = rows.values(column), dict[int, Fault]()
+    if set(map(type, values)) == {str}:
+        with suppress(UnicodeEncodeError):  # half of a surrogate pair, which only a callback can make
+            return _ARROW.array(values, _TEXT), faults
+    texts: list[str] = []
+    for row, value in enumerate(values):
+        told = _text_of(value, column) if value is not None else "" if optional else _null(column, rows, row)
+        if isinstance(told, Fault):
+            faults[row] = told
+        texts.append("" if isinstance(told, Fault) else told)
+    return _ARROW.array(texts, _TEXT), faults
+
+
+def _plain_column(columns: pa.RecordBatch, name: str) -> Any:
+    """Return a column of text, booleans or whole numbers as text; None where there is none."""
+    array: Any = columns.column(name) if name in columns.schema.names else None
+    kind = _ARROW.types
+    if array is not None and kind.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    plain = (kind.is_string, kind.is_large_string, kind.is_string_view, kind.is_boolean, kind.is_integer)
+    if array is None or not any(is_kind(array.type) for is_kind in plain):
+        return None
+    return array if array.type == _TEXT else _COMPUTE.cast(array, _TEXT)
+
+
+def _text_of(value: Any, column: str) -> str | Fault:
+    """Return what one value is in a prompt, or why it cannot be there."""
+    if isinstance(value, str):
+        broken = Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair")
+        return value if is_utf8(value) else broken
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float) and isfinite(value):
+        return repr(float(value))
+    found = repr(value) if isinstance(value, float) else type(value).__name__
+    return Fault("not_a_string", f"the column {column!r} holds {found}, expected text, a number or a boolean")
+
+
+def _null(column: str, rows: Rows, row: int) -> Fault:
+    """Return the fault of a row in which a column is null or missing."""
+    names = list(rows.objects[row]) if rows.has_objects else rows.columns.schema.names
+    if column in names or column.partition(".")[0] in names:
+        told = f"the column {column!r} is missing or null; name it in optional_columns if its place may stay empty"
+    else:
+        has = ", ".join(map(repr, names)) or "none"
+        told = f"there is no column {column!r}; there are {has}{did_you_mean(column, names)}"
+    return Fault("null_column", told)
 
 
 @final
@@ -178,22 +280,12 @@ class PromptLayout:
 
     Attributes:
         pieces: in order; system message and examples are text among them.
-        columns: those used, each once.
-        optional: of these, the ones that may be null or missing.
-        label: the answer's column, None where all bears loss.
-        control: whether the text that stays spells special tokens, which are to become control ids.
-        specials: how many of them it spells.
+        specials: how many special tokens the text that stays spells, which are to become control ids.
     """
 
     pieces: tuple[PromptPiece, ...]
-    columns: tuple[str, ...]
-    optional: frozenset[str]
-    label: str | None
+    columns: PromptColumns
     specials: int
-
-    @property
-    def control(self) -> bool:
-        return self.specials > 0
 
 
 def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> PromptLayout:
@@ -203,24 +295,35 @@ def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> PromptLayout:
         ConfigError: the template is wrong, does not fit its columns, or an example cannot be rendered.
     """
     body = _body(prompt)
+    names = tuple(dict.fromkeys(piece.column for piece in body if piece.column))
+    columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
     scan = SpecialScan(files.special_tokens)
-    head = _head(body, prompt)
-    control = any(scan.times(piece.text) for piece in (*head, *body))
-    if control:
-        _check_row_texts(prompt, body, scan)
-    pieces = (*head, *_with_loss(body, prompt, files.eos_token if control else None))
-    return PromptLayout(
-        pieces=pieces,
-        columns=tuple(dict.fromkeys(piece.column for piece in body if piece.column)),
-        optional=frozenset(prompt.optional_columns),
-        label=prompt.label_column,
-        specials=sum(scan.times(piece.text) for piece in pieces if not piece.column),
-    )
+    if prompt.format_type == "completion" and scan.times(prompt.separator):
+        told = "spells a special token; expected a text that spells none, or format_type 'custom'"
+        raise _problem("separator", told, prompt.separator)
+    head = _head(body, prompt, columns, scan)
+    specials = sum(scan.times(piece.text) for piece in (*head, *body))
+    pieces = (*head, *_with_loss(body, prompt, files.eos_token if specials else None))
+    return PromptLayout(pieces, columns, specials)
 
 
-def input_text(values: Iterable[str], separator: str) -> str:
-    """Join the input columns of one row, leaving empty ones out."""
-    return separator.join(value for value in values if value)
+def join_prompt(
+    pieces: Sequence[PromptPiece], values: Mapping[str, Column], rows: int
+) -> tuple[Column, Spans]:
+    """Return the prompts of n rows, and where they bear loss, by the values of their columns."""
+    parts = [
+        piece.text if piece.column is None else _followed(piece, values[piece.column]) for piece in pieces
+    ]
+    return join_pieces(parts, [piece.loss for piece in pieces], rows)
+
+
+def _followed(piece: PromptPiece, text: Any) -> Column:
+    """Return a column's values, each that is not empty followed by the text of the piece."""
+    if not piece.text:
+        return text
+    behind, nothing = (_ARROW.scalar(words, _TEXT) for words in (piece.text, ""))
+    followed = _COMPUTE.binary_join_element_wise(text, behind, nothing)
+    return _COMPUTE.if_else(_COMPUTE.equal(_COMPUTE.binary_length(text), 0), text, followed)
 
 
 def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
@@ -231,68 +334,17 @@ def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     body = parse_template(
         prompt.template or "", (*prompt.input_columns, *label) if prompt.input_columns else ()
     )
-    _check_use(prompt, [piece.column for piece in body if piece.column])
-    return body
-
-
-def _check_use(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
-    unused = [name for name in prompt.input_columns if name not in used]
-    if unused:
-        _refuse("input_columns", f"{unused[0]!r} is not used in the template", unused[0])
-    if prompt.label_column and used.count(prompt.label_column) != 1:
-        times = used.count(prompt.label_column)
+    used = [piece.column for piece in body if piece.column]
+    for field in ("input_columns", "optional_columns"):
+        for name in getattr(prompt, field):
+            if name not in used:
+                raise _problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
+    times = used.count(prompt.label_column) if prompt.label_column else 1
+    if times != 1:
         near = did_you_mean(prompt.label_column, used) if not times else ""
-        _refuse(
-            "label_column",
-            f"{prompt.label_column!r} stands {times} times in the template, expected once{near}",
-            prompt.label_column,
-        )
-    for name in prompt.optional_columns:
-        if name not in used:
-            _refuse(
-                "optional_columns", f"{name!r} is not used in the template{did_you_mean(name, used)}", name
-            )
-
-
-def example_text(body: Sequence[PromptPiece], prompt: ResolvedPrompt, index: int) -> str:
-    """Return a worked example as text.
-
-    Raises:
-        ConfigError: it lacks a column, or a value cannot stand in a prompt.
-    """
-    row: Row = dict(prompt.examples[index])
-    parts: list[str] = []
-    for piece in body:
-        value = piece.text if piece.column is None else example_value(row, piece.column, prompt, index)
-        parts.append(value + piece.text if piece.column and value else value)
-    return "".join(parts)
-
-
-def example_value(row: Row, column: str, prompt: ResolvedPrompt, index: int) -> str:
-    """Return one value of a worked example as text.
-
-    Raises:
-        ConfigError: it is missing, or cannot stand in a prompt.
-    """
-    values = values_of(Rows(objects=[row]), column, optional=column in prompt.optional_columns)
-    fault = values.faults.get(0)
-    text = str(values.text[0].as_py())
-    if fault is None and column == prompt.label_column and not text:
-        fault = Fault("empty_label", "the answer is empty")
-    if fault is not None:
-        _refuse(f"examples.{index}", fault.detail, column)
-    return text
-
-
-def _check_row_texts(prompt: ResolvedPrompt, body: Sequence[PromptPiece], scan: SpecialScan) -> None:
-    """Where the template spells control tokens, neither the rows of the examples nor a separator may."""
-    if prompt.format_type == "completion" and scan.times(prompt.separator):
-        _refuse("separator", f"spells a special token; {_PLAIN}, or format_type 'custom'", prompt.separator)
-    for index, row in enumerate(prompt.examples):
-        for column in (piece.column for piece in body if piece.column):
-            text = example_value(dict(row), column, prompt, index)
-            if scan.times(text):
-                _refuse(f"examples.{index}", f"the column {column!r} spells a special token; {_PLAIN}", text)
+        told = f"{prompt.label_column!r} stands {times} times in the template, expected once{near}"
+        raise _problem("label_column", told, str(prompt.label_column))
+    return body
 
 
 def _with_loss(
@@ -317,14 +369,17 @@ def _with_loss(
     return tuple(piece for piece in pieces if piece.column or piece.text)
 
 
-def _head(body: Sequence[PromptPiece], prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
+def _head(
+    body: Sequence[PromptPiece], prompt: ResolvedPrompt, columns: PromptColumns, scan: SpecialScan
+) -> tuple[PromptPiece, ...]:
     """System message and examples; the latter come before every prompt, so that nobody needs to learn them again."""
     apart = prompt.example_separator
-    system = (
-        [PromptPiece(prompt.system_message + apart, loss=_all_loss(prompt))] if prompt.system_message else []
+    shots, _ = join_prompt(body, columns.examples(prompt.examples, scan), len(prompt.examples))
+    system = PromptPiece(
+        f"{prompt.system_message}{apart}" if prompt.system_message else "", loss=_all_loss(prompt)
     )
-    examples = "".join(example_text(body, prompt, index) + apart for index in range(len(prompt.examples)))
-    return (*system, *([PromptPiece(examples)] if examples else []))
+    examples = PromptPiece("".join(f"{text}{apart}" for text in shots.to_pylist()))
+    return tuple(piece for piece in (system, examples) if piece.text)
 
 
 def _all_loss(prompt: ResolvedPrompt) -> bool:

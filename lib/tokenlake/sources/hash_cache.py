@@ -1,0 +1,219 @@
+"""The sha256 of local files, several at a time, and remembered, so that a second run need not read them to list them.
+
+The key is what the file system changes whenever a file's bytes do: device, inode, size, mtime and
+ctime. The cache is a convenience: one that is missing, locked or corrupt is never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from tokenlake.errors import InputChangedError
+from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
+from tokenlake.threads import in_order
+
+_RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS sha256 (dev INTEGER, inode INTEGER, size INTEGER, mtime_ns INTEGER, "
+    "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
+    "PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
+)
+_SELECT: Final = "SELECT sha256 FROM sha256 WHERE dev=? AND inode=? AND size=? AND mtime_ns=? AND ctime_ns=?"
+_INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def default_path() -> Path:
+    """Return where the cache lives: ``$TOKENLAKE_CACHE``, else the user's cache directory."""
+    own = os.environ.get("TOKENLAKE_CACHE")
+    if own:
+        return Path(own) / "sha256.sqlite"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "tokenlake" / "sha256.sqlite"
+
+
+@final
+class HashCache:
+    """A table (device, inode, size, mtime, ctime) -> sha256 in one SQLite file; usable from threads."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Open or create the cache at `path` (default: :func:`default_path`); never raises."""
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        with suppress(sqlite3.Error, OSError, RuntimeError):
+            self._connection = _connect(Path(path) if path is not None else default_path())
+
+    def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
+        """Return what is remembered for each of many files."""
+        with self._lock:
+            if self._connection is None:
+                return [None] * len(stats)
+            try:
+                rows = [self._connection.execute(_SELECT, _key(stat)).fetchone() for stat in stats]
+            except sqlite3.Error:
+                return [None] * len(stats)
+        return [row[0] if row and _looks_like_sha256(row[0]) else None for row in rows]
+
+    def put_many(self, hashes: Iterable[tuple[os.stat_result, str]]) -> None:
+        """Remember hashes in one transaction, but not those of files that changed within the last two seconds."""
+        old = time.time_ns() - _RACY_NS
+        rows = [
+            (*_key(stat), sha256) for stat, sha256 in hashes if max(stat.st_mtime_ns, stat.st_ctime_ns) <= old
+        ]
+        with self._lock, suppress(sqlite3.Error):
+            if rows and self._connection is not None:
+                with self._connection as transaction:
+                    transaction.execute("BEGIN")
+                    transaction.executemany(_INSERT, rows)
+
+    def close(self) -> None:
+        """Close the file; the cache then forgets and remembers nothing."""
+        with self._lock, suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> HashCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous=OFF")  # a lost entry costs one more hash, nothing else
+        connection.execute(_SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _key(stat: os.stat_result) -> tuple[int, int, int, int, int]:
+    # SQLite integers are signed 64 bits; some file systems hand out larger inode and device numbers.
+    return (_signed(stat.st_dev), _signed(stat.st_ino), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def _signed(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _looks_like_sha256(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+_PIECE: Final = 1 << 20
+# Files that one thread takes at a time: handing over a file costs as much as hashing a tiny one.
+_TAKE_FILES, _TAKE_BYTES = 256, 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A local file before it is hashed: its name below the listing's root, its path, and its state."""
+
+    name: str
+    path: str
+    stat: os.stat_result
+
+
+def hash_files(
+    files: Sequence[FoundFile], threads: int, cache: HashCache | None, on_progress: OnProgress | None
+) -> list[str]:
+    """Return the sha256 (hex) of every file.
+
+    Raises:
+        InputChangedError: a file changed since it was found.
+    """
+    nothing: list[str | None] = [None] * len(files)
+    known = cache.get_many([file.stat for file in files]) if cache else nothing
+    meter = ProgressMeter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
+    unknown = [index for index, sha256 in enumerate(known) if sha256 is None]
+    told = [file.stat.st_size for file, sha256 in zip(files, known, strict=True) if sha256 is not None]
+    meter.add(len(told), sum(told))
+    hasher = _Hasher(meter)
+
+    def take(indices: list[int]) -> list[str]:
+        found = [hasher.hash(files[index]) for index in indices]
+        if cache and not hasher.stopped:
+            cache.put_many((files[index].stat, sha256) for index, sha256 in zip(indices, found, strict=True))
+        return found
+
+    taken = list(_takes(unknown, files))
+    try:
+        for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
+            for index, sha256 in zip(indices, found, strict=True):
+                known[index] = sha256
+    finally:
+        hasher.stop()
+    return [sha256 or "" for sha256 in known]
+
+
+def _takes(indices: list[int], files: Sequence[FoundFile]) -> Iterator[list[int]]:
+    take: list[int] = []
+    size = 0
+    for index in indices:
+        take.append(index)
+        size += files[index].stat.st_size
+        if len(take) == _TAKE_FILES or size >= _TAKE_BYTES:
+            yield take
+            take, size = [], 0
+    if take:
+        yield take
+
+
+@final
+class _Hasher:
+    """Hashes files one by one; usable from several threads, and stopped from another one."""
+
+    def __init__(self, meter: ProgressMeter) -> None:
+        self._meter = meter
+        self._stopped = threading.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether hashes are worth nothing any more."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Let files being hashed end early."""
+        self._stopped.set()
+
+    def hash(self, file: FoundFile) -> str:
+        """Return the sha256 of a file that stays as it was found."""
+        try:
+            sha256 = self._read(file)
+            after = os.stat(file.path)  # noqa: PTH116
+        except FileNotFoundError as error:
+            raise _changed(file) from error
+        if (*state(after), after.st_size) != (*state(file.stat), file.stat.st_size):
+            raise _changed(file)
+        return sha256
+
+    def _read(self, file: FoundFile) -> str:
+        digest = hashlib.sha256()
+        with open(file.path, "rb", buffering=0) as stream:  # noqa: PTH123 - no Path per file
+            size = min(file.stat.st_size + 1, _PIECE)
+            while (data := stream.read(size)) and not self._stopped.is_set():
+                digest.update(data)
+                self._meter.add(0, len(data))
+        self._meter.add(1, 0)
+        return digest.hexdigest()
+
+
+def _changed(file: FoundFile) -> InputChangedError:
+    return InputChangedError(
+        f"{file.path}: the file changed while it was being hashed. Inputs must stay as they are during "
+        "a build; run again when it is complete.",
+        file=file.path,
+    )

@@ -1,0 +1,464 @@
+"""A dataset's repository on the Hub at one commit: its files and its card, and the requests that ask for them.
+
+`huggingface_hub` brings the connection, the proxy, the certificates and the chain of tokens (``HF_TOKEN``, then the
+saved login). Its own listing follows links with the token, wherever they lead, and its own retries log URLs; so the
+requests, the retries and the messages are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast, final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from tokenlake.config.references import resolve_options, scrub
+from tokenlake.config.values import did_you_mean
+from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
+from tokenlake.sources.inputs import InputFile
+
+PREFIX: Final = "hf://datasets/"
+CONVERTED: Final = "refs/convert/parquet"
+"""Branch to which the Hub converts a dataset, as Parquet, by itself."""
+RETRIES: Final = 4
+
+_SHORT: Final = {"~parquet": CONVERTED}
+_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# A branch in a URL has its slashes escaped, but the Hub's own references may stand as they are. The oldest
+# datasets have a name alone; in a URL that is clear only where a revision follows.
+_URL: Final = re.compile(
+    rf"{PREFIX}([^/@]+/[^/@]+|[^/@]+(?=@))(?:(@)(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL
+)
+_CARD_LIMIT: Final = 16 << 20  # bytes
+_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FIRST_WAIT: Final = 0.25  # seconds; doubles
+_LONGEST_WAIT: Final = 300.0  # seconds; what an answer may ask for, the length of the Hub's own window
+_SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # nothing remaining, and the seconds until there is again
+_TIMEOUT: Final = 30.0  # seconds without a byte
+_YES: Final = frozenset({"1", "on", "yes", "true"})
+
+
+@dataclass(frozen=True, slots=True)
+class HubId:
+    """A dataset of the Hub, at a branch, tag or commit."""
+
+    repo: str
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"dataset {self.repo!r}"
+
+    def url(self, path: str) -> str:
+        """Return the URL of a file of it."""
+        return f"{PREFIX}{self.repo}@{quote(self.revision, safe='')}/{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository at one commit.
+
+    Attributes:
+        token: ``sha256:<hex>`` of what LFS or Xet hold, ``git:<object id>`` of what git itself holds.
+    """
+
+    path: str
+    size: int
+    token: str
+
+    @staticmethod
+    def of(entry: Mapping[str, Any]) -> HubFile:
+        """Read an entry of the Hub's tree."""
+        if lfs := entry.get("lfs"):
+            return HubFile(entry["path"], int(lfs["size"]), f"sha256:{lfs['oid'].removeprefix('sha256:')}")
+        return HubFile(entry["path"], int(entry["size"]), f"git:{entry['oid']}")
+
+
+def parse_id(entry: str) -> HubId:
+    """Read ``org/name``, ``org/name@revision`` or ``hf://datasets/org/name@revision``.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    repo, at, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
+    revision = unquote(revision) if entry.startswith(PREFIX) else revision
+    if not _ID.fullmatch(repo) or (at and not revision.strip("/")):
+        raise ConfigError(
+            f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
+            "org/name@revision. Leave `type` out for files of this machine and for URLs.",
+            got=entry,
+        )
+    return HubId(repo, _SHORT.get(revision, revision) or "main")
+
+
+def parse_url(url: str) -> tuple[HubId, str]:
+    """Split ``hf://datasets/org/name@revision/path`` into the dataset and the path in it.
+
+    Raises:
+        ConfigError: it is no such URL.
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ConfigError(
+            f"data_files: {url!r}: expected hf://datasets/org/name/path or "
+            "hf://datasets/org/name@revision/path (models and spaces hold no datasets)",
+            got=url,
+        )
+    repo, at, revision, path = found.groups()
+    return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
+
+
+def hub_commits(files: Iterable[InputFile]) -> dict[str, dict[str, str]]:
+    """Return source to dataset to the commit it is read at, for the record of a run; no request is made."""
+    found: dict[str, dict[str, str]] = {}
+    for file in files:
+        if file.url.startswith(PREFIX):
+            dataset, _ = parse_url(file.url)
+            found.setdefault(file.source, {})[dataset.repo] = dataset.revision
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the Hub answered; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Refused(Exception):
+    """The Hub refused a request; whoever asked knows what that means. Never leaves the library.
+
+    Attributes:
+        code: the Hub's own word, such as ``GatedRepo`` or ``RevisionNotFound``; "" where it gave none.
+        said: the Hub's sentence.
+    """
+
+    def __init__(self, status: int, code: str, said: str) -> None:
+        super().__init__(f"{status} {code} {said}")
+        self.status, self.code, self.said = status, code, said
+
+
+@final
+class HubClient:
+    """A Hub, as one user sees it; threads may share it.
+
+    Attributes:
+        endpoint: where it is, without a slash at the end.
+        with_token: whether requests carry a token.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None, *, retries: int = RETRIES) -> None:
+        """Prepare requests, without making one.
+
+        Args:
+            options: `storage_options`: ``token`` (a text, a reference to one, or false for none at all) and
+                ``endpoint``; without them ``HF_ENDPOINT`` and the chain of `huggingface_hub`.
+            retries: how often a request is tried again after a passing fault.
+
+        Raises:
+            MissingExtraError: `huggingface_hub` is not installed.
+            ConfigError: an option is of no use, or its environment variable is not set.
+        """
+        try:
+            from huggingface_hub import constants, get_session
+            from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+        except ImportError as error:
+            raise MissingExtraError(
+                "reading datasets of the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
+            ) from error
+        options = resolve_options(options or {})
+        if unknown := sorted(set(options) - {"token", "endpoint"}):
+            raise ConfigError(
+                f"storage_options: {', '.join(unknown)}: not an option of the Hub; expected token and endpoint"
+            )
+        # Read now, not when huggingface_hub was imported.
+        default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
+        self.endpoint = str(options.get("endpoint") or default).rstrip("/")
+        self._token = _token(options.get("token"))
+        self._headers, self.with_token = _headers(self._token)
+        self._session: Callable[[], Any] = get_session
+        self._offline: type[Exception] = OfflineModeIsEnabled
+        # Releases of huggingface_hub differ in their HTTP library; the root of its errors is a base of theirs.
+        self._faults = (cast("type[Exception]", HfHubHTTPError.__bases__[0]), OSError)
+        self._retries = retries
+
+    def get(self, path: str, *, what: str, span: tuple[int, int] | None = None) -> Answer:
+        """Ask for `path`, below the endpoint; passing faults are tried again, with growing waits.
+
+        Args:
+            what: what is asked for, to begin a message with.
+            span: (first byte, one past the last byte) where only a part is wanted; it must not be empty.
+
+        Raises:
+            Refused: the Hub said no (4xx); not a passing fault.
+            SourceError: offline, or still failing after the retries.
+        """
+        attempt = 0
+        while True:
+            answer, why = self._try(path, span, what)
+            if answer is not None and answer.status not in _RETRIED:
+                return _accepted(answer, span)
+            if attempt == self._retries:
+                raise SourceError(
+                    f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
+                    f"{self._retries + 1} attempts ({why}). Check the connection and HF_ENDPOINT, and run again later.",
+                    endpoint=self.endpoint,
+                )
+            time.sleep(_wait(attempt, answer.headers if answer else {}))
+            attempt += 1
+
+    def _try(self, path: str, span: tuple[int, int] | None, what: str) -> tuple[Answer | None, str]:
+        """Return the answer, or None and why there is none."""
+        try:
+            if _is_offline():
+                raise self._offline
+            answer = self._once(path, span)
+        except self._offline as error:
+            raise offline(what) from error
+        except self._faults as error:
+            # Where storage hosts are, queries are signatures.
+            return None, scrub(f"{type(error).__name__}: {error}")
+        return answer, f"status {answer.status}"
+
+    def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
+        # Ranges are of the bytes as they are stored, not of what a server makes of them on the way.
+        headers = {**self._headers, "accept-encoding": "identity"}
+        if span:
+            headers["range"] = f"bytes={span[0]}-{span[1] - 1}"
+        with self._session().stream(
+            "GET", self.endpoint + path, headers=headers, timeout=_TIMEOUT, follow_redirects=True
+        ) as response:
+            # What the Hub says of a file comes with its redirect to where the content is.
+            found: dict[str, str] = {}
+            for step in (*response.history, response):
+                found |= {name.lower(): value for name, value in step.headers.items()}
+            # A server that ignores ranges would send the whole file, however large it is.
+            whole = span is not None and response.status_code == 200
+            return Answer(response.status_code, found, b"" if whole else response.read())
+
+    def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
+        """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not there yet.
+
+        Raises:
+            SourceError: it is not in the cache and cannot be downloaded.
+        """
+        from huggingface_hub import hf_hub_download
+
+        if _is_offline():
+            raise offline(f"{dataset}: {path}")
+        where: dict[str, Any] = {"repo_type": "dataset", "revision": dataset.revision, "cache_dir": cache_dir}
+        try:
+            return Path(
+                hf_hub_download(dataset.repo, path, token=self._token, endpoint=self.endpoint, **where)
+            )
+        except self._faults as error:
+            raise SourceError(
+                f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
+                repo=dataset.repo,
+            ) from error
+
+
+def offline(what: str) -> SourceError:
+    """Return the error for a request while ``HF_HUB_OFFLINE`` is set."""
+    return SourceError(
+        f"{what}: HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set, so the Hub is not asked. Unset it, or "
+        "download the files and name them in data_files as local files."
+    )
+
+
+def _is_offline() -> bool:
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(name, "").lower() in _YES for name in names)
+
+
+def _token(option: object) -> str | bool | None:
+    """Check the option `token`; None: the usual chain, False: none."""
+    if option is None or isinstance(option, bool | str):
+        return option
+    raise ConfigError(
+        f"storage_options.token: got a {type(option).__name__}, must be {{env: NAME}} or {{block: NAME}}; leave it "
+        "out for HF_TOKEN and the saved login"
+    )
+
+
+def _headers(token: str | bool | None) -> tuple[Mapping[str, str], bool]:
+    """Return the headers of every request, and whether they hold a token."""
+    from huggingface_hub.utils import build_hf_headers
+
+    try:
+        headers = build_hf_headers(token=token, library_name="tokenlake")
+    except OSError as error:
+        raise ConfigError("storage_options.token: true asks for a saved login, and there is none") from error
+    bearer = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
+    if not bearer.isascii() or not bearer.isprintable():
+        # The HTTP library would name the header's value in its own message.
+        raise ConfigError("the token for the Hub holds characters that no token has (a line end, perhaps)")
+    return headers, bool(bearer)
+
+
+def _wait(attempt: int, headers: Mapping[str, str]) -> float:
+    asked = headers.get("retry-after", "")
+    if not asked.isdigit():
+        limit = _SPENT.search(headers.get("ratelimit", ""))
+        asked = limit.group(1) if limit else ""
+    if asked:
+        return min(float(asked), _LONGEST_WAIT)
+    return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
+
+
+def _accepted(answer: Answer, span: tuple[int, int] | None) -> Answer:
+    if answer.status >= 400:
+        said = answer.headers.get("x-error-message", "")
+        raise Refused(answer.status, answer.headers.get("x-error-code", ""), said)
+    if span and answer.status != 206:
+        raise Refused(answer.status, "NoRanges", "the server ignores requests for a part of a file")
+    return answer
+
+
+@final
+class HubRepo:
+    """One dataset's repository at one commit, to which its branch or tag was resolved once.
+
+    Attributes:
+        id: as it was asked for.
+        commit: 40 hexadecimal digits.
+        gated: whether its files are for users who were granted access.
+    """
+
+    def __init__(self, client: HubClient, dataset: HubId) -> None:
+        """Resolve the revision.
+
+        Raises:
+            SourceNotFoundError: there is no such dataset, or no such revision.
+            SourceError: it may not be read, or the Hub cannot be reached.
+        """
+        self.id, self._client = dataset, client
+        info = self._ask(f"/revision/{quote(dataset.revision, safe='')}")[0]
+        self.commit = str(info.get("sha", ""))
+        if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
+            raise SourceError(f"{self}: the Hub named no commit of it (got {self.commit!r})")
+        self.gated = bool(info.get("gated"))
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+    @property
+    def name(self) -> str:
+        """The part of the id after the slash."""
+        return self.id.repo.rpartition("/")[2]
+
+    def url(self, path: str) -> str:
+        """Return the URL of a file at the commit."""
+        return HubId(self.id.repo, self.commit).url(path)
+
+    def files(self) -> list[HubFile]:
+        """List all files of the commit, sorted by path."""
+        found = [HubFile.of(entry) for entry in self._tree() if entry.get("type") == "file"]
+        return sorted(found, key=lambda file: file.path)
+
+    def text(self, path: str) -> str:
+        """Return a small text file of the commit."""
+        body = self._get(resolve_path(self.id.repo, self.commit, path), f": {path}").body
+        return body[:_CARD_LIMIT].decode("utf-8", errors="replace")
+
+    def require_access(self) -> None:
+        """Raise SourceError unless the files may be read; the list of a gated dataset's files is public."""
+        if self.gated:
+            self._get(f"/api/datasets/{quote(self.id.repo)}/auth-check")
+
+    def at(self, revision: str) -> HubRepo | None:
+        """Return the same repository at another revision, None where there is no such revision."""
+        try:
+            return HubRepo(self._client, HubId(self.id.repo, revision))
+        except SourceNotFoundError:
+            return None
+
+    def _tree(self) -> Iterator[Mapping[str, Any]]:
+        query = {"recursive": "true", "expand": "false"}
+        while True:
+            page, headers = self._ask(f"/tree/{self.commit}?{urlencode(query)}")
+            yield from page
+            following = re.search(r'<([^>]+)>;\s*rel="next"', headers.get("link", ""))
+            if not following:
+                return
+            # Only the cursor is taken from the link: a token never goes where a link points.
+            query = dict(parse_qsl(urlsplit(following.group(1)).query))
+
+    def _near(self) -> str:
+        """Name the branches and tags, where the Hub tells them."""
+        try:
+            refs = self._ask("/refs")[0]
+        except SourceError:
+            return ""
+        names = [entry["name"] for kind in ("branches", "tags") for entry in refs.get(kind) or []]
+        listed = f"; it has {', '.join(names[:8])}" if names else ""
+        return listed + did_you_mean(self.id.revision, names)
+
+    def _ask(self, path: str) -> tuple[Any, Mapping[str, str]]:
+        """Return what the Hub's API says of the repository, and the headers of its answer."""
+        answer = self._get(f"/api/datasets/{quote(self.id.repo)}{path}")
+        try:
+            return json.loads(answer.body), answer.headers
+        except ValueError as error:
+            raise SourceError(
+                f"{self}: {self._client.endpoint} does not answer as the Hub does ({error}); check HF_ENDPOINT"
+            ) from error
+
+    def _get(self, path: str, what: str = "") -> Answer:
+        try:
+            return self._client.get(path, what=f"{self}{what}")
+        except Refused as error:
+            raise refusal(error, self.id, with_token=self._client.with_token, near=self._near) from None
+
+
+def resolve_path(repo: str, commit: str, path: str) -> str:
+    """Return where the content of a file is, below the endpoint."""
+    return f"/datasets/{quote(repo)}/resolve/{quote(commit, safe='')}/{quote(path)}"
+
+
+def refusal(
+    error: Refused, dataset: HubId, *, with_token: bool, near: Callable[[], str] = lambda: ""
+) -> SourceError:
+    """Return the error that a refused request stands for.
+
+    Args:
+        with_token: whether the request carried a token.
+        near: called for a sentence about the revisions that exist.
+    """
+    page = f"https://huggingface.co/datasets/{dataset.repo}"
+    if error.code == "RevisionNotFound":
+        return SourceNotFoundError(
+            f"{dataset} has no revision {dataset.revision!r}{near()}",
+            repo=dataset.repo,
+            revision=dataset.revision,
+        )
+    if error.code == "GatedRepo":
+        whose = "this token is not one of theirs" if with_token else "no token was given"
+        message = (
+            f"{dataset} is gated: its files are for users who were granted access, and {whose}. Request access at "
+            f"{page}, then log in with `hf auth login` or set HF_TOKEN."
+        )
+    elif error.status == 401 and with_token and error.code != "RepoNotFound":
+        message = (
+            f"{dataset}: the Hub does not accept the token that was given; it may be expired or mistyped. Log in "
+            "again with `hf auth login`, or correct HF_TOKEN or storage_options.token."
+        )
+    elif error.code == "RepoNotFound" or error.status in (401, 404):
+        whose = "the token that was given may not see it" if with_token else "no token was given"
+        return SourceNotFoundError(
+            f"the Hub has no {dataset}, or it is private and {whose}. Check the spelling at {page}; for a private "
+            "dataset log in with `hf auth login` or set HF_TOKEN. (Files of this machine are read without "
+            "`type: huggingface`.)",
+            repo=dataset.repo,
+        )
+    else:
+        said = f", {error.said!r}" if error.said else ""
+        message = f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
+    return SourceError(message, repo=dataset.repo)

@@ -1,1 +1,0 @@
-"""Files of this machine: patterns, hashes, listing."""

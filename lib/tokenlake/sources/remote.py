@@ -1,0 +1,254 @@
+"""Inputs at URLs (S3, GCS, HTTP(S), and what else fsspec has installed): what is listed, and their bytes.
+
+Requests are those of :mod:`tokenlake.store.remote`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
+
+from fsspec.asyn import get_loop
+
+from tokenlake.config.formats import SourceType
+from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
+from tokenlake.sources.formats import Compression, belongs, not_found, nothing_known
+from tokenlake.sources.globs import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
+from tokenlake.sources.inputs import InputFile, changed, planned
+from tokenlake.sources.readahead import ReadAheadBytes
+from tokenlake.store.remote.connection import client_at
+from tokenlake.store.remote.filesystems import on_loop
+from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
+from tokenlake.store.remote.retry import Failures
+from tokenlake.store.remote.store import spooled
+from tokenlake.store.remote.url import Url, parse_url
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedSource
+
+
+_AT_ONCE: Final = 16  # requests for single objects under way at a time
+_PACKED: Final[dict[str, Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+
+
+def list_remote(source: ResolvedSource) -> list[InputFile]:
+    """List the objects that the URLs of a source stand for, sorted by path.
+
+    An entry is an object, a glob, or a folder, which is searched for known extensions below it; names
+    that begin with a dot or an underscore are left out there. Paths are relative to the deepest common
+    folder of all entries. Each folder or glob costs one listing, never a request per object.
+
+    Raises:
+        SourceNotFoundError: an entry matches nothing; the message names near matches.
+        SourceError: the storage cannot be reached, or refuses access.
+        ConfigError: a URL holds credentials, entries are of several storages, a glob on a web server, or
+            an extension says nothing and no `type` is set.
+        MissingExtraError: the package for a scheme is missing.
+    """
+    urls = [parse_url(entry) for entry in source.data_files]
+    _require_one_root(source, urls)
+    finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
+    found = on_loop(finder.find_all(urls))
+    root = _common_folder(folder for folder, _ in found)
+    objects = {one.path: one for _, matches in found for one in matches}
+    named = sorted((one.path[len(root) :], one) for one in objects.values())
+    return [
+        _input_file(source, name, Url(urls[0].scheme, urls[0].root, one.path), one) for name, one in named
+    ]
+
+
+def _require_one_root(source: ResolvedSource, urls: list[Url]) -> None:
+    other = next((url for url in urls if url.root != urls[0].root), None)
+    if other is not None:
+        raise ConfigError(
+            f"source {source.name!r}: data_files are of two storages, {urls[0].root} and {other.root}; make them "
+            "two sources",
+            source=source.name,
+        )
+
+
+def _common_folder(folders: Iterable[str]) -> str:
+    """Return the deepest folder that all are in, with a slash at its end; "" for the top."""
+    split = [folder.split("/") if folder else [] for folder in folders]
+    common = takewhile(lambda parts: len(set(parts)) == 1, zip(*split, strict=False))
+    return "".join(f"{parts[0]}/" for parts in common)
+
+
+def _input_file(source: ResolvedSource, name: str, url: Url, found: RemoteObject) -> InputFile:
+    packed = _PACKED.get(found.packed)
+    return planned(source, name, str(url), size=found.size, token=found.token, compression=packed)
+
+
+@final
+class _Finder:
+    """Looks for entries on one storage."""
+
+    def __init__(self, client: ObjectClient, wanted: SourceType | None) -> None:
+        self._client = client
+        self._wanted: SourceType | None = wanted
+
+    async def find_all(self, urls: list[Url]) -> list[tuple[str, list[RemoteObject]]]:
+        """Return (static folder, objects found) of each entry."""
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(url: Url) -> tuple[str, list[RemoteObject]]:
+            async with turn:
+                return await self._find(url)
+
+        return await asyncio.gather(*map(one, urls))
+
+    async def _find(self, url: Url) -> tuple[str, list[RemoteObject]]:
+        if url.is_http:
+            return await self._find_page(url)
+        if has_wildcard(url.path):
+            return await self._find_glob(url)
+        if url.path and not url.path.endswith("/"):
+            try:
+                found = await self._client.stat(url)
+                return url.path.rpartition("/")[0], [found]
+            except SourceNotFoundError:
+                pass
+        return await self._find_folder(url)
+
+    async def _find_page(self, url: Url) -> tuple[str, list[RemoteObject]]:
+        path = url.path.partition("?")[0]
+        if re.search(r"[*\[]", path) or not path or path.endswith("/"):
+            raise ConfigError(
+                f"data_files: {url} is a {'folder' if path.endswith('/') or not path else 'glob'}, and web servers do "
+                "not list what they have; name every file",
+                got=str(url),
+            )
+        found = await self._client.stat(url)
+        return path.rpartition("/")[0], [found]
+
+    async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
+        try:
+            matches = compile_glob(url.path)
+        except ValueError as error:
+            raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
+        listed = await self._list(url, static_prefix(url.path), flat=is_flat(url.path))
+        found = [one for one in listed if matches(one.path) or one.path == url.path]
+        if not found:
+            raise await self._nothing(url)
+        return static_folder(url.path), found
+
+    async def _find_folder(self, url: Url) -> tuple[str, list[RemoteObject]]:
+        folder = url.path.rstrip("/")
+        listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
+        found = [one for one in listed if self._is_input(one.path[len(folder) :].lstrip("/"))]
+        if listed and not found:
+            raise nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
+        if not found:
+            raise await self._nothing(url)
+        return folder, found
+
+    def _is_input(self, name: str) -> bool:
+        parts = PurePosixPath(name).parts
+        return not any(part.startswith((".", "_")) for part in parts) and belongs(name, self._wanted)
+
+    async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
+        """Return the objects whose path begins with `prefix`, without the markers of folders."""
+        listed = await self._client.list(Url(url.scheme, url.root, prefix), flat=flat)
+        return [one for one in listed if not one.path.endswith("/")]
+
+    async def _nothing(self, url: Url) -> SourceNotFoundError:
+        """Return the error for an entry that nothing matches, with what is near it."""
+        folder = static_folder(url.path.rstrip("/"))
+        place = Url(url.scheme, url.root, f"{folder}/" if folder else "")
+        around = await self._client.list(place, flat=True, limit=1000)
+        paths = (one.path.rstrip("/") for one in around)
+        names = [PurePosixPath(path).name for path in paths if path != folder]
+        name = PurePosixPath(url.path).name
+        return not_found(str(url), f"{url.root}/{folder}", name, names)
+
+
+OF_INPUTS: Final = Failures(
+    option="data_files",
+    failed=SourceError,
+    missing=SourceNotFoundError,
+    advice="run again: finished units are kept",
+)
+"""What a failing storage is to a build: the errors of inputs."""
+
+
+@final
+class RemoteBytes(ReadAheadBytes):
+    """An object at a URL, read by ranges; usable from threads, one read at a time.
+
+    Every answer must be of the planned version: by a condition on each request where the protocol has
+    one, else by a look before the first read; and by a look after the last one.
+    """
+
+    def __init__(self, file: InputFile, storage_options: Mapping[str, Any]) -> None:
+        """Open `file`; see :func:`tokenlake.sources.opening.opened` for what it raises."""
+        self._url = parse_url(file.url)
+        self._planned = RemoteObject(path=self._url.path, size=file.size, token=file.token)
+        self._client = client_at(self._url, storage_options, OF_INPUTS)
+        self._spool: BinaryIO | None = None
+        super().__init__(file, self._fetch)
+        if not self._client.pins(file.token):
+            self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raise InputChangedError unless the object is still the planned one."""
+        try:
+            found = on_loop(self._client.stat(self._url))
+        except SourceNotFoundError:
+            raise changed(self.file, "the object is gone") from None
+        if found.size != self.file.size:
+            raise changed(self.file, f"it has {found.size} bytes, expected {self.file.size}")
+        # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
+        if (
+            self._url.scheme != "hf"
+            and _kind(found) == _kind(self._planned)
+            and found.token != self.file.token
+        ):
+            raise changed(self.file, f"its version is {found.token}, expected {self.file.token}")
+
+    def close(self) -> None:
+        """Release what is open."""
+        super().close()
+        if self._spool is not None:
+            self._spool.close()
+
+    def _fetch(self, start: int, size: int) -> Future[bytearray]:
+        work = self._client.fetch(self._url, self._planned, start, size)
+        return asyncio.run_coroutine_threadsafe(work, get_loop())
+
+    def _spans(self, offset: int, size: int) -> list[memoryview]:
+        with self._lock:
+            if self._spool is None:
+                try:
+                    with _planned_only(self.file):
+                        return self._ahead.spans(offset, size)
+                except NoRangesError:
+                    self._spool = self._downloaded()
+            data = os.pread(self._spool.fileno(), size, offset)
+            return [memoryview(data)] if data else []
+
+    def _downloaded(self) -> BinaryIO:
+        """Fetch the whole object to a nameless file on the local disk, because the server knows no ranges."""
+        with _planned_only(self.file):
+            return spooled(self._client, self._url, self._planned)
+
+
+@contextmanager
+def _planned_only(file: InputFile) -> Generator[None]:
+    """Turn failures that mean another object into InputChangedError."""
+    try:
+        yield
+    except OtherObjectError as error:
+        raise changed(file, str(error)) from None
+    except SourceNotFoundError:
+        raise changed(file, "the object is gone") from None
+
+
+def _kind(found: RemoteObject) -> str:
+    return found.token.partition(":")[0]

@@ -1,1 +1,0 @@
-"""Inputs at URLs: what is listed, and reading them in order. Requests are those of :mod:`tokenlake.store.remote`."""

@@ -1,4 +1,0 @@
-"""Lengths: cutting texts to a budget of tokens, sharing budgets among columns, and padding rows to one width.
-
-All of it counts tokens, never characters.
-"""

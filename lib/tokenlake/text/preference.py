@@ -1,0 +1,388 @@
+"""Rows of preferences, a prompt and answers that were compared or judged, become texts: of the prompt, and of the
+prompt with each of its answers.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, Final, NamedTuple, NoReturn, cast, final
+
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.config.resolved import ResolvedPreference
+from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.preference_columns import Method, text_weights
+from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.chat.messages import ConversationReader, Turn, tools_of
+from tokenlake.text.chat.renderer import Chat, Conversations
+from tokenlake.text.chat.template import ChatTemplate, shared_length
+from tokenlake.text.chat.tokenizer_template import (
+    DEFAULT,
+    SpecialTokenGuard,
+    check_mode,
+    named_tokens,
+    no_template,
+    templates_of,
+)
+from tokenlake.text.rendering import Rendered
+from tokenlake.text.transform import fault_of
+from tokenlake.tokenizers.files import TokenizerFiles
+
+_ARROW: Final[Any] = pa
+_FIELDS: Final = ("prompt", "chosen", "rejected", "completion")
+
+Value = str | list[Turn]
+"""A text, or the turns of a conversation (role, content)."""
+
+READER: Final = ConversationReader()
+_LAST_WORD: Final = re.compile(r"\s*\S+\s*\Z")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A prompt with its answers: all of them texts, or all of them conversations.
+
+    Attributes:
+        prompt: None where a text stands for itself (reward models).
+        answers: (chosen, rejected), (completion,), or none for prompts alone.
+        label: whether a judged answer is good.
+    """
+
+    prompt: Value | None
+    answers: tuple[Value, ...] = ()
+    label: bool = False
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether prompt and answers are conversations."""
+        return any(isinstance(value, list) for value in (self.prompt, *self.answers))
+
+
+def value_of(raw: object, field: str) -> Value | None:
+    """Return a field's value; None where it is missing or null.
+
+    Raises:
+        BadRecordError: it is neither text nor turns.
+    """
+    if raw is None or isinstance(raw, str):
+        return raw
+    if not isinstance(raw, list):
+        unusable(
+            "not_text_or_messages",
+            f"the field {field!r} holds {type(raw).__name__}, expected a text or a list of messages",
+        )
+    try:
+        return READER.read(cast("list[Any]", raw)) if raw else []
+    except BadRecordError as error:
+        raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
+
+
+def judgements(given: Mapping[str, Value | None], label: object, method: Method) -> tuple[Judgement, ...]:
+    """Return what a row comes to: one, or two of a pair whose answers are wanted one by one.
+
+    Args:
+        given: prompt, chosen, rejected and completion, None where the row lacks them.
+
+    Raises:
+        BadRecordError: nothing that `method` can use.
+    """
+    if method == "grpo":
+        return (_prompt_alone(given),)
+    if method not in ("kto", "bco"):
+        return (_pair(given, whole=method == "reward"),)
+    if given["completion"] is not None:
+        return (_judged(given["prompt"], given["completion"], label),)
+    pair = _pair(given, whole=False)
+    good, bad = pair.answers
+    return Judgement(pair.prompt, (good,), True), Judgement(pair.prompt, (bad,), False)
+
+
+def _prompt_alone(given: Mapping[str, Value | None]) -> Judgement:
+    prompt = given["prompt"]
+    if prompt is None:
+        if given["chosen"] is None or given["rejected"] is None:
+            unusable("missing_field", "the row has no prompt, and no pair of answers to take one from")
+        prompt = _pair(given, whole=False).prompt
+    if prompt is None or _is_empty(prompt):
+        unusable("empty_prompt", "the prompt is empty")
+    if not isinstance(prompt, str) and prompt[-1]["role"] == "assistant":
+        unusable(
+            "prompt_is_answered", "the prompt ends with an assistant's turn, so nothing is left to answer"
+        )
+    return Judgement(prompt)
+
+
+def _judged(prompt: Value | None, completion: Value, label: object) -> Judgement:
+    if prompt is None and not isinstance(completion, str) and len(completion) > 1:
+        prompt, completion = completion[:-1], completion[-1:]
+    if prompt is None:
+        unusable("no_prompt", "the row has an answer, but no prompt")
+    if not isinstance(label, bool) and label not in (0, 1):
+        unusable("bad_label", f"the label is {label!r}, expected true or false")
+    return _in_one_form(prompt, (completion,), label=bool(label))
+
+
+def _pair(given: Mapping[str, Value | None], *, whole: bool) -> Judgement:
+    """Read chosen and rejected; `whole`: a prompt that the answers hold already is not looked for."""
+    prompt, chosen, rejected = given["prompt"], given["chosen"], given["rejected"]
+    if chosen is None or rejected is None:
+        lacking = " and ".join(name for name in ("chosen", "rejected") if given[name] is None)
+        unusable("missing_field", f"the row has no answer {lacking}")
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        unusable("unlike_answers", "one answer is a text, the other a conversation")
+    if chosen == rejected:
+        unusable("equal_answers", "the better answer equals the worse one")
+    if prompt is None and not whole:
+        size = _shared(chosen, rejected)
+        if not size:
+            unusable("no_prompt", "the row has no prompt, and its answers do not begin alike")
+        return _filled(Judgement(chosen[:size], (chosen[size:], rejected[size:])))
+    if prompt is None:
+        return _filled(Judgement(None, (chosen, rejected)))
+    return _in_one_form(prompt, (chosen, rejected))
+
+
+def _in_one_form(prompt: Value, answers: tuple[Value, ...], *, label: bool = False) -> Judgement:
+    """Bring prompt and answers into one form: conversations, where one of them is one.
+
+    Answers that are conversations often hold their prompt too; it is taken off where all of them begin with it.
+    """
+    found = Judgement(prompt, answers, label)
+    if found.is_conversation:
+        turns = _turns(prompt, "user")
+        said = tuple(_turns(answer, "assistant") for answer in answers)
+        if all(len(answer) > len(turns) and answer[: len(turns)] == turns for answer in said):
+            said = tuple(answer[len(turns) :] for answer in said)
+        found = Judgement(turns, said, label)
+    return _filled(found)
+
+
+def _turns(value: Value, role: str) -> list[Turn]:
+    return [{"role": role, "content": value}] if isinstance(value, str) else value
+
+
+def _filled(judgement: Judgement) -> Judgement:
+    if judgement.prompt is not None and _is_empty(judgement.prompt):
+        unusable("empty_prompt", "the prompt is empty")
+    if any(map(_is_empty, judgement.answers)):
+        unusable("empty_answer", "an answer is empty")
+    return judgement
+
+
+def _is_empty(value: Value) -> bool:
+    """Say whether a text is blank, or a conversation has no turn that says or calls anything."""
+    if isinstance(value, str):
+        return not value.strip()
+    return not any(
+        str(turn.get("content") or "").strip() or len(turn) > len(("role", "content")) for turn in value
+    )
+
+
+def _shared(chosen: Value, rejected: Value) -> int:
+    """Return how much two answers begin with alike: characters of texts, turns of conversations."""
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return shared_text(chosen, rejected)
+    most = max(min(len(chosen), len(rejected)) - 1, 0)  # at least one turn is left to each
+    return next((at for at in range(most) if chosen[at] != rejected[at]), most)
+
+
+def shared_text(left: str, right: str) -> int:
+    """Return how many characters two texts begin with alike, up to the end of a word.
+
+    The blanks after that word belong to the answers, and so does a word that only begins alike: tokenizers put a
+    word's blank before it. Each text keeps at least one word. Scripts without blanks are cut between characters.
+    """
+    end = shared_length(left, right)
+    shorter = min(len(left.rstrip()), len(right.rstrip()))
+    if end >= shorter:
+        found = _LAST_WORD.search(left[:shorter])
+        end = found.start() if found else 0
+    while end and (_inside_word(left, end) or _inside_word(right, end)):
+        end -= 1
+    return len(left[:end].rstrip())
+
+
+def _inside_word(text: str, at: int) -> bool:
+    if at >= len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    return bool(unicodedata.combining(after)) or (_bound(before) and _bound(after))
+
+
+def _bound(character: str) -> bool:
+    """Whether it stands in words that blanks separate: digits, and letters of scripts with capitals."""
+    return character.isdigit() or character.lower() != character.upper()
+
+
+def unusable(reason: str, why: str) -> NoReturn:
+    """Raise the BadRecordError of a row that cannot be used."""
+    raise BadRecordError(why, reason=reason)
+
+
+class _Document(NamedTuple):
+    """What one document is made of, and of which row."""
+
+    row: int
+    judgement: Judgement
+    tools: list[Any] | None
+
+
+@final
+class PreferenceRenderer:
+    """Makes the texts of a document: of dpo, orpo, cpo ``prompt, prompt + chosen, prompt + rejected``; of kto, bco
+    ``prompt, prompt + completion``; of reward both whole texts; of grpo the prompt.
+
+    Args:
+        special_tokens_in_text: ``fail``: rows whose own text spells a special token are bad; ``encode``: it becomes
+            one; ``literal``: it stays text, which conversations, whose template spells its own, cannot have.
+    """
+
+    def __init__(
+        self, settings: ResolvedPreference, files: TokenizerFiles, special_tokens_in_text: str
+    ) -> None:
+        self._settings, self._files, self._special = settings, files, special_tokens_in_text
+        self._guard = SpecialTokenGuard.of(files, special_tokens_in_text)
+        self.control_tokens: Final = special_tokens_in_text != "literal"
+        # A row need not have all of the fields, and a reader refuses a column that is not there.
+        self.columns: Final = None
+
+    def render(self, rows: Rows) -> Rendered:
+        """Return the texts; rows that cannot be used are bad (see :func:`judgements`)."""
+        documents, bad = self._documents(rows)
+        texts = self._texts(documents)
+        for document, made in zip(documents, texts, strict=True):
+            if isinstance(made, Fault):
+                bad.setdefault(document.row, made)
+        for at, fault in self._guard.faults([_own(document.judgement) for document in documents]).items():
+            bad.setdefault(documents[at].row, fault)
+        kept = [at for at, document in enumerate(documents) if document.row not in bad]
+        labels = [documents[at].judgement.label for at in kept]
+        return Rendered(
+            text=_ARROW.array(
+                chain.from_iterable(cast("list[str]", texts[at]) for at in kept), pa.large_string()
+            ),
+            origin=np.array([documents[at].row for at in kept], np.int64),
+            bad=tuple(sorted(bad.items())),
+            parts=len(text_weights(self._settings.method)),
+            label=np.array(labels, np.bool_) if self._settings.method in ("kto", "bco") else None,
+        )
+
+    def _documents(self, rows: Rows) -> tuple[list[_Document], dict[int, Fault]]:
+        names = {name: getattr(self._settings, f"{name}_field") for name in (*_FIELDS, "label", "tools")}
+        columns = {name: rows.values(path) for name, path in names.items()}
+        found: list[_Document] = []
+        bad: dict[int, Fault] = {}
+        for row in range(len(rows)):
+            try:
+                given = {name: value_of(columns[name][row], names[name]) for name in _FIELDS}
+                tools = tools_of(columns["tools"][row])
+                made = judgements(given, columns["label"][row], self._settings.method)
+            except BadRecordError as error:
+                bad[row] = fault_of(error)
+            else:
+                found += [_Document(row, judgement, tools) for judgement in made]
+        return found, bad
+
+    def _texts(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
+        """Return each document's texts, or why it has none."""
+        chats = [document for document in documents if document.judgement.is_conversation]
+        rendered = iter(self._conversations.texts(chats) if chats else ())
+        first = 1 if self._settings.method == "reward" else 0
+        found: list[list[str] | Fault] = []
+        for document in documents:
+            made = next(rendered) if document.judgement.is_conversation else _plain(document.judgement)
+            found.append(made if isinstance(made, Fault) else made[first:])
+        return found
+
+    @cached_property
+    def _conversations(self) -> _ConversationTexts:
+        check_mode(self._special)
+        return _ConversationTexts(self._settings, self._files)
+
+
+def _plain(judgement: Judgement) -> list[str]:
+    return [str(judgement.prompt), *(f"{judgement.prompt or ''}{answer}" for answer in judgement.answers)]
+
+
+def _own(judgement: Judgement) -> Any:
+    """All that the row itself says; a text with its answer in one piece, for the border may lie inside a token."""
+    if judgement.is_conversation:
+        return [judgement.prompt, *judgement.answers]
+    return _plain(judgement)[1 if judgement.answers else 0 :]
+
+
+@final
+class _ConversationTexts:
+    """Renders with the chat template of `settings`.
+
+    Raises:
+        ConfigError: there is none, or it cannot be compiled.
+    """
+
+    def __init__(self, settings: ResolvedPreference, files: TokenizerFiles) -> None:
+        if settings.chat_template is None:
+            raise ConfigError(f"preference: {no_template(files.name, [])}", tokenizer=files.name)
+        self._conversations: dict[bool, Conversations] = {}
+        for prompt in (False, True):
+            variables = {**named_tokens(files), "add_generation_prompt": prompt}
+            template = ChatTemplate(settings.chat_template, variables)
+            self._conversations[prompt] = Conversations(template, READER.roles, SpecialTokenGuard())
+
+    def texts(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
+        """Return the text of each prompt, and of the prompt with each answer.
+
+        A prompt ends with what begins the assistant's turn, where that is whose turn it is.
+        """
+        asked: dict[bool, list[Chat]] = {False: [], True: []}
+        places: list[list[tuple[bool, int]]] = []
+        for _, judgement, tools in documents:
+            turns = cast("list[Turn]", judgement.prompt or [])
+            answers = cast("tuple[list[Turn], ...]", judgement.answers)
+            begins = all(answer[0]["role"] == "assistant" for answer in answers)
+            places.append([])
+            for prompt, messages in ((begins, turns), *((False, [*turns, *answer]) for answer in answers)):
+                places[-1].append((prompt, len(asked[prompt]) if messages else -1))
+                asked[prompt] += [(messages, tools)] if messages else []
+        made = {prompt: self._rendered(prompt, chats) for prompt, chats in asked.items()}
+        return [_continued([made[prompt].get(at, "") for prompt, at in place]) for place in places]
+
+    def _rendered(self, prompt: bool, chats: list[Chat]) -> dict[int, str | Fault]:
+        messages, tools = [chat[0] for chat in chats], [chat[1] for chat in chats]
+        made = self._conversations[prompt].render(messages, tools, chats.__getitem__)
+        return {**dict(zip(made.origin.tolist(), map(str, made.text), strict=True)), **dict(made.bad)}
+
+
+def _continued(texts: list[str | Fault]) -> list[str] | Fault:
+    """Require that all texts are there, and that each begins with the first, the prompt."""
+    for text in texts:
+        if isinstance(text, Fault):
+            return text
+    whole = cast("list[str]", texts)
+    if any(not text.startswith(whole[0]) for text in whole):
+        return Fault(
+            "prompt_not_a_beginning",
+            "the chat template does not render the conversation as a continuation of its prompt",
+        )
+    return whole
+
+
+def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> ResolvedPreference:
+    """Return the settings with the tokenizer's chat template, where it has one.
+
+    Raises:
+        ConfigError: answers would have no end, because the tokenizer names no EOS.
+    """
+    if settings.method != "grpo" and files.eos_id is None:
+        raise ConfigError(
+            f"tokenizer {files.name!r} names no EOS token, by which a model learns where an answer ends; set "
+            "eos_token in its tokenizer_config.json",
+            tokenizer=files.name,
+        )
+    return replace(settings, chat_template=settings.chat_template or templates_of(files).get(DEFAULT))

@@ -1,1 +1,0 @@
-"""Preferences: rows with better and worse answers become the ids that preference trainers read."""

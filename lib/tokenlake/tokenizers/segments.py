@@ -1,0 +1,236 @@
+"""The segment cache: byte pair encoding of SentencePiece-style tokenizers at the speed of looking words up.
+
+These tokenizers (Llama 1 and 2, Mistral, Gemma, Phi-3, TinyLlama) have no pre-tokenizer: by definition the whole text
+is one word, in which neighbours are merged, the pair of the lowest rank first. Yet a text can be cut where nothing
+changes:
+
+**Where no token of the vocabulary holds two neighbouring characters side by side, no merge joins them.** A merge that
+joined what lies left of the cut with what lies right of it would make a token that holds both. So all merges happen
+on one side of the cut; those of one side neither enable nor prevent those of the other, and in each of them the order
+of ranks is the order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A character that
+the vocabulary lacks becomes the tokens of its bytes, with which nothing merges: there is a cut on both of its sides.)
+
+Such segments have three to five bytes, and nearly all of them were met before: 1% are distinct. So ids are looked up
+by bytes in a table, and merged once for each distinct segment. Pairs of ASCII are looked up in a table of 128 x 128;
+others in a set of hashes, in which a collision only costs a cut.
+
+The spaces of a text become U+2581; one may be put before it, which here is done before it is cut. Texts that hold an
+added token, and segments of more than :data:`LONGEST` bytes, go to the engine beneath.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenlake.errors import MissingExtraError
+from tokenlake.ragged import Int32, Ragged
+from tokenlake.tokenizers.arrays import string_buffers
+from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+
+LONGEST: Final = 1024
+"""Bytes of the longest segment that is merged here: the time grows with the square of the length."""
+BLOCK_BYTES: Final = 1 << 19  # cut, looked up and written while they are in the processor's cache
+_SMALL, _LARGE = 1 << 16, 1 << 20  # slots of a table, 32 bytes each
+_MOST_KEYS: Final = 1 << 26  # bytes
+_SPACE, _MARK = " ", "\u2581"
+_POINTS: Final = 0x110000
+_ARROW: Final[Any] = pa
+_ASCII: Final = 128
+_BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
+
+
+def is_sentencepiece(files: TokenizerFiles) -> bool:
+    """Whether a tokenizer on the allow-list is of the style that is cut into segments here."""
+    return bool(files.spec["model"].get("byte_fallback"))
+
+
+@final
+class SegmentEngine:
+    """The segment cache of one tokenizer.json.
+
+    Args:
+        files: a SentencePiece-style tokenizer that is on the allow-list.
+        literal: leave the special=true added tokens out, so that their strings are plain text.
+
+    Raises:
+        MissingExtraError: numba is not installed, or has no folder for what it compiles.
+    """
+
+    def __init__(self, files: TokenizerFiles, *, literal: bool = True) -> None:
+        try:
+            from tokenlake.tokenizers import segment_kernels
+        except ImportError as error:
+            raise MissingExtraError(
+                "engine 'segments' needs its packages: pip install 'tokenlake[etl]'"
+            ) from error
+        except RuntimeError as error:  # numba's own where it finds no folder to write to
+            raise MissingExtraError(
+                f"engine 'segments' cannot keep what it compiles: {error}; set NUMBA_CACHE_DIR to a folder that can be "
+                "written"
+            ) from error
+        self.files = files
+        self._run: Any = segment_kernels
+        self._literal = literal
+        kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
+        self._added = "|".join(map(re.escape, kept))
+        stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
+        normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
+        self._split = bool(stage.get("split"))
+        self._once = bool(stage)
+        self._prefix = stage["prepend_scheme"] != "never" if stage else normalizer.get("type") == "Sequence"
+        self._pairs()
+        self._vocabulary()
+        self._restart(_SMALL)
+        self._ranks = np.empty(LONGEST, np.int64)
+        self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
+        self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
+
+    def encode(self, text: pa.LargeStringArray) -> Ragged:
+        """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
+        if self._added:
+            other = np.asarray(pc.match_substring_regex(text, self._added))
+            if other.any():
+                made = self._beneath.encode(text.filter(pa.array(other)))
+                return self._encode(text.filter(pa.array(~other))).inserted(made, np.flatnonzero(other))
+        return self._encode(text)
+
+    def _encode(self, text: pa.LargeStringArray) -> Ragged:
+        offsets, data = string_buffers(text)
+        rows = len(text)
+        # Eight bytes are read at once, wherever a segment begins.
+        laid = np.empty(int(offsets[-1] - offsets[0]) + rows + 8, np.uint8)
+        starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
+        size = self._run.lay_out(data, offsets, self._prefix, self._once, laid, starts)
+        ids, found = np.empty(size + 1, np.int32), np.zeros(rows + 1, np.int64)
+        row = begin = at = 0
+        while row < rows:
+            first, place = row, begin
+            row, begin, count = self._run.cut(
+                laid, starts, row, begin, BLOCK_BYTES, self._ascii, self._bits, self._split, self._cuts, ends
+            )
+            self._look_up(laid, place, begin - place, count)
+            at = self._run.write(
+                self._table, self._slots, count, self._kept, ids, at, first, row, ends, found
+            )
+        return Ragged(ids[:at], found)
+
+    def _look_up(self, laid: npt.NDArray[np.uint8], begin: int, size: int, count: int) -> None:
+        """Find the slots of the segments of a block, and give new ones their ids."""
+        self._make_room(size, count)
+        before = self._keys_used
+        self._keys_used, fresh = self._run.look_up(
+            laid, begin, self._cuts, count, self._table, self._keys, before, self._slots, self._new
+        )
+        self._held += fresh
+        new = self._new[:fresh]
+        self._kept_used = self._run.merge_new(
+            self._table,
+            new,
+            self._keys,
+            self._kept,
+            self._kept_used,
+            self._points,
+            self._byte_ids,
+            self._merges,
+            self._ranks,
+        )
+        if self._keys_used - before > LONGEST:
+            self._look_beneath(new)
+
+    def _look_beneath(self, new: Int32) -> None:
+        """Give new segments that are too long to be merged here their ids."""
+        sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        long = sizes > LONGEST
+        if not long.any():
+            return
+        starts = self._table[new[long], 2].astype(np.int64)
+        texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes[long], strict=True)]
+        made = self._bare.encode(_ARROW.array(texts, pa.large_binary()).cast(pa.large_string()))
+        self._kept_used = self._run.put_given(
+            self._table, new[long], made.offsets, made.ids, self._kept, self._kept_used
+        )
+
+    def _make_room(self, size: int, count: int) -> None:
+        """Make sure that a block of so many bytes and segments finds room, whatever is new of it."""
+        if self._held + count > _LARGE // 2 or self._keys_used > _MOST_KEYS:
+            self._restart(len(self._table))
+        wanted = len(self._table)
+        while self._held + count > wanted // 2:
+            wanted *= 2
+        if wanted > len(self._table):
+            old, self._table = self._table, np.zeros((wanted, 4), np.uint64)
+            self._run.move(old, self._table, self._keys)
+        self._keys = _with_room(self._keys, self._keys_used, size + 8)
+        self._kept = _with_room(self._kept, self._kept_used, size + 2)
+
+    def _restart(self, capacity: int) -> None:
+        """Forget all segments: the table is bounded, and nothing is lost but time."""
+        self._table = np.zeros((capacity, 4), np.uint64)
+        self._keys, self._kept = np.empty(1 << 16, np.uint8), np.empty(1 << 16, np.int32)
+        self._held = self._keys_used = self._kept_used = 0
+
+    def _pairs(self) -> None:
+        """Collect the pairs of neighbouring characters of all tokens that merges make."""
+        self._ascii = np.zeros(_ASCII * _ASCII, np.uint8)
+        self._bits = np.zeros(self._run.PAIR_WORDS, np.uint64)
+        tokens = [left + right for left, right in self._merged]
+        points = np.frombuffer("".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32)
+        inside = np.ones(len(points), np.bool_)
+        inside[np.cumsum(np.array([len(token) for token in tokens], np.int64)) - 1] = False
+        coded = np.unique((points[:-1].astype(np.int64) * _POINTS + points[1:])[inside[:-1]])
+        pairs = np.stack(np.divmod(coded, _POINTS))
+        if self._split:  # no token reaches over a word's beginning
+            pairs = pairs[:, pairs[1] != ord(_SPACE)]
+        ascii_only = (pairs < _ASCII).all(axis=0)
+        self._ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
+        self._run.add_pairs(self._bits, *pairs[:, ~ascii_only])
+
+    def _vocabulary(self) -> None:
+        """Lay out the ids of characters and bytes, and the merges."""
+        vocab: dict[str, int] = self.files.spec["model"]["vocab"]
+        self._points = np.full(_POINTS, -1, np.int32)
+        for token, index in vocab.items():
+            if len(token) == 1:
+                self._points[ord(token)] = index
+        self._points[ord(_SPACE)] = self._points[ord(_MARK)]
+        self._byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
+        triples = np.array([(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32).reshape(
+            -1, 3
+        )
+        self._merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
+        self._run.add_merges(self._merges, *triples.T)
+
+    @cached_property
+    def _merged(self) -> list[tuple[str, str]]:
+        merges: list[Any] = self.files.spec["model"]["merges"]
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+        return [(left, right) for left, right in pairs]
+
+    @cached_property
+    def _beneath(self) -> GigatokenEngine:
+        return GigatokenEngine(self.files, literal=self._literal)
+
+    @cached_property
+    def _bare(self) -> GigatokenEngine:
+        """The engine beneath for segments: it puts nothing before them."""
+        spec = {**self.files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
+        data = json.dumps(spec, ensure_ascii=False).encode()
+        return GigatokenEngine(TokenizerFiles(name=self.files.name, files={TOKENIZER_JSON: data}))
+
+
+def _with_room(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
+    """Return an array with the `used` entries of another and room for `more`."""
+    if used + more <= len(array):
+        return array
+    larger = np.empty(max(2 * len(array), used + more), array.dtype)
+    larger[:used] = array[:used]
+    return larger
