@@ -97,6 +97,26 @@ def test_cancel_wakes_callers_and_kills_workers():
     assert _within(10, lambda: not any(map(_alive, pids)))
 
 
+def test_a_pool_that_closes_under_its_callers_closes_each_pipe_once():
+    def call(pool: WorkerPool, ends: list[str]) -> None:
+        while not ends or ends[-1] in {"WorkerError", "WorkerDiedError"}:
+            try:
+                pool.run(UNKNOWN)
+            except Exception as error:
+                ends.append(type(error).__name__)
+
+    for _ in range(6):
+        ends: list[list[str]] = [[], []]
+        with WorkerPool(2) as pool:
+            callers = [threading.Thread(target=call, args=(pool, each)) for each in ends]
+            for caller in callers:
+                caller.start()
+            assert _within(10, lambda ends=ends: all(len(each) > 5 for each in ends))
+        for caller in callers:
+            caller.join(5)
+        assert [each[-1] for each in ends] == ["CancelledError", "CancelledError"]
+
+
 _PARENT = """
 import sys
 from tokenlake.etl.runner import build_dataset

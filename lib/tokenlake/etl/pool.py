@@ -134,12 +134,15 @@ class WorkerPool:
         """End the workers; jobs still running lose theirs."""
         with self._changed:
             self._closed = True
-            workers, self._all = list(self._all), set()
-            self._idle.clear()
+            workers, self._all = self._all, set()
+            idle, self._idle = self._idle, []
             self._changed.notify_all()
         for worker in workers:
             worker.kill()
         for worker in workers:
+            worker.wait()
+        # Whoever waits for a busy one closes its pipe: a number closed twice may be another file's by then.
+        for worker in idle:
             worker.reap()
         self._group.end()
 
@@ -177,6 +180,8 @@ class WorkerPool:
             if worker in self._all:
                 self._idle.append(worker)
                 self._changed.notify()
+                return
+        worker.reap()
 
     def _replace(self, worker: _Worker) -> None:
         worker.kill()
@@ -262,8 +267,11 @@ class _Worker:
     def kill(self) -> None:
         self._process.kill()
 
-    def reap(self) -> None:
+    def wait(self) -> None:
         self._process.wait()
+
+    def reap(self) -> None:
+        self.wait()
         self._pipe.close()
 
     def ending(self) -> str:
