@@ -1,4 +1,4 @@
-"""Which tokenizer.json files gigatoken really supports, and which documents it must not see even of these.
+"""Which tokenizer.json files the fast engines really support, and which documents gigatoken must not see even of these.
 
 gigatoken also loads files whose features it ignores (a null pre-tokenizer, extra stages, dropout, single_word
 ...) and is then silently wrong. So this is a list of what was verified equal, stricter than its loader: every
@@ -60,9 +60,19 @@ _TOP_KEYS: Final = frozenset(
     {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor"}
     | {"decoder", "model"}
 )
-_MODEL_KEYS: Final = frozenset(
-    {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
-    | {"byte_fallback", "ignore_merges", "vocab", "merges"}
+_MODEL_KEYS: Final = {
+    "BPE": frozenset(
+        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk"}
+        | {"byte_fallback", "ignore_merges", "vocab", "merges"}
+    ),
+    "WordPiece": frozenset(
+        ("type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab")
+    ),
+    "Unigram": frozenset(("type", "unk_id", "vocab", "byte_fallback")),
+}
+# Normalizers that change a character, or one and the marks on it, whatever else is around.
+_IN_WORDS: Final = frozenset(
+    ("Precompiled", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")
 )
 _ADDED_TOKEN_KEYS: Final = frozenset(
     ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
@@ -72,37 +82,89 @@ _BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets",
 BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
-def objection(files: TokenizerFiles, *, literal: bool) -> str | None:
-    """Return why gigatoken cannot be trusted with a tokenizer, or None.
+def model_type(files: TokenizerFiles) -> str:
+    """Return the type of a tokenizer's model, "BPE" where it has none."""
+    return files.spec["model"].get("type", "BPE")
+
+
+def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool) -> str | None:
+    """Return why a fast engine cannot be trusted with a tokenizer, or None.
 
     Args:
         files: the tokenizer.
-        literal: special tokens' strings are plain text, so their entries are not given to gigatoken.
+        engine: "gigatoken" or "segments".
+        literal: special tokens' strings are plain text, so their entries are not given to the engine.
     """
-    return next(_objections(files, literal), None)
+    return next(_objections(files, engine, literal), None)
 
 
-def _objections(files: TokenizerFiles, literal: bool) -> Iterator[str]:
+def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
     """Yield everything that is not on the list; tokenizer.json's shape itself was checked by `tokenizers`."""
-    spec, model = files.spec, files.spec["model"]
-    if model.get("type", "BPE") != "BPE":
-        yield f"the model is {model['type']}, only BPE is supported"
+    spec, model, kind = files.spec, files.spec["model"], model_type(files)
+    if kind != "BPE" and (engine == "gigatoken" or kind not in _MODEL_KEYS):
+        yield f"the model is {kind}, only BPE is supported"
         return
-    yield from _unknown_keys(spec)
-    yield from _model_objections(model)
-    if model.get("byte_fallback"):
-        yield from _sentencepiece_objections(spec)
+    yield from _unknown_keys(spec, kind)
+    if kind == "WordPiece":
+        yield from _word_piece_objections(spec)
+    elif kind == "Unigram":
+        yield from _unigram_objections(spec)
     else:
-        yield from _byte_level_objections(spec)
+        yield from _model_objections(model)
+        if model.get("byte_fallback"):
+            yield from _sentencepiece_objections(spec)
+        elif engine == "segments":
+            yield "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
+        else:
+            yield from _byte_level_objections(spec)
     yield from _added_token_objections(files, literal)
     if not only_wraps(spec.get("post_processor")):
         yield f"the post_processor is {_kind(spec.get('post_processor'))} and does more than wrap a document"
 
 
-def _unknown_keys(spec: dict[str, Any]) -> Iterator[str]:
+def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
+    normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
+    if normalizer is not None and normalizer.get("type") != "BertNormalizer":
+        yield f"the normalizer is {_kind(normalizer)}, expected none or BertNormalizer"
+    if stage != {"type": "BertPreTokenizer"}:
+        yield f"the pre_tokenizer is {_kind(stage)}, expected BertPreTokenizer"
+
+
+def _unigram_objections(spec: dict[str, Any]) -> Iterator[str]:
+    for part in _flat(spec.get("normalizer"), "normalizers"):
+        if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
+            yield f"the normalizer holds {_kind(part)}, not a form known to keep words apart"
+    stages = _flat(spec.get("pre_tokenizer"), "pretokenizers")
+    *before, metaspace = stages or [{}]
+    if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
+        yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
+
+
+def _flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    return [] if stage is None else stage[key] if stage["type"] == "Sequence" else [stage]
+
+
+def _keeps_spaces(part: dict[str, Any]) -> bool:
+    """Whether what is replaced lies on one side of a space that follows another character, and a space remains."""
+    pattern, content = part["pattern"], part["content"]
+    if pattern == {"Regex": " {2,}"} or pattern.get("String", "x").strip(" ") == "":
+        return content in (" ", _SPACE)
+    return "Regex" not in pattern and not any(blank in pattern["String"] + content for blank in (" ", _SPACE))
+
+
+def _is_splitting(stage: dict[str, Any]) -> bool:
+    return (
+        stage.get("type") == "Metaspace"
+        and stage.get("replacement") == _SPACE
+        and stage.get("split", True) is True
+        and stage.keys() <= {"type", "replacement", "prepend_scheme", "split", "add_prefix_space"}
+    )
+
+
+def _unknown_keys(spec: dict[str, Any], kind: str) -> Iterator[str]:
     """Yield keys that this release has not heard of: they may mean something."""
     added: list[dict[str, Any]] = spec.get("added_tokens") or []
-    parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS)]
+    parts = [("tokenizer.json", spec, _TOP_KEYS), ("model", spec["model"], _MODEL_KEYS[kind])]
     parts += [("an added token", token, _ADDED_TOKEN_KEYS) for token in added]
     for where, part, known in parts:
         if not part.keys() <= known:
@@ -308,9 +370,9 @@ class UnicodeGuard:
     """Finds the documents that hold a code point on which the engines disagree for a tokenizer."""
 
     def __init__(self, files: TokenizerFiles) -> None:
-        sentencepiece = files.spec["model"].get("byte_fallback")
+        unaware = files.spec["model"].get("byte_fallback") or model_type(files) != "BPE"
         composing: Ranges = () if files.spec.get("normalizer") is None else COMPOSING
-        self.ranges: Ranges = () if sentencepiece else (*SPLITTING, *composing)
+        self.ranges: Ranges = () if unaware else (*SPLITTING, *composing)
         self._class = "[" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in self.ranges) + "]"
 
     def rows(self, text: pa.LargeStringArray) -> Int64:

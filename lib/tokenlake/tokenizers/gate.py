@@ -18,7 +18,7 @@ import pyarrow as pa
 from tokenlake.arrays import select, text_of_strings
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
-from tokenlake.tokenizers.allowlist import UnicodeGuard, objection
+from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
 from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
 from tokenlake.tokenizers.fast import WINDOW, IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -30,6 +30,8 @@ from tokenlake.tokenizers.segments import is_sentencepiece
 REQUESTS: Final = ("auto", *ENGINES)
 SEGMENTS_FROM: Final = 256 << 20
 """Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
+WORDS_FROM: Final = 16 << 20
+"""The same for WordPiece and Unigram, for which there is only the reference otherwise."""
 # The reference encodes 2-4 MB/s: with this the probe stays below two seconds.
 SAMPLE_BYTES: Final = 2 << 20
 _ADDED_TOKENS: Final = 512
@@ -111,9 +113,7 @@ def _judge(
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), reference, None
     engine = _candidate(files, requested, size)
-    why_not = objection(files, literal=literal)
-    if why_not is None and engine == "segments" and not is_sentencepiece(files):
-        why_not = "it is not of SentencePiece's style (byte fallback, no pre-tokenizer)"
+    why_not = objection(files, engine, literal=literal)
     if why_not is not None:
         return _refuse(files, engine, why_not, asked=requested != "auto"), reference, None
     try:
@@ -133,6 +133,8 @@ def _candidate(files: TokenizerFiles, requested: str, size: int) -> str:
     """Return the fast engine that is to be probed."""
     if requested != "auto":
         return requested
+    if model_type(files) != "BPE":
+        return "segments" if size >= WORDS_FROM else "gigatoken"
     return "segments" if size >= SEGMENTS_FROM and is_sentencepiece(files) else "gigatoken"
 
 
@@ -141,7 +143,7 @@ def _loaded(files: TokenizerFiles, engine: str, *, literal: bool, asked: bool) -
     try:
         return engine, fast_engine(engine, files, literal=literal)
     except MissingExtraError:
-        if asked or engine != "segments":
+        if asked or engine != "segments" or model_type(files) != "BPE":
             raise
         return "gigatoken", fast_engine("gigatoken", files, literal=literal)
 

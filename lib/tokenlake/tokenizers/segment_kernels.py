@@ -22,7 +22,8 @@ from numba.extending import intrinsic
 
 _ASCII = 128
 _SPACE = 32
-_MARK = 0x2581  # what a space becomes, and is one from the beginning where a text holds it
+MARK = 0x2581
+"""What a space becomes, and is one from the beginning where a text holds it."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ONE = np.uint64(1)
@@ -67,8 +68,8 @@ def add_pairs(bits: Any, first: Any, second: Any) -> None:
 
 
 @njit(cache=True, inline="always")
-def _point(data: Any, i: Any) -> Any:
-    """Return the code point that begins at byte i of valid UTF-8, and how many bytes it has."""
+def _point(data: Any, i: Any, mark: Any) -> Any:
+    """Return the code point that begins at byte i of valid UTF-8, a space for `mark`, and how many bytes it has."""
     c = np.int64(data[i])
     if c < _ASCII:
         return c, 1
@@ -76,18 +77,18 @@ def _point(data: Any, i: Any) -> Any:
         return (c & 0x1F) << 6 | (np.int64(data[i + 1]) & 0x3F), 2
     if c < 0xF0:
         c = (c & 0x0F) << 12 | (np.int64(data[i + 1]) & 0x3F) << 6 | (np.int64(data[i + 2]) & 0x3F)
-        return (_SPACE if c == _MARK else c), 3
+        return (_SPACE if c == mark else c), 3
     c = (c & 7) << 18 | (np.int64(data[i + 1]) & 0x3F) << 12 | (np.int64(data[i + 2]) & 0x3F) << 6
     return c | (np.int64(data[i + 3]) & 0x3F), 4
 
 
 @njit(cache=True, inline="always")
-def _joined(ascii_pairs: Any, bits: Any, split: Any, c: Any, d: Any) -> Any:
+def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
     """Whether a token may hold the code points c and d side by side."""
     if (c | d) < _ASCII:
         return ascii_pairs[c << 7 | d] != 0
     bit = _bit(c, d)
-    return not (split and d == _SPACE) and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & _ONE) != 0
+    return not (d == _SPACE and spaced[c] != 0) and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & _ONE) != 0
 
 
 @njit(cache=True)
@@ -100,7 +101,7 @@ def lay_out(data: Any, offsets: Any, prefix: Any, once: Any, laid: Any, starts: 
     for row in range(len(offsets) - 1):
         starts[row] = end
         a, b = offsets[row], offsets[row + 1]
-        if prefix and a < b and not (once and _point(data, a)[0] == _SPACE):
+        if prefix and a < b and not (once and _point(data, a, MARK)[0] == _SPACE):
             laid[end] = _SPACE
             end += 1
         laid[end : end + b - a] = data[a:b]
@@ -118,7 +119,8 @@ def cut(
     size: Any,
     ascii_pairs: Any,
     bits: Any,
-    split: Any,
+    spaced: Any,
+    mark: Any,
     cuts: Any,
     ends: Any,
 ) -> Any:
@@ -127,7 +129,8 @@ def cut(
     Args:
         data, starts: from :func:`lay_out`.
         ascii_pairs: uint8[128 * 128], `bits`: the pairs of code points that tokens hold.
-        split: no token reaches over the beginning of a word.
+        spaced: uint8[0x110000], 1 for each code point (none of ASCII) behind which a space begins a segment.
+        mark: the code point that counts as a space, -1 for none.
         cuts: int32[size + 2]; gets where segments begin, from `begin` on, and where the last one ends.
         ends: int32[n]; gets for each text that was finished how many segments there were until its end.
 
@@ -142,7 +145,7 @@ def cut(
                 break
             cuts[n] = i - begin
             n += 1
-            c, width = _point(data, i)
+            c, width = _point(data, i, mark)
             i += width
             bound = min(stop, limit)
             while i < bound:
@@ -153,15 +156,15 @@ def cut(
                     n += 1 - np.int64(ascii_pairs[c << 7 | d])
                     i += 1
                 else:
-                    d, width = _point(data, i)
-                    if not _joined(ascii_pairs, bits, split, c, d):
+                    d, width = _point(data, i, mark)
+                    if not _joined(ascii_pairs, bits, spaced, c, d):
                         cuts[n] = i - begin
                         n += 1
                     i += width
                 c = d
             while i < stop:  # to the end of a segment that reaches over the limit
-                d, width = _point(data, i)
-                if not _joined(ascii_pairs, bits, split, c, d):
+                d, width = _point(data, i, mark)
+                if not _joined(ascii_pairs, bits, spaced, c, d):
                     break
                 i += width
                 c = d
@@ -297,7 +300,7 @@ def merge(
     """
     n, i = 0, start
     while i < stop:
-        point, width = _point(data, i)
+        point, width = _point(data, i, MARK)
         if points[point] >= 0:
             ids[at + n] = points[point]
             n += 1
@@ -376,13 +379,22 @@ def put_given(table: Any, slots: Any, offsets: Any, ids: Any, kept: Any, used: A
 
 
 @njit(cache=True)
+def count_ids(table: Any, slots: Any, n: Any) -> Any:
+    """Return how many ids the segments in n slots have."""
+    total = 0
+    for k in range(n):
+        total += np.int64(table[slots[k], 1] >> _HALF)
+    return total
+
+
+@njit(cache=True)
 def write(
     table: Any, slots: Any, n: Any, kept: Any, ids: Any, at: Any, row: Any, done: Any, ends: Any, offsets: Any
 ) -> Any:
     """Write the ids of segments to `ids` from `at` on; return where they end.
 
     `offsets` (int64[texts + 1]) gets where the ids of the texts ``row`` to ``done`` (exclusive) end. There must be room
-    for one id more than there are.
+    for two ids more than there are.
     """
     for k in range(n):
         while row < done and ends[row] == k:

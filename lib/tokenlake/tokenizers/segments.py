@@ -1,21 +1,26 @@
-"""The segment cache: byte pair encoding of SentencePiece-style tokenizers at the speed of looking words up.
+"""The segment cache: tokenizers whose texts can be cut where nothing changes, at the speed of looking words up.
 
-These tokenizers (Llama 1 and 2, Mistral, Gemma, Phi-3, TinyLlama) have no pre-tokenizer: by definition the whole text
-is one word, in which neighbours are merged, the pair of the lowest rank first. Yet a text can be cut where nothing
-changes:
+**Byte pair encoding in SentencePiece's style** (Llama 1 and 2, Mistral, Gemma, Phi-3, TinyLlama) has no pre-tokenizer:
+by definition the whole text is one word, in which neighbours are merged, the pair of the lowest rank first. Yet where
+no token of the vocabulary holds two neighbouring characters side by side, no merge joins them. A merge that joined what
+lies left of the cut with what lies right of it would make a token that holds both. So all merges happen on one side of
+the cut; those of one side neither enable nor prevent those of the other, and in each of them the order of ranks is the
+order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A character that the vocabulary
+lacks becomes the tokens of its bytes, with which nothing merges: there is a cut on both of its sides.)
 
-**Where no token of the vocabulary holds two neighbouring characters side by side, no merge joins them.** A merge that
-joined what lies left of the cut with what lies right of it would make a token that holds both. So all merges happen
-on one side of the cut; those of one side neither enable nor prevent those of the other, and in each of them the order
-of ranks is the order of the whole. Hence the ids of the whole are the ids of the parts, end to end. (A character that
-the vocabulary lacks becomes the tokens of its bytes, with which nothing merges: there is a cut on both of its sides.)
+**WordPiece and Unigram** (BERT, ELECTRA; T5, XLM-R, ALBERT) make the ids of every word by itself. So a text can be cut
+where a word ends whatever lies around, if normalizing does not reach over the cut. BERT's normalizer changes each
+character, or a letter and its marks, and its words end at white space and at every sign: cuts are between two ASCII
+characters of which one is a space or a sign, and none is a control character, which is dropped. With Unigram a cut is
+before the space that follows a letter, digit or sign which normalizing keeps: all white space that comes together is on
+one side, with the marks on it, and what follows begins with a space, as if one had been put before it.
 
-Such segments have three to five bytes, and nearly all of them were met before: 1% are distinct. So ids are looked up
-by bytes in a table, and merged once for each distinct segment. Pairs of ASCII are looked up in a table of 128 x 128;
-others in a set of hashes, in which a collision only costs a cut.
+Such segments are short, and nearly all of them were met before: 1% are distinct. So ids are looked up by bytes in a
+table, and made once for each distinct segment: merged here, or by the reference. Pairs of ASCII are looked up in a
+table of 128 x 128; others in a set of hashes, in which a collision only costs a cut.
 
-The spaces of a text become U+2581; one may be put before it, which here is done before it is cut. Texts that hold an
-added token, and segments of more than :data:`LONGEST` bytes, go to the engine beneath.
+SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
+Texts that hold an added token, and segments of more than :data:`LONGEST` bytes, go to the engine beneath.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ from __future__ import annotations
 import json
 import re
 from functools import cached_property
-from typing import Any, Final, final
+from itertools import chain
+from typing import Any, Final, Protocol, final
+from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +38,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.errors import MissingExtraError
-from tokenlake.ragged import Int32, Ragged
+from tokenlake.ragged import Bools, Int32, Ragged
+from tokenlake.tokenizers.allowlist import model_type
 from tokenlake.tokenizers.arrays import string_buffers
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.fast import GigatokenEngine, IdEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
+from tokenlake.tokenizers.reference import ReferenceEngine
 
 LONGEST: Final = 1024
 """Bytes of the longest segment that is merged here: the time grows with the square of the length."""
@@ -43,13 +52,16 @@ _SMALL, _LARGE = 1 << 16, 1 << 20  # slots of a table, 32 bytes each
 _MOST_KEYS: Final = 1 << 26  # bytes
 _SPACE, _MARK = " ", "\u2581"
 _POINTS: Final = 0x110000
+# The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to what comes behind it.
+_ALPHABETS, _HANGUL, _PREPENDED = 0x2000, range(0xAC00, 0xD7A4), 0x0D4E
 _ARROW: Final[Any] = pa
+UInt8 = npt.NDArray[np.uint8]
 _ASCII: Final = 128
 _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
 
 
 def is_sentencepiece(files: TokenizerFiles) -> bool:
-    """Whether a tokenizer on the allow-list is of the style that is cut into segments here."""
+    """Whether a tokenizer on the allow-list is byte pair encoding of SentencePiece's style."""
     return bool(files.spec["model"].get("byte_fallback"))
 
 
@@ -58,7 +70,7 @@ class SegmentEngine:
     """The segment cache of one tokenizer.json.
 
     Args:
-        files: a SentencePiece-style tokenizer that is on the allow-list.
+        files: a tokenizer that is on the allow-list, of SentencePiece's style, WordPiece or Unigram.
         literal: leave the special=true added tokens out, so that their strings are plain text.
 
     Raises:
@@ -79,18 +91,11 @@ class SegmentEngine:
             ) from error
         self.files = files
         self._run: Any = segment_kernels
-        self._literal = literal
         kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
         self._added = "|".join(map(re.escape, kept))
-        stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
-        normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
-        self._split = bool(stage.get("split"))
-        self._once = bool(stage)
-        self._prefix = stage["prepend_scheme"] != "never" if stage else normalizer.get("type") == "Sequence"
-        self._pairs()
-        self._vocabulary()
+        made = _Merges if model_type(files) == "BPE" else _Words
+        self._model = made(files, literal, segment_kernels)
         self._restart(_SMALL)
-        self._ranks = np.empty(LONGEST, np.int64)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
         self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
 
@@ -99,25 +104,25 @@ class SegmentEngine:
         if self._added:
             other = np.asarray(pc.match_substring_regex(text, self._added))
             if other.any():
-                made = self._beneath.encode(text.filter(pa.array(other)))
+                made = self._model.beneath.encode(text.filter(pa.array(other)))
                 return self._encode(text.filter(pa.array(~other))).inserted(made, np.flatnonzero(other))
         return self._encode(text)
 
     def _encode(self, text: pa.LargeStringArray) -> Ragged:
         offsets, data = string_buffers(text)
-        rows = len(text)
+        rows, model = len(text), self._model
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int(offsets[-1] - offsets[0]) + rows + 8, np.uint8)
         starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        size = self._run.lay_out(data, offsets, self._prefix, self._once, laid, starts)
-        ids, found = np.empty(size + 1, np.int32), np.zeros(rows + 1, np.int64)
+        size = self._run.lay_out(data, offsets, model.prefix, model.once, laid, starts)
+        ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
         row = begin = at = 0
+        rule = (model.ascii, model.bits, model.spaced, model.mark)
         while row < rows:
             first, place = row, begin
-            row, begin, count = self._run.cut(
-                laid, starts, row, begin, BLOCK_BYTES, self._ascii, self._bits, self._split, self._cuts, ends
-            )
+            row, begin, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
             self._look_up(laid, place, begin - place, count)
+            ids = _with_room(ids, at, self._run.count_ids(self._table, self._slots, count) + 2)
             at = self._run.write(
                 self._table, self._slots, count, self._kept, ids, at, first, row, ends, found
             )
@@ -132,36 +137,31 @@ class SegmentEngine:
         )
         self._held += fresh
         new = self._new[:fresh]
-        self._kept_used = self._run.merge_new(
-            self._table,
-            new,
-            self._keys,
-            self._kept,
-            self._kept_used,
-            self._points,
-            self._byte_ids,
-            self._merges,
-            self._ranks,
-        )
-        if self._keys_used - before > LONGEST:
-            self._look_beneath(new)
+        if self._model.merges is not None:
+            self._kept_used = self._run.merge_new(
+                self._table, new, self._keys, self._kept, self._kept_used, *self._model.merges
+            )
+            if self._keys_used - before <= LONGEST:
+                return
+            sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            new = new[sizes > LONGEST]
+        if len(new):
+            self._ask(new)
 
-    def _look_beneath(self, new: Int32) -> None:
-        """Give new segments that are too long to be merged here their ids."""
+    def _ask(self, new: Int32) -> None:
+        """Give new segments the ids that another engine makes of them."""
+        starts = self._table[new, 2].astype(np.int64)
         sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        long = sizes > LONGEST
-        if not long.any():
-            return
-        starts = self._table[new[long], 2].astype(np.int64)
-        texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes[long], strict=True)]
-        made = self._bare.encode(_ARROW.array(texts, pa.large_binary()).cast(pa.large_string()))
+        texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes, strict=True)]
+        made = self._model.bare.encode(_ARROW.array(texts, pa.large_binary()).cast(pa.large_string()))
+        self._kept = _with_room(self._kept, self._kept_used, len(made.ids) + 2)
         self._kept_used = self._run.put_given(
-            self._table, new[long], made.offsets, made.ids, self._kept, self._kept_used
+            self._table, new, made.offsets, made.ids, self._kept, self._kept_used
         )
 
     def _make_room(self, size: int, count: int) -> None:
         """Make sure that a block of so many bytes and segments finds room, whatever is new of it."""
-        if self._held + count > _LARGE // 2 or self._keys_used > _MOST_KEYS:
+        if self._held + count > self._model.most or self._keys_used > _MOST_KEYS:
             self._restart(len(self._table))
         wanted = len(self._table)
         while self._held + count > wanted // 2:
@@ -178,10 +178,107 @@ class SegmentEngine:
         self._keys, self._kept = np.empty(1 << 16, np.uint8), np.empty(1 << 16, np.int32)
         self._held = self._keys_used = self._kept_used = 0
 
+
+class _Model(Protocol):
+    """How the texts of a tokenizer are cut, and what gives new segments their ids.
+
+    Attributes:
+        prefix: whether a text begins with a space that is put before it, with `once` only where it has none.
+        mark: the code point that counts as a space, -1 for none.
+        ascii: uint8[128 * 128], 1 where two characters may not be parted.
+        bits: the set of the other pairs of which that is so.
+        spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
+        most: segments that the table holds.
+        merges: the last arguments of :func:`segment_kernels.merge_new`; None where `bare` makes all ids.
+    """
+
+    prefix: bool
+    once: bool
+    mark: int
+    most: int
+    ascii: UInt8
+    bits: npt.NDArray[np.uint64]
+    spaced: UInt8
+    merges: tuple[npt.NDArray[Any], ...] | None
+
+    @property
+    def beneath(self) -> IdEngine:
+        """The engine for whole texts."""
+        ...
+
+    @property
+    def bare(self) -> IdEngine:
+        """The engine for segments."""
+        ...
+
+
+@final
+class _Words:
+    """WordPiece and Unigram: words are independent, and the reference makes the ids of new ones."""
+
+    prefix, once, merges = False, False, None
+
+    def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
+        self._files, self._literal = files, literal
+        self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
+        self.bits = np.full(run.PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
+        stays = self._stays()
+        if model_type(files) == "WordPiece":
+            self.mark, parted = -1, _parted_words()
+        else:
+            self.mark, parted = run.MARK, np.zeros((_ASCII, _ASCII), np.bool_)
+            parted[:, ord(_SPACE)] = stays[:_ASCII]
+        self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
+        self.spaced = stays.astype(np.uint8)
+
+    def _stays(self) -> Bools:
+        """bool[0x110000]: letters, digits and signs that normalizing neither drops nor makes a space of."""
+        normalizer = self.beneath.backend.normalizer
+        stays = np.zeros(_POINTS, np.bool_)
+        for point in chain(range(_ALPHABETS), _HANGUL):
+            if point == _PREPENDED or category(character := chr(point))[0] not in "LNPS":
+                continue
+            made = normalizer.normalize_str(character) if normalizer is not None else character
+            stays[point] = made != "" and made.isprintable() and not {_SPACE, _MARK} & set(made)
+        return stays
+
+    @cached_property
+    def beneath(self) -> ReferenceEngine:
+        return ReferenceEngine(self._files, literal=self._literal)
+
+    @property
+    def bare(self) -> ReferenceEngine:
+        return self.beneath
+
+
+def _parted_words() -> Bools:
+    """bool[128, 128]: where BERT's pre-tokenizer parts two characters, neither of which its normalizer drops."""
+    letter = np.array([chr(point).isalnum() for point in range(_ASCII)])
+    space = np.isin(np.arange(_ASCII), [ord(character) for character in " \t\n\r"])
+    there = space | np.array([chr(point).isprintable() for point in range(_ASCII)])
+    return there[:, None] & there & ~(letter[:, None] & letter)
+
+
+@final
+class _Merges:
+    """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and new segments are merged."""
+
+    def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
+        self._files, self._literal, self._run = files, literal, run
+        self.mark, self.most = run.MARK, _LARGE // 2
+        stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
+        normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
+        self._split = bool(stage.get("split"))
+        self.spaced = np.full(_POINTS, self._split, np.uint8)
+        self.once = bool(stage)
+        self.prefix = stage["prepend_scheme"] != "never" if stage else normalizer.get("type") == "Sequence"
+        self._pairs()
+        self._vocabulary()
+
     def _pairs(self) -> None:
         """Collect the pairs of neighbouring characters of all tokens that merges make."""
-        self._ascii = np.zeros(_ASCII * _ASCII, np.uint8)
-        self._bits = np.zeros(self._run.PAIR_WORDS, np.uint64)
+        self.ascii: UInt8 = np.zeros(_ASCII * _ASCII, np.uint8)
+        self.bits: npt.NDArray[np.uint64] = np.zeros(self._run.PAIR_WORDS, np.uint64)
         tokens = [left + right for left, right in self._merged]
         points = np.frombuffer("".join(tokens).replace(_MARK, _SPACE).encode("utf-32-le"), np.uint32)
         inside = np.ones(len(points), np.bool_)
@@ -191,40 +288,46 @@ class SegmentEngine:
         if self._split:  # no token reaches over a word's beginning
             pairs = pairs[:, pairs[1] != ord(_SPACE)]
         ascii_only = (pairs < _ASCII).all(axis=0)
-        self._ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
-        self._run.add_pairs(self._bits, *pairs[:, ~ascii_only])
+        self.ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
+        self._run.add_pairs(self.bits, *pairs[:, ~ascii_only])
 
     def _vocabulary(self) -> None:
         """Lay out the ids of characters and bytes, and the merges."""
-        vocab: dict[str, int] = self.files.spec["model"]["vocab"]
-        self._points = np.full(_POINTS, -1, np.int32)
+        vocab: dict[str, int] = self._files.spec["model"]["vocab"]
+        points = np.full(_POINTS, -1, np.int32)
         for token, index in vocab.items():
             if len(token) == 1:
-                self._points[ord(token)] = index
-        self._points[ord(_SPACE)] = self._points[ord(_MARK)]
-        self._byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
+                points[ord(token)] = index
+        points[ord(_SPACE)] = points[ord(_MARK)]
+        byte_ids = np.array([vocab[f"<0x{byte:02X}>"] for byte in range(256)], np.int32)
         triples = np.array([(vocab[a], vocab[b], vocab[a + b]) for a, b in self._merged], np.int32).reshape(
             -1, 3
         )
-        self._merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
-        self._run.add_merges(self._merges, *triples.T)
+        merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
+        self._run.add_merges(merges, *triples.T)
+        self.merges: tuple[npt.NDArray[Any], ...] | None = (
+            points,
+            byte_ids,
+            merges,
+            np.empty(LONGEST, np.int64),
+        )
 
     @cached_property
     def _merged(self) -> list[tuple[str, str]]:
-        merges: list[Any] = self.files.spec["model"]["merges"]
+        merges: list[Any] = self._files.spec["model"]["merges"]
         pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
         return [(left, right) for left, right in pairs]
 
     @cached_property
-    def _beneath(self) -> GigatokenEngine:
-        return GigatokenEngine(self.files, literal=self._literal)
+    def beneath(self) -> GigatokenEngine:
+        return GigatokenEngine(self._files, literal=self._literal)
 
     @cached_property
-    def _bare(self) -> GigatokenEngine:
+    def bare(self) -> GigatokenEngine:
         """The engine beneath for segments: it puts nothing before them."""
-        spec = {**self.files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
+        spec = {**self._files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
         data = json.dumps(spec, ensure_ascii=False).encode()
-        return GigatokenEngine(TokenizerFiles(name=self.files.name, files={TOKENIZER_JSON: data}))
+        return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))
 
 
 def _with_room(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
