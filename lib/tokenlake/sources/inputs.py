@@ -12,7 +12,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from tokenlake.config.formats import FORMATS, Format, FormatFacts
@@ -244,7 +243,7 @@ class LocalBytes(InputBytes):
 
     def check_unchanged(self) -> None:
         self._check(os.fstat(self._descriptor))
-        if Path(self.file.url).stat().st_ino != self.file.stat[0]:
+        if os.stat(self.file.url).st_ino != self.file.stat[0]:  # noqa: PTH116 - no Path per file
             raise changed(self.file, "another file has taken its name")
 
     def close(self) -> None:

@@ -249,10 +249,13 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> LineIndex:
     bom = block.offset == 0 and block.data.startswith(BOM)
     if bom:
         starts[0] += len(BOM)
-    crlf = (stops > starts) & (data[np.maximum(stops, 1) - 1] == _CR)
-    if open_end:
-        crlf[-1] = False
-    stops -= crlf
+    returns = 0
+    if block.data.find(b"\r", 0, block.size) >= 0:
+        crlf = (stops > starts) & (data[np.maximum(stops, 1) - 1] == _CR)
+        if open_end:
+            crlf[-1] = False
+        stops -= crlf
+        returns = int(np.count_nonzero(crlf))
     full = np.flatnonzero(stops > starts)
     if blank:
         first = data[starts[full]] <= ord(" ")
@@ -265,7 +268,7 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> LineIndex:
         numbers=full,
         edges=edges,
         bom=int(bom),
-        crlf=int(np.count_nonzero(crlf)),
+        crlf=returns,
         blank=len(starts) - len(full) - int(nothing),
         open_end=bool(open_end),
     )

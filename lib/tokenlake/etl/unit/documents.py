@@ -63,7 +63,8 @@ class TextDocuments:
     @property
     def text_bytes(self) -> int:
         """UTF-8 bytes of all texts."""
-        return int(self.text_sizes.sum())
+        ends = self._ends
+        return int(ends[-1] - ends[0])
 
     @property
     def held_bytes(self) -> int:
@@ -73,11 +74,16 @@ class TextDocuments:
     @property
     def text_sizes(self) -> Int64:
         """int64[n * parts], UTF-8 bytes of each text."""
+        return np.diff(self._ends)
+
+    @property
+    def _ends(self) -> Int64:
+        """int64[n * parts + 1], where each text begins in Arrow's buffer, and where the last one ends."""
         if not len(self):
-            return np.empty(0, np.int64)
+            return np.zeros(1, np.int64)
         buffer: Any = self.text.buffers()[1]
         first = self.text.offset
-        return np.diff(np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1])
+        return np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1]
 
     def slice(self, first: int, last: int) -> Self:
         """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""

@@ -89,9 +89,10 @@ class UnitTally:
     def read(self, batch: Prepared) -> None:
         """Count the records of a batch; bad ones are counted where they are set aside."""
         self.numbers["rows_read"] += batch.rows_read
-        self.by["normalized"].update(batch.normalized)
-        self.by["filtered"].update(batch.filtered)
-        self.by["rows_skipped"].update(batch.skipped)
+        found = {"normalized": batch.normalized, "filtered": batch.filtered, "rows_skipped": batch.skipped}
+        for name, counts in found.items():
+            if counts:  # most files have none, and there may be very many files
+                self.by[name].update(counts)
 
     def settle(
         self,
@@ -251,6 +252,8 @@ class TextBuild:
 
     def _set_aside(self, bad: Sequence[BadRecord]) -> None:
         """Quarantine bad records, and give up when the build cannot succeed any more."""
+        if not bad:
+            return
         self._quarantine.add(bad)
         self._tally.by["quarantined"].update(record.reason for record in bad)
         total, source = self._tally.by["quarantined"].total(), self._job.source
