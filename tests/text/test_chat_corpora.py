@@ -6,16 +6,15 @@ import gzip
 import json
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake
+from tests.builds import config_of
+from tests.text.support import documents
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.rows import Rows
@@ -27,34 +26,30 @@ from tokenlake.tokenizers.files import load_tokenizer
 COUNT = 24
 
 
+@pytest.fixture
+def folder(shared_data: Path) -> Path:
+    """The real tokenizer of Llama 2."""
+    (found,) = (shared_data / "hf/hub/models--meta-llama--Llama-2-7b-chat-hf/snapshots").iterdir()
+    return found
+
+
 def first_lines(shared_data: Path, count: int) -> list[str]:
     with gzip.open(shared_data / "corpora" / "math-chat.jsonl.gz", "rt") as lines:
         return [line.rstrip("\n") for line in islice(lines, count)]
 
 
 @pytest.mark.corpora
-def test_llama_2_chats_have_the_ids_masks_and_bos_of_transformers(shared_data: Path, tmp_path: Path):
+def test_llama_2_chats_have_the_ids_masks_and_bos_of_transformers(
+    shared_data: Path, folder: Path, tmp_path: Path
+):
     from transformers import AutoTokenizer
 
-    (folder,) = (
-        shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
-    ).iterdir()
     lines = first_lines(shared_data, COUNT)
     (tmp_path / "chat.jsonl").write_text("\n".join(lines))
-    config: dict[str, Any] = {
-        "name": "real",
-        "datasets": [{"name": "c", "data_files": str(tmp_path / "chat.jsonl"), "tokenizer": str(folder)}],
-        "tokenize": {"max_length": 8192},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
-    result = build_dataset(config, workers=1)
-    rows = pa.concat_tables(
-        [pq.read_table(Path(result.path) / entry.path) for entry in result.manifest.files]
-    )
+    config = config_of(tmp_path, tmp_path / "chat.jsonl", folder) | {"tokenize": {"max_length": 8192}}
+    made = documents(build_dataset(config, workers=1))
     theirs = AutoTokenizer.from_pretrained(folder)
-    for line, ids, mask in zip(
-        lines, rows["input_ids"].to_pylist(), rows["loss_mask"].to_pylist(), strict=True
-    ):
+    for line, (ids, mask) in zip(lines, made, strict=True):
         messages = json.loads(line)["messages"]
         expected = theirs.apply_chat_template(
             messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
@@ -69,10 +64,7 @@ def test_llama_2_chats_have_the_ids_masks_and_bos_of_transformers(shared_data: P
 
 
 @pytest.mark.corpora
-def test_without_its_marks_the_real_template_teaches_the_same(shared_data: Path):
-    (folder,) = (
-        shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
-    ).iterdir()
+def test_without_its_marks_the_real_template_teaches_the_same(shared_data: Path, folder: Path):
     files = load_tokenizer(folder)
     marked = templates_of(files).get("default")
     assert marked is not None
@@ -107,12 +99,9 @@ ANSWERS = st.one_of(
 @pytest.mark.corpora
 @pytest.mark.parametrize("before", ["<|assistant|>\\n", "<|assistant|> ", "</s>", "</s>\\n", ""])
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_masks_of_marks_are_those_of_transformers(shared_data: Path, before: str, engine: str):
+def test_masks_of_marks_are_those_of_transformers(folder: Path, before: str, engine: str):
     from transformers import PreTrainedTokenizerFast
 
-    (folder,) = (
-        shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
-    ).iterdir()
     files = load_tokenizer(folder)
     # AutoTokenizer puts other blanks behind special tokens than the tokenizer's own file.
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>")

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
+from tests.builds import Config
+from tests.builds import config_of as settings
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
@@ -21,7 +23,6 @@ from tokenlake.integrity.verify import verify
 from tokenlake.store.address import open_store
 from tokenlake.text.truncation import STRATEGIES, truncate
 
-Config = dict[str, Any]
 Key = tuple[int, int]
 LIMIT = 24
 TEXTS = [
@@ -47,18 +48,12 @@ def config_of(tmp_path: Path, tokenizer: Path, *, pack: bool, **tokenize: Any) -
     for name in ("a", "b"):
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in TEXTS * 3]
         (source / f"{name}.jsonl").write_text("".join(lines))
+    # The gate costs more than the build: one of the two tokenizers is enough for it.
+    engine = "tokenizers" if tokenizer.name == "sentencepiece" else "auto"
     return {
-        "name": "set",
-        "datasets": [{"name": "s", "data_files": str(source), "tokenizer": str(tokenizer)}],
+        **settings(tmp_path, source, tokenizer, pack=32 if pack else None),
         "source": {"unit_size": 4096},
-        # The gate costs more than the build: one of the two tokenizers is enough for it.
-        "tokenize": {
-            "max_length": LIMIT,
-            "engine": "tokenizers" if tokenizer.name == "sentencepiece" else "auto",
-            **tokenize,
-        },
-        "pack": {"enabled": pack, **({"seq_length": 32} if pack else {})},
-        "save": {"output_dir": str(tmp_path / "store")},
+        "tokenize": {"max_length": LIMIT, "engine": engine, **tokenize},
     }
 
 
@@ -145,14 +140,8 @@ def expected_cut(backend: Tokenizer, text: str, budget: int, strategy: Any, side
     ],
 )
 def test_truncated_documents(tmp_path: Path, tokenizer: Path, pack: bool, strategy: str, side: str):
-    config = config_of(
-        tmp_path,
-        tokenizer,
-        pack=pack,
-        long_documents="truncate",
-        truncation_strategy=strategy,
-        truncation_side=side,
-    )
+    cut = {"long_documents": "truncate", "truncation_strategy": strategy, "truncation_side": side}
+    config = config_of(tmp_path, tokenizer, pack=pack, **cut)
     manifest, folder = built(config)
     backend, bos, eos = reference(tokenizer), around(tokenizer), eos_of(tokenizer, pack=pack)
     found = {key: joined(ids for _, ids in parts) for key, parts in pieces(manifest, folder).items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.builds import config_of
 from tokenlake.cli.app import main
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.etl.runner import build_dataset
@@ -23,6 +24,8 @@ SETTINGS: dict[str, Any] = {
     "special_tokens_in_text": "literal",
     "engine": "auto",
 }
+LONGER = "about 3.0% of documents are longer than 2,048 tokens"
+DROPPED = "about 12% of tokens dropped"
 
 
 @pytest.mark.parametrize(
@@ -32,25 +35,15 @@ SETTINGS: dict[str, Any] = {
         (
             {"long_documents": "truncate", "truncation_strategy": "word"},
             "truncated at 2,048",
-            "about 3.0% of documents are longer than 2,048 tokens: truncated between words, their ends are cut away, "
-            "about 12% of tokens dropped",
+            f"{LONGER}: truncated between words, their ends are cut away, {DROPPED}",
         ),
         (
             {"long_documents": "truncate", "truncation_side": "left"},
             "truncated at 2,048",
-            "about 3.0% of documents are longer than 2,048 tokens: truncated at a token, their beginnings are cut away"
-            ", about 12% of tokens dropped",
+            f"{LONGER}: truncated at a token, their beginnings are cut away, {DROPPED}",
         ),
-        (
-            {"long_documents": "split"},
-            "split at 2,048",
-            "about 3.0% of documents are longer than 2,048 tokens: split into pieces, nothing is dropped",
-        ),
-        (
-            {"long_documents": "drop"},
-            "left out above 2,048",
-            "about 3.0% of documents are longer than 2,048 tokens: left out, about 12% of tokens dropped",
-        ),
+        ({"long_documents": "split"}, "split at 2,048", f"{LONGER}: split into pieces, nothing is dropped"),
+        ({"long_documents": "drop"}, "left out above 2,048", f"{LONGER}: left out, {DROPPED}"),
     ],
 )
 def test_a_policy_in_a_sentence(options: dict[str, Any], short: str, sentence: str):
@@ -104,13 +97,8 @@ def test_the_plan_comes_near_to_what_the_account_says(
     source = tmp_path / "in.jsonl"
     texts = [f"{number} some words of a text. " * (1 + number % 9) for number in range(300)]
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    config = {
-        "name": "set",
-        "datasets": [{"name": "s", "data_files": str(source), "tokenizer": str(tokenizer_dir)}],
-        "tokenize": {"max_length": 50, "long_documents": policy, "engine": "tokenizers"},
-        "pack": {"enabled": pack, **({"seq_length": 64} if pack else {})},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
+    config = config_of(tmp_path, source, tokenizer_dir, pack=64 if pack else None)
+    config["tokenize"] = {"max_length": 50, "long_documents": policy, "engine": "tokenizers"}
     file = tmp_path / "set.yaml"
     file.write_text(json.dumps(config))
     assert main(["plan", str(file), "--json"]) == 0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
@@ -189,10 +190,7 @@ def test_a_template_that_does_not_fit_its_columns_is_refused(changes: dict[str, 
 def text_and_learned(row: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
     made = PromptRenderer(config(**changes), sentencepiece(), "literal").render(Rows(objects=[row]))
     assert made.bad == ()
-    assert made.spans is not None
-    text = str(made.text[0].as_py())
-    pairs = zip(made.spans.start.tolist(), made.spans.stop.tolist(), strict=True)
-    return text, [text.encode()[start:stop].decode() for start, stop in pairs]
+    return str(made.text[0].as_py()), learned_texts(made)[0]
 
 
 def test_the_label_alone_is_learned_wherever_it_stands() -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
+from tests.builds import Config, config_of
 from tests.etl.test_build import rows, tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
@@ -22,9 +23,7 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.unit.documents import Recipe
 
-OWN_WORKERS = True  # they import modules that tests write
-
-Config = dict[str, Any]
+pytestmark = pytest.mark.own_workers  # they import modules that tests write
 
 ROWS = [
     {"title": "one", "body": "first", "lang": "en", "n": 1, "meta": {"tags": ["x", "y"]}},
@@ -66,12 +65,8 @@ def write(folder: Path, form: str, records: list[dict[str, Any]], name: str = "a
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
-    return {
-        "name": "set",
-        "datasets": [{"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir)}],
-        "source": {"on_bad_record": "quarantine", "max_bad_fraction": 1.0},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
+    found = config_of(tmp_path, tmp_path / "in", tokenizer_dir)
+    return {**found, "source": {"on_bad_record": "quarantine", "max_bad_fraction": 1.0}}
 
 
 def texts(result: BuildResult, tokenizer_dir: Path) -> list[str]:
