@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import resource
 import threading
@@ -15,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.reading.support import lake_of, rows_of
+from tests.reading.support import rows_of
 from tests.servers.base import Fault
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving
+from tests.store.support import sha256 as sha
+from tests.store.support import wait_for
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import ByteTarget, ReadStore, Store
 from tokenlake.store.shard_cache import ShardCache
@@ -27,10 +28,6 @@ MIB = 1 << 20
 
 def shard(number: int, size: int = 100) -> bytes:
     return bytes([number]) * size
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 class Origin:
@@ -53,11 +50,6 @@ def origin() -> Origin:
     return Origin()
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return lake_of(tmp_path_factory)
-
-
 @pytest.fixture
 def served(lake: Store) -> Iterator[Served]:
     files = {key: data for key, data in files_of(lake).items() if key.startswith("plain/")}
@@ -74,13 +66,6 @@ def opened(cache: ShardCache, origin: Origin, data: bytes) -> bytes:
 
 def kept(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 class TestKeeping:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.store.support import build_store, copy_store
+from tests.store.support import build_store, copy_store, files
 from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
@@ -31,6 +31,7 @@ from tokenlake.store.local import LocalStore
 DAY = 86_400.0
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 Output = pytest.CaptureFixture[str]
+FILES = ("data/train-00000-00.parquet", "ledger/00000.json", "runs/1.json", "tokenizer/tokenizer.json")
 
 
 def age(root: Path, days: float) -> None:
@@ -50,12 +51,7 @@ def temporary(folder: Path, *, pid: int | None = None, machine: str = "elsewhere
 def unfinished(store: LocalStore, dataset: str = "code", fingerprint: str = A) -> Layout:
     """Claim a version, and write a few files of it."""
     layout = Layout(dataset, Catalog(store).claim(dataset, fingerprint, {}).version)
-    for path in (
-        "data/train-00000-00.parquet",
-        "ledger/00000.json",
-        "tokenizer/tokenizer.json",
-        "runs/1.json",
-    ):
+    for path in FILES:
         store.put_new(layout.key(path), path.encode())
     return layout
 
@@ -64,8 +60,13 @@ def week(store: LocalStore, *, dry_run: bool = False) -> GcReport:
     return collect(store, grace=7 * DAY, dry_run=dry_run)
 
 
-def files(root: Path) -> set[str]:
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+def few_inputs(root: Path) -> None:
+    for name, text in (
+        ("notes/a.txt", "One line.\nAnother one.\n"),
+        ("pages/b.jsonl", '{"text": "A page."}\n'),
+    ):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
 
 
 @pytest.fixture
@@ -84,15 +85,7 @@ def test_an_abandoned_build_leaves_its_claim_and_its_number(store: LocalStore, t
     assert len(files(tmp_path)) == 5
     report = week(store)
     assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, ())
-    assert [each.name for each in report.removed] == sorted(
-        layout.key(path)
-        for path in (
-            "data/train-00000-00.parquet",
-            "ledger/00000.json",
-            "runs/1.json",
-            "tokenizer/tokenizer.json",
-        )
-    )
+    assert [each.name for each in report.removed] == [layout.key(path) for path in FILES]
     assert {each.kind for each in report.removed} == {"abandoned"}
     assert report.bytes == sum(len(layout.path(each.name)) for each in report.removed)
     assert [path.name for path in (tmp_path / "code/v1").iterdir()] == ["claim.json"]
@@ -197,16 +190,11 @@ def test_a_claim_of_a_later_format_is_not_ours_to_judge(store: LocalStore, tmp_p
 
 
 def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenizer_dir: Path) -> None:
-    root = tmp_path / "w"
-    root.mkdir()
-    (root / "notes").mkdir()
-    (root / "pages").mkdir()
-    (root / "notes" / "a.txt").write_text("One line.\nAnother one.\n")
-    (root / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
-    config = build_settings(root, tokenizer_dir)
+    few_inputs(tmp_path)
+    config = build_settings(tmp_path, tokenizer_dir)
     session = BuildSession.open(config)
-    store = LocalStore(root / "store")
-    age(root / "store", 8)
+    store = LocalStore(tmp_path / "store")
+    age(tmp_path / "store", 8)
     assert len(week(store).swept) == 1
     with pytest.raises(VersionConflictError, match="run the build again: it begins a new version"):
         session._require_held()
@@ -216,10 +204,7 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
 
 
 def test_resuming_an_old_build_makes_it_young(tmp_path: Path, tokenizer_dir: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "notes" / "a.txt").write_text("One line.\n")
-    (tmp_path / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
+    few_inputs(tmp_path)
     config = build_settings(tmp_path, tokenizer_dir)
     BuildSession.open(config)
     age(tmp_path / "store", 8)
@@ -332,13 +317,8 @@ def test_a_closed_number_is_no_damaged_version_and_the_other_way_round(lake: Loc
     note = closing_note(Layout("x" * 64, 999_999_999))
     assert len(note) <= 400 < smallest
     note = closing_note(layout)
-    for data in (
-        b"",
-        note[:-1],
-        note + b"\n",
-        note.replace(b"true", b"tru3"),
-        closing_note(Layout("small", 2)),
-    ):
+    false = note.replace(b"true", b"tru3")
+    for data in (b"", note[:-1], note + b"\n", false, closing_note(Layout("small", 2))):
         path.write_bytes(data)
         assert Catalog(lake).versions("small")[0] == VersionInfo(1, True)
         with pytest.raises(IntegrityError):

@@ -11,7 +11,7 @@ import tokenlake as tl
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.servers.s3 import KEY, SECRET
 from tests.store.memory_store import MemoryStore
-from tests.store.support import build_store, copy_store, settings
+from tests.store.support import build_store, copy_store, files, settings
 from tests.store.test_gc_interleavings import built, commit, visible, whole
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
@@ -41,10 +41,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
 @pytest.fixture
 def store(made: Path, tmp_path: Path) -> Path:
     return copy_store(made, tmp_path / "store")
-
-
-def files(root: Path) -> set[str]:
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
 def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -> None:
