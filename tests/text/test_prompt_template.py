@@ -19,6 +19,7 @@ from tokenlake.text.prompt.renderer import PromptRenderer
 from tokenlake.text.prompt.template import PromptPiece, lay_out, parse_template
 
 ROW = {"q": "what?", "a": "that"}
+QA = {"template": "{q} {a}", "label_column": "a"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
@@ -100,7 +101,7 @@ def test_a_template_of_jinja_gives_what_jinja_gives(parts: list[str]) -> None:
         ("{{q: 1}} {a}", "'{{q: 1}}'"),
         (
             "{qq} {a}",
-            "'qq', which is neither in input_columns nor the label_column ('q', 'a'); did you mean 'q'?",
+            "'qq', which is neither in input_columns nor the label_column ('q', 'a'); did you mean 'q'",
         ),
         ("{{ Q }} {{ a }}", "did you mean 'q'?"),
     ],
@@ -141,12 +142,7 @@ def config(**changes: Any) -> ResolvedPrompt:
             "did you mean 'query'?",
         ),
         (
-            {
-                "template": "{q}",
-                "input_columns": ["q"],
-                "label_column": "a",
-                "examples": [{"q": "x", "aa": "y"}],
-            },
+            {**QA, "input_columns": ["q"], "examples": [{"q": "x", "aa": "y"}]},
             "examples.0: has no column 'a'; it has 'q', 'aa'; did you mean 'aa'?",
         ),
     ],
@@ -161,23 +157,14 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"template": "{q} {a}", "input_columns": ["q", "b"], "label_column": "a"},
-            "'b' is not used in the template",
-        ),
+        ({**QA, "input_columns": ["q", "b"]}, "'b' is not used in the template"),
         ({"template": "{q}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 0 times"),
         ({"template": "{a}{q}{a}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 2 times"),
-        ({"template": "{q} {a}", "label_column": "a", "optional_columns": ["c"]}, "'c' is not used"),
+        ({**QA, "optional_columns": ["c"]}, "'c' is not used"),
+        ({**QA, "examples": [{"q": None, "a": "x"}]}, "examples.0: the column 'q'"),
+        ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty: there is no answer"),
         (
-            {"template": "{q}{a}", "label_column": "a", "examples": [{"q": None, "a": "x"}]},
-            "examples.0: the column 'q'",
-        ),
-        (
-            {"template": "{q}{a}", "label_column": "a", "examples": [{"q": "x", "a": ""}]},
-            "is empty: there is no answer",
-        ),
-        (
-            {"template": "<s>{q}{a}", "label_column": "a", "examples": [{"q": "x", "a": "</s>"}]},
+            {**QA, "template": "<s>{q}{a}", "examples": [{"q": "x", "a": "</s>"}]},
             "spells out a special token",
         ),
     ],

@@ -28,8 +28,6 @@ from tokenlake.prefect.policy import check_paths
 from tokenlake.sources.rows import Rows
 from tokenlake.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
 
-pytestmark = pytest.mark.own_workers  # they import modules that tests write
-
 STEPS: list[dict[str, Any]] = [
     {"rename": {"old": "new"}},
     {"filter_non_empty": ["text"]},
