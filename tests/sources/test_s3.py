@@ -282,4 +282,4 @@ class TestBuild:
 
         wanted = config(server, tmp_path, tokenizer_dir, "s3://lake/moving.jsonl")
         with pytest.raises(InputChangedError, match=r"s3://lake/moving\.jsonl: the input changed"):
-            build_dataset(wanted, workers=2, on_event=replace)
+            build_dataset(wanted, workers=1, on_event=replace)
