@@ -90,9 +90,8 @@ def test_an_abandoned_build_leaves_its_claim_and_its_number(store: LocalStore, t
     assert report.bytes == sum(len(layout.path(each.name)) for each in report.removed)
     assert [path.name for path in (tmp_path / "code/v1").iterdir()] == ["claim.json"]
     assert Catalog(store).read_claim("code", 1).state == "swept"
-    assert week(store) == GcReport(
-        store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=()
-    )
+    nothing = GcReport(store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=())
+    assert week(store) == nothing
 
 
 def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Path) -> None:
@@ -226,10 +225,8 @@ def test_temporary_files_go_when_they_are_old_or_their_process_is_dead(
     age(old, 8)
     young = temporary(tmp_path / "code/v1", pid=77)
     report = week(store)
-    assert {each.name for each in report.removed} == {
-        dead.relative_to(tmp_path).as_posix(),
-        old.relative_to(tmp_path).as_posix(),
-    }
+    gone = {path.relative_to(tmp_path).as_posix() for path in (dead, old)}
+    assert {each.name for each in report.removed} == gone
     assert {each.kind for each in report.removed} == {"temporary"}
     assert mine.exists()
     assert young.exists()
@@ -366,25 +363,16 @@ def test_whatever_lies_in_a_store(built: Path, things: list[tuple[str, bool]]) -
         planned, report = week(store, dry_run=True), week(store)
         assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, planned.kept)
         assert {each.name for each in report.removed} == gone
-        closed = {
-            f"small/v{each.version}/manifest.json"
-            for each in report.swept
-            if each.was not in ("building", "swept")
-        }
+        noted = [each.version for each in report.swept if each.was not in ("building", "swept")]
+        closed = {f"small/v{version}/manifest.json" for version in noted}
         assert files(root) == stays | closed
         for version in (1, 2):
-            assert {problem.problem for problem in verify(store, "small", version, deep=True).problems} <= {
-                "unlisted"
-            }
+            report = verify(store, "small", version, deep=True)
+            assert {problem.problem for problem in report.problems} <= {"unlisted"}
         for index, (kind, old) in enumerate(things):
-            if (
-                kind in ("building", "committing")
-                and not old
-                and not any(k == "damaged" and not o for k, o in things)
-            ):
-                assert Catalog(store).claim("small", f"{index:064x}", {}) == ClaimResult(
-                    index + 10, "resumed"
-                )
+            if kind in ("building", "committing") and not old and ("damaged", False) not in things:
+                found = Catalog(store).claim("small", f"{index:064x}", {})
+                assert found == ClaimResult(index + 10, "resumed")
         assert (week(store).removed, week(store).swept) == ((), ())
 
 
@@ -422,18 +410,10 @@ def test_only_the_datasets_that_are_named(store: LocalStore, tmp_path: Path) -> 
     assert len(tl.gc(tmp_path, grace="8d", dry_run=True).removed) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("7d", 7 * DAY),
-        ("12h", 43_200),
-        ("30m", 1800),
-        ("90s", 90),
-        ("2w", 14 * DAY),
-        ("0", 0),
-        ("1.5h", 5400),
-    ],
-)
+SPANS = {"7d": 7 * DAY, "12h": 43_200, "30m": 1800, "90s": 90, "2w": 14 * DAY, "0": 0, "1.5h": 5400}
+
+
+@pytest.mark.parametrize(("text", "seconds"), SPANS.items())
 def test_spans(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration(seconds) == seconds

@@ -9,7 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -48,6 +48,7 @@ JSON_OBJECT: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     ),
     max_size=3,
 )
+PARENTS = st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64)
 ACCOUNTS = st.builds(
     Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT
 )
@@ -83,15 +84,7 @@ def inputs(draw: st.DrawFn, source: str | None = None) -> InputFileEntry:
 
 
 def ranged(entry: InputFileEntry, start: int, more: int) -> InputEntry:
-    return InputEntry(
-        source=entry.source,
-        path=entry.path,
-        size=entry.size,
-        token=entry.token,
-        file_id=entry.file_id,
-        start=start,
-        stop=start + more,
-    )
+    return InputEntry(**asdict(entry), start=start, stop=start + more)
 
 
 def once(key: str) -> Any:
@@ -131,13 +124,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         inputs=tuple(draw(st.lists(inputs(), max_size=3, unique_by=once("file_id")))),
         accounts=draw(st.dictionaries(TEXT, ACCOUNTS, max_size=2)),
         produced_by=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
-        parents=tuple(
-            draw(
-                st.lists(
-                    st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64), max_size=1
-                )
-            )
-        ),
+        parents=tuple(draw(st.lists(PARENTS, max_size=1))),
     )
 
 

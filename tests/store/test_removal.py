@@ -50,10 +50,8 @@ def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -
     assert files(store) == before
     assert main(["rm", "small@v1", "--store", str(store)]) == 0
     assert before - files(store) == told
-    assert {path for path in files(store) if path.startswith("small/v1/")} == {
-        "small/v1/claim.json",
-        "small/v1/manifest.json",
-    }
+    left = {path for path in files(store) if path.startswith("small/v1/")}
+    assert left == {"small/v1/claim.json", "small/v1/manifest.json"}
     lake = open_store(store)
     assert verify(lake, "small", 2, deep=True).ok
     with pytest.raises(NotFoundError, match=r"small@v1 .* was removed"):
@@ -98,15 +96,10 @@ def test_what_a_tag_names_stays(store: Path, capsys: Output) -> None:
     assert main(["rm", "small@v1", "--json", "--store", str(store)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("small", ConfigError),
-        ("small@prod", ConfigError),
-        ("small@v7", NotFoundError),
-        ("tiny@v1", NotFoundError),
-    ],
-)
+WRONG = {"small": ConfigError, "small@prod": ConfigError, "small@v7": NotFoundError, "tiny@v1": NotFoundError}
+
+
+@pytest.mark.parametrize(("name", "error"), WRONG.items())
 def test_only_a_version_by_its_number_is_removed(name: str, error: type[Exception], store: Path) -> None:
     before = files(store)
     with pytest.raises(error):
