@@ -103,54 +103,24 @@ def copy_store(store: Path, target: Path) -> Path:
 
 def a_shard(**changes: Any) -> ShardEntry:
     """The first shard of a version, of one token."""
-    plain: dict[str, Any] = {
-        "path": "data/train-00000-00.parquet",
-        "split": "train",
-        "unit": 0,
-        "part": 0,
-        "bytes": 100,
-        "sha256": "a" * 64,
-        "rows": 1,
-        "tokens": 1,
-        "documents": 1,
-        "row_groups": (0,),
-        "logical": {"input_ids": "0" * 32},
-    }
+    plain: dict[str, Any] = {"path": "data/train-00000-00.parquet", "split": "train", "unit": 0, "part": 0}
+    plain |= {"bytes": 100, "sha256": "a" * 64, "rows": 1, "tokens": 1, "documents": 1}
+    plain |= {"row_groups": (0,), "logical": {"input_ids": "0" * 32}}
     return ShardEntry(**plain | changes)
 
 
 def a_record(**changes: Any) -> UnitRecord:
     """The record of a unit that read and wrote nothing."""
-    plain: dict[str, Any] = {
-        "unit": 0,
-        "fingerprint": "f" * 64,
-        "source": "c",
-        "inputs": (),
-        "parts": (),
-        "account": Account(),
-        "quarantine": None,
-        "engine": "e",
-        "produced_by": {},
-    }
+    plain: dict[str, Any] = {"unit": 0, "fingerprint": "f" * 64, "source": "c", "inputs": (), "parts": ()}
+    plain |= {"account": Account(), "quarantine": None, "engine": "e", "produced_by": {}}
     return UnitRecord(**plain | changes)
 
 
 def a_manifest(**changes: Any) -> Manifest:
     """The manifest of a version without files."""
-    plain: dict[str, Any] = {
-        "kind": "tokens",
-        "dataset": "code",
-        "version": 1,
-        "fingerprint": "a" * 64,
-        "seq_length": None,
-        "config": {},
-        "tokenizer": {},
-        "files": (),
-        "other_files": {},
-        "inputs": (),
-        "accounts": {},
-        "produced_by": {},
-    }
+    plain: dict[str, Any] = {"kind": "tokens", "dataset": "code", "version": 1, "fingerprint": "a" * 64}
+    plain |= {"seq_length": None, "files": (), "inputs": ()}
+    plain |= {name: {} for name in ("config", "tokenizer", "other_files", "accounts", "produced_by")}
     return Manifest(**plain | changes)
 
 
