@@ -1,54 +1,7 @@
-"""Builds of these tests share their worker processes: starting one takes a second, a small build a tenth of it."""
+"""Builds of these tests share their worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from tests.builds import lender, shared_workers
 
-import pytest
-
-from tokenlake.etl.pool import WorkerPool
-
-
-class Lender:
-    """Pools by their number of workers; one that was cancelled is not lent again."""
-
-    def __init__(self) -> None:
-        self._pools: dict[int, WorkerPool] = {}
-        self._lent: set[int] = set()
-
-    @contextmanager
-    def lend(self, workers: int) -> Iterator[WorkerPool]:
-        """Lend a pool; a new one where another thread has it already."""
-        if workers in self._lent:
-            with WorkerPool(workers) as own:
-                yield own
-            return
-        pool = self._pools.pop(workers, None) or WorkerPool(workers)
-        self._lent.add(workers)
-        try:
-            yield pool
-        finally:
-            self._lent.discard(workers)
-            if pool._cancelled:  # pyright: ignore[reportPrivateUsage]
-                pool.close()
-            else:
-                self._pools[workers] = pool
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-
-
-@pytest.fixture(scope="session")
-def lender() -> Iterator[Lender]:
-    lender = Lender()
-    yield lender
-    lender.close()
-
-
-@pytest.fixture(autouse=True)
-def _shared_workers(request: pytest.FixtureRequest, lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `build_dataset` borrow workers; a test that is marked ``own_workers`` starts its own."""
-    if request.node.get_closest_marker("own_workers") is None:
-        monkeypatch.setattr("tokenlake.etl.runner.WorkerPool", lender.lend)
+__all__ = ["lender", "shared_workers"]

@@ -122,13 +122,8 @@ class TestRule:
 
     def test_at_a_tie_the_first_source_comes_first(self):
         counts = Counts(constant({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}))
-        assert [counts.draws_before(n) for n in range(5)] == [
-            (0, 0, 0),
-            (1, 0, 0),
-            (1, 1, 0),
-            (1, 1, 1),
-            (2, 1, 1),
-        ]
+        in_turn = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)]
+        assert [counts.draws_before(n) for n in range(5)] == in_turn
         late = 3 * 10**12
         assert counts.draws_before(late + 2) == (10**12 + 1, 10**12 + 1, 10**12)
 
@@ -276,7 +271,6 @@ class TestExtending:
             at=20, points=[{"step": 30, "weights": named([0.2, 0.8])}]
         )
         once = old.extend(at=20, points=[{"step": 30, "weights": named([0.2, 0.8])}])
-        assert [Counts(twice).draws_before(n) for n in range(200)] == [
-            Counts(once).draws_before(n) for n in range(200)
-        ]
+        first, second = ([Counts(each).draws_before(n) for n in range(200)] for each in (twice, once))
+        assert first == second
         assert [twice.get_weights(n) for n in range(200)] == [once.get_weights(n) for n in range(200)]

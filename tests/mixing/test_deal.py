@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mixing.test_counts import named, shares
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal
@@ -21,15 +22,8 @@ CURVES = ["step", "linear", "cosine"]
 LANES = [1, 2, 3, 8, 64]
 
 
-def named(weights: list[float]) -> dict[str, float]:
-    return {f"s{at}": weight for at, weight in enumerate(weights)}
-
-
-@st.composite
-def weights(draw: st.DrawFn, sources: int) -> dict[str, float]:
-    one = st.sampled_from([0.0, 1e-4, 0.1, 0.25, 1.0]) | st.floats(0, 1, allow_subnormal=False)
-    raw = draw(st.lists(one, min_size=sources, max_size=sources).filter(lambda found: sum(found) > 0.1))
-    return named([weight / sum(raw) for weight in raw])
+def weights(sources: int) -> st.SearchStrategy[dict[str, float]]:
+    return shares(sources).map(named)
 
 
 @st.composite

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,11 @@ Row = tuple[int, int, int]
 
 def even(*names: str) -> WeightScheduler:
     return constant({name: 1 / len(names) for name in names})
+
+
+def equal(a: int | None, b: int | None, **options: Any) -> SourceMixture:
+    """A mixture of as much of one source as of another."""
+    return SourceMixture({"a": a, "b": b}, even("a", "b"), **options)
 
 
 def rows_of(mixture: SourceMixture, lane: int, start: int, stop: int) -> list[Row]:
@@ -264,27 +270,19 @@ class TestGolden:
 
 class TestSeeds:
     def test_none_is_the_seed_zero_and_zero_is_a_seed(self):
-        rows = {
-            seed: rows_of(
-                SourceMixture({"a": 90, "b": 90}, even("a", "b"), batch_size=30, seed=seed), 0, 0, 90
-            )
-            for seed in (None, 0, 1)
-        }
+        rows = {seed: rows_of(equal(90, 90, batch_size=30, seed=seed), 0, 0, 90) for seed in (None, 0, 1)}
         assert rows[None] == rows[0] != rows[1]
 
     def test_no_block_equals_the_first_block_of_another_seed(self):
         def block(seed: int, number: int) -> bytes:
-            return (
-                SourceMixture({"a": 90, "b": 90}, even("a", "b"), batch_size=64, block_size=64, seed=seed)
-                .lane(0, 64 * number, 64 * number + 64)
-                .source.tobytes()
-            )
+            found = equal(90, 90, batch_size=64, block_size=64, seed=seed)
+            return found.lane(0, 64 * number, 64 * number + 64).source.tobytes()
 
         blocks = [block(seed, number) for seed in range(20) for number in range(20)]
         assert len(set(blocks)) == len(blocks)
 
     def test_lanes_are_shuffled_each_for_itself(self):
-        mixture = SourceMixture({"a": 99, "b": 99}, even("a", "b"), block_size=64, lanes=8, batch_size=512)
+        mixture = equal(99, 99, block_size=64, lanes=8, batch_size=512)
         assert len({mixture.lane(lane, 0, 64).source.tobytes() for lane in range(8)}) == 8
 
     def test_the_lists_of_many_sources_are_no_problem(self):
@@ -353,10 +351,7 @@ class TestStops:
         for stop in ("restart", "first_exhausted"):
             with pytest.raises(ConfigError, match=f"source 'small' has 3 rows for 4 lanes.*{stop}"):
                 SourceMixture({"a": 9, "small": 3}, even("a", "small"), lanes=4, batch_size=4, stop=stop)
-        assert (
-            SourceMixture({"a": 9, "b": 3}, even("a", "b"), lanes=4, batch_size=4, stop="all_exhausted").rows
-            == 12
-        )
+        assert equal(9, 3, lanes=4, batch_size=4, stop="all_exhausted").rows == 12
 
     @pytest.mark.parametrize("interpolation", ["step", "linear", "cosine"])
     def test_a_source_that_can_never_be_exhausted_is_named(self, interpolation):
@@ -373,13 +368,11 @@ class TestStops:
             SourceMixture({"a": 3, "b": 1}, constant({"a": 1.0, "b": 0.0}), stop="all_exhausted")
 
     def test_rows_cut_the_stream(self):
-        whole = SourceMixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4)
-        cut = SourceMixture({"a": 50, "b": 50}, even("a", "b"), lanes=2, batch_size=4, rows=103)
+        whole = equal(50, 50, lanes=2, batch_size=4)
+        cut = equal(50, 50, lanes=2, batch_size=4, rows=103)
         assert (whole.rows, cut.rows) == (None, 103)
         assert [cut.lane_rows(lane) for lane in (0, 1)] == [52, 51]
-        assert [cut.at(position) for position in range(103)] == [
-            whole.at(position) for position in range(103)
-        ]
+        assert all(cut.at(position) == whole.at(position) for position in range(103))
         with pytest.raises(ConfigError, match="position 104 is not in the mixture; expected 0 to 103"):
             cut.at(103)
         with pytest.raises(
@@ -389,19 +382,19 @@ class TestStops:
 
     def test_more_rows_than_there_are_is_an_error_that_says_how_many(self):
         with pytest.raises(ConfigError, match="31 rows was asked for; its sources end after 30 rows"):
-            SourceMixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=31)
-        assert SourceMixture({"a": 10, "b": 20}, even("a", "b"), stop="all_exhausted", rows=30).rows == 30
+            equal(10, 20, stop="all_exhausted", rows=31)
+        assert equal(10, 20, stop="all_exhausted", rows=30).rows == 30
 
 
 class TestUnknownLengths:
     def test_an_endless_lane_is_the_same_as_with_lengths(self):
-        unknown = SourceMixture({"a": None, "b": None}, even("a", "b"), batch_size=50, seed=5)
-        known = SourceMixture({"a": 700, "b": 700}, even("a", "b"), batch_size=50, seed=5)
+        unknown = equal(None, None, batch_size=50, seed=5)
+        known = equal(700, 700, batch_size=50, seed=5)
         assert rows_of(unknown, 0, 0, 200) == rows_of(known, 0, 0, 200)
 
     @pytest.mark.parametrize("stop", STOPS)
     def test_rows_are_numbered_without_an_end(self, stop):
-        mixture = SourceMixture({"a": None, "b": 30}, even("a", "b"), stop=stop)
+        mixture = equal(None, 30, stop=stop)
         draws = mixture.lane(0, 0, 200)
         assert mixture.rows is None
         of_unknown = draws.source == 0
@@ -412,7 +405,7 @@ class TestUnknownLengths:
         with pytest.raises(
             ConfigError, match="'b' has an unknown number of rows and cannot be cut into 2 lanes"
         ):
-            SourceMixture({"a": 9, "b": None}, even("a", "b"), lanes=2, batch_size=2)
+            equal(9, None, lanes=2, batch_size=2)
 
 
 class TestExtendedSchedules:
@@ -455,7 +448,7 @@ class TestExtendedSchedules:
             ]
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):
-        mixture = SourceMixture({"a": 99, "b": 99}, even("a", "b"), lanes=2, batch_size=4, step_rows=4)
+        mixture = equal(99, 99, lanes=2, batch_size=4, step_rows=4)
         assert [mixture.step_after(position) for position in (0, 1, 4, 5, 400)] == [0, 1, 1, 2, 100]
 
     def test_the_new_weights_do_take_effect(self):
@@ -493,7 +486,7 @@ class TestMistakes:
             SourceMixture(**options)
 
     def test_places_and_lanes_that_are_not_there_are_refused(self):
-        mixture = SourceMixture({"a": 5, "b": 5}, even("a", "b"), stop="all_exhausted")
+        mixture = equal(5, 5, stop="all_exhausted")
         with pytest.raises(ConfigError, match="there is no lane 1; expected 0 to 0"):
             mixture.lane(1, 0, 1)
         with pytest.raises(ConfigError, match="places 3 to 2 of lane 0"):

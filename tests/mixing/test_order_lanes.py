@@ -23,12 +23,8 @@ def test_bounds_are_exact_for_any_number_of_rows(rows: int, lanes: int) -> None:
 
 def test_bounds_are_pinned() -> None:
     assert lane_bounds(10, 4).tolist() == [0, 2, 5, 7, 10]
-    assert lane_bounds(2**62 + 1, 3).tolist() == [
-        0,
-        1537228672809129301,
-        3074457345618258603,
-        4611686018427387905,
-    ]
+    thirds = [0, 1537228672809129301, 3074457345618258603, 4611686018427387905]
+    assert lane_bounds(2**62 + 1, 3).tolist() == thirds
     assert lane_bounds(2, 5).tolist() == [0, 0, 0, 1, 1, 2]
 
 

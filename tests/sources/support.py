@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from tokenlake.sources.batch import TextBatch
-from tokenlake.sources.inputs import InputFile
+import pyarrow as pa
+
+from tokenlake.sources.batch import ReadBatch, RowBatch, TextBatch
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.records import read_range
+from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.splits import split_file
 
 
@@ -45,27 +48,57 @@ def one(path: Path, **options: Any) -> InputFile:
     return file
 
 
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
+PACK: dict[str, Callable[[bytes], bytes]] = {"": bytes, **COMPRESS}
+
+
+def written(folder: Path, data: bytes, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
 def read(path: Path, unit_size: int = 128 << 20, **options: Any) -> list[TextBatch]:
     """Read a file range by range."""
-    source: Any = Source(**options)
+    parts, source = _ranges(path, unit_size, options)
+    return [batch for part in parts for batch in read_range(part, source)]
+
+
+def rows(
+    path: Path, columns: tuple[str, ...] | None = None, unit_size: int = 128 << 20, **options: Any
+) -> list[RowBatch]:
+    """Read a file range by range, as rows."""
+    parts, source = _ranges(path, unit_size, options)
+    return [batch for part in parts for batch in read_rows(part, source, columns)]
+
+
+def _ranges(path: Path, unit_size: int, options: dict[str, Any]) -> tuple[list[FileRange], Any]:
     file = one(path, **{k: v for k, v in options.items() if k in {"type", "text_mode"}})
-    return [batch for part in split_file(file, unit_size) for batch in read_range(part, source)]
+    return split_file(file, unit_size), Source(**options)
+
+
+def dicts(batches: Sequence[RowBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_dicts()]
 
 
 def texts(batches: list[TextBatch]) -> list[str]:
     return [text for batch in batches for text in batch.text.to_pylist()]
 
 
-def positions(batches: list[TextBatch]) -> list[int]:
+def positions(batches: Sequence[ReadBatch]) -> list[int]:
     return [position for batch in batches for position in batch.positions.tolist()]
 
 
-def faults(batches: list[TextBatch]) -> list[tuple[int, int | None, str]]:
+def faults(batches: Sequence[ReadBatch]) -> list[tuple[int, int | None, str]]:
     """Return (position, line, reason) of every bad record."""
     return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
 
 
-def normalized(batches: list[TextBatch]) -> dict[str, int]:
+def normalized(batches: Sequence[ReadBatch]) -> dict[str, int]:
     total: dict[str, int] = {}
     for batch in batches:
         for name, count in batch.normalized.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources.remote_support import Far
-from tests.sources.support import Source, faults, one, positions, read, texts
+from tests.sources.support import COMPRESS, dicts, faults, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import arrow as ipc_decoder
 from tokenlake.sources.arrow import read_arrow
@@ -25,7 +24,6 @@ from tokenlake.sources.arrow_messages import batch_starts, file_blocks, parse_me
 from tokenlake.sources.batch import Want
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
 
 ROWS = 100
@@ -57,18 +55,13 @@ def write(
     return path
 
 
-def rows(path: Path, columns: tuple[str, ...] | None = None) -> list[Any]:
-    source: Any = Source()
-    return [batch for part in split_file(one(path), 1) for batch in read_rows(part, source, columns)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 def test_all_columns_come_as_they_were_written(tmp_path: Path, kind: str, compression: str | None) -> None:
     path = write(tmp_path / "in.arrow", kind=kind, compression=compression)
-    batches = rows(path)
-    assert [row for batch in batches for row in batch.to_dicts()] == TABLE.to_pylist()
-    assert np.concatenate([batch.positions for batch in batches]).tolist() == list(range(ROWS))
+    batches = rows(path, unit_size=1)
+    assert dicts(batches) == TABLE.to_pylist()
+    assert positions(batches) == list(range(ROWS))
     kinds = {name: batches[0].rows.schema.field(name).type for name in ("lang", "json")}
     assert kinds == {"lang": pa.string(), "json": pa.string()}  # unfolded; the extension's storage
 
@@ -78,8 +71,7 @@ def test_nulls_of_no_type_inside_of_lists_and_structs_are_no_damage(tmp_path: Pa
     table = pa.table(
         {"a": [[None, None], [None]], "b": [[{"x": None}], [{"x": None}] * 2], "c": [{"y": [None]}] * 2}
     )
-    batches = rows(write(tmp_path / "a.arrow", table, kind))
-    assert [row for batch in batches for row in batch.to_dicts()] == table.to_pylist()
+    assert dicts(rows(write(tmp_path / "a.arrow", table, kind))) == table.to_pylist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,12 +97,11 @@ def test_texts_of_every_kind_with_their_rows(tmp_path: Path, kind: str, field: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_compressed_file_is_read_as_a_stream(tmp_path: Path, kind: str, suffix: str) -> None:
     data = write(tmp_path / "plain", kind=kind).read_bytes()
-    path = tmp_path / f"in.arrow{suffix}"
-    pack = gzip.compress if suffix == ".gz" else lambda data: pa.Codec("zstd").compress(data, asbytes=True)
-    path.write_bytes(pack(data))
+    pack = COMPRESS[suffix]
+    path = written(tmp_path, pack(data), f"in.arrow{suffix}")
     batches = read(path)
     assert texts(batches) == TABLE["text"].to_pylist()
     assert sum(batch.bytes_read for batch in batches) == path.stat().st_size
@@ -154,7 +145,7 @@ def test_a_large_batch_comes_in_pieces(tmp_path: Path, kind: str) -> None:
     assert texts(batches) == [word for word in words if word]
     assert faults(batches) == [(51, None, "null_text")]
     assert max(batch.text.nbytes for batch in batches) < 21 << 20
-    assert [row["text"] for batch in rows(path) for row in batch.to_dicts()] == words
+    assert [row["text"] for row in dicts(rows(path))] == words
 
 
 @given(

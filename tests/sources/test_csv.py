@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sources.csv_reference import Unclosed, rows_of
-from tests.sources.support import Source, one, positions, read, texts
+from tests.sources.support import PACK, dicts, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.csv import parse_csv
 from tokenlake.sources.csv_blocks import Dialect
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_rows
 from tokenlake.sources.splits import split_file
 from tokenlake.sources.stream import ByteStream
 
 FOLDER = pytest.TempPathFactory
-COMPRESS = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
-}
 
 
 def parse(path: Path, want: Want, layout: Dialect) -> list[Parsed]:
@@ -152,87 +141,30 @@ def test_python_reads_the_same(tmp_path: Path) -> None:
 # ---- through the door --------------------------------------------------------------------------------
 
 
-def read_all(path: Path, columns: tuple[str, ...] | None = None, **options: Any) -> list[dict[str, Any]]:
-    source: Any = Source(**options)
-    file = one(path, type=source.type)
-    parts = split_file(file, 1 << 20)
-    return [row for part in parts for batch in read_rows(part, source, columns) for row in batch.to_dicts()]
-
-
-@pytest.mark.parametrize("extension", COMPRESS)
+@pytest.mark.parametrize("extension", PACK)
 def test_tabs_and_compression_are_taken_from_the_name(tmp_path: Path, extension: str) -> None:
-    path = tmp_path / f"in.tsv{extension}"
-    path.write_bytes(COMPRESS[extension](b'id\ttext\n1\t"a\t""b"""\n02\tNA\n'))
+    data = b'id\ttext\n1\t"a\t""b"""\n02\tNA\n'
+    path = written(tmp_path, PACK[extension](data), f"in.tsv{extension}")
     assert texts(read(path)) == ['a\t"b"', "NA"]
     assert positions(read(path)) == [0, 1]
-    assert read_all(path, ("text", "id")) == [{"text": 'a\t"b"', "id": "1"}, {"text": "NA", "id": "02"}]
+    assert dicts(rows(path, ("text", "id"))) == [{"text": 'a\t"b"', "id": "1"}, {"text": "NA", "id": "02"}]
     assert sum(batch.bytes_read for batch in read(path)) == path.stat().st_size
 
 
 def test_a_source_of_type_csv_may_have_another_name_and_delimiter(tmp_path: Path) -> None:
-    path = tmp_path / "in.dat"
-    path.write_bytes(b"id|text\n1|a,b\n")
-    assert read_all(path, type="csv", delimiter="|") == [{"id": "1", "text": "a,b"}]
+    path = written(tmp_path, b"id|text\n1|a,b\n", "in.dat")
+    assert dicts(rows(path, type="csv", delimiter="|")) == [{"id": "1", "text": "a,b"}]
 
 
 def test_a_file_is_read_whole_however_small_a_unit_is(tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    path.write_bytes(b"text\n" + b"".join(b'"line %d\n"\n' % n for n in range(500)))
+    path = written(tmp_path, b"text\n" + b"".join(b'"line %d\n"\n' % n for n in range(500)), "in.csv")
     assert len(split_file(one(path), 10)) == 1
     assert texts(read(path, unit_size=10)) == [f"line {n}\n" for n in range(500)]
 
 
 def test_blocks_of_a_big_file_meet_exactly(tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    rows = [b'%d,"%s"\n' % (n, (b'some ""text"",\n' * (n % 50)) + b"%d" % n) for n in range(30_000)]
-    path.write_bytes(b"id,text\n" + b"".join(rows))
-    batches = read(path)
+    lines = [b'%d,"%s"\n' % (n, (b'some ""text"",\n' * (n % 50)) + b"%d" % n) for n in range(30_000)]
+    batches = read(written(tmp_path, b"id,text\n" + b"".join(lines), "in.csv"))
     assert len(batches) > 2
     assert texts(batches) == ['some "text",\n' * (n % 50) + str(n) for n in range(30_000)]
     assert positions(batches) == list(range(30_000))
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.sources.support import Source, one
-from tokenlake.sources.records import read_range
-from tokenlake.sources.splits import split_file
-
-total = bad = 0
-for part in split_file(one(Path(sys.argv[1])), 128 << 20):
-    for batch in read_range(part, Source(max_record_bytes=int(sys.argv[2]))):
-        total, bad = total + batch.text.nbytes, bad + len(batch.bad)
-        del batch
-status = Path("/proc/self/status").read_text()
-print(total, bad, int(status.split("VmHWM:")[1].split()[0]) >> 10)
-"""
-
-
-def peak(path: Path, limit: int) -> tuple[int, int, int]:
-    """Return (bytes of text, bad records, peak memory in MB) of a process that reads `path`."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["lib", "."])}
-    command = [sys.executable, "-c", SCRIPT, str(path), str(limit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    total, bad, memory = map(int, done.stdout.split())
-    return total, bad, memory
-
-
-@pytest.mark.integration
-def test_a_cell_of_50_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    path.write_bytes(b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * 1_850_000 + b'"\n3,b\n')
-    total, bad, memory = peak(path, 256 << 20)
-    assert total > 45_000_000
-    assert bad == 0
-    assert memory < 300
-    path.unlink()
-
-
-@pytest.mark.integration
-def test_a_row_over_the_limit_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
-    path = tmp_path / "in.csv.zst"
-    path.write_bytes(COMPRESS[".zst"](b"id,text\n1,a\n2," + b"line of text " * 6_000_000 + b"\n3,b\n"))
-    total, bad, memory = peak(path, 1 << 20)
-    assert (total < 100, bad) == (True, 1)
-    assert memory < 190

@@ -27,16 +27,16 @@ from tests.sources.parquet_by_hand import (
     plain_texts,
     write_by_hand,
 )
-from tests.sources.support import Source, faults, one, texts
+from tests.sources.support import faults, positions, read, rows, texts
 from tokenlake.errors import BadRecordError, DamagedFileError
 from tokenlake.reading import pages
 from tokenlake.sources import columnar
-from tokenlake.sources.records import read_range, read_rows
-from tokenlake.sources.splits import split_file
 
 WORDS = [f"document {n} " * (n % 7 + 1) for n in range(90)]
 GOOD = pa.table({"id": range(90), "text": WORDS})
-NOT_UTF8 = pa.array([b"ok", b"\xff\xfe", "é".encode()], pa.binary()).view(pa.string())
+BYTES = pa.array([b"ok", b"\xff\xfe", "é".encode()], pa.binary())
+NOT_UTF8 = pa.table({"text": BYTES.view(pa.string())})
+UNKNOWN = r"holds the extension type tests\.uuid, expected strings"
 
 
 class Uuid(pa.ExtensionType):
@@ -56,7 +56,10 @@ class Uuid(pa.ExtensionType):
 EXTENSION = pa.ExtensionArray.from_storage(Uuid(), pa.array(WORDS))
 
 
-@dataclass(frozen=True, kw_only=True)
+Write = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
 class Case:
     """One case.
 
@@ -70,7 +73,7 @@ class Case:
     """
 
     name: str
-    write: Callable[[Path], object]
+    write: Write
     refused: str | None = None
     set_aside: tuple[tuple[int, str], ...] = ()
     kept: int = 0
@@ -78,12 +81,21 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def parquet(table: pa.Table, **options: Any) -> Callable[[Path], object]:
+def no_text(name: str, write: Write, told: str) -> Case:
+    """A file whose rows can be read, but not their texts."""
+    return Case(name, write, told, rows=False)
+
+
+def written(data: bytes) -> Write:
+    return lambda path: path.write_bytes(data)
+
+
+def parquet(table: pa.Table, **options: Any) -> Write:
     settings = {"row_group_size": 30, "write_page_checksum": True, "compression": "none", **options}
     return lambda path: pq.write_table(table, path, **settings)
 
 
-def cut(write: Callable[[Path], object], keep: int) -> Callable[[Path], object]:
+def cut(write: Write, keep: int) -> Write:
     def make(path: Path) -> None:
         write(path)
         path.write_bytes(path.read_bytes()[:keep])
@@ -112,104 +124,52 @@ def huge_page(path: Path) -> None:
     write_by_hand(path, [page(DATA_PAGE, plain_texts([b"a"]), 1, PLAIN, size=2_000_000_000)], 1, codec="zstd")
 
 
+TWICE = pa.table([WORDS, WORDS], names=["text", "text"])
+AS_JSON = pa.table({"text": pa.array(["{}"], pa.json_())})
+FOOTER = "its footer cannot be read"
+NULL_STRUCT = pa.table({"a": [{"b": "x"}, None, {"b": None}]})
 PARQUET = [
-    Case(name="empty", write=lambda path: path.write_bytes(b""), refused="its footer cannot be read"),
-    *(
-        Case(name=f"cut to {size}", write=cut(parquet(GOOD), size), refused="its footer cannot be read")
-        for size in (3, 4, 900, -1, -9)
-    ),
-    Case(name="page flipped", write=flipped, refused="row group 1, column.* cannot be read"),
+    Case("empty", written(b""), FOOTER),
+    *(Case(f"cut to {size}", cut(parquet(GOOD), size), FOOTER) for size in (3, 4, 900, -1, -9)),
+    Case("page flipped", flipped, "row group 1, column.* cannot be read"),
+    no_text("text missing", parquet(pa.table({"txt": WORDS})), "has no column 'text'.*columns are txt"),
+    no_text("text retyped", parquet(pa.table({"text": range(90)})), "holds int64, expected strings"),
+    no_text("text binary", parquet(pa.table({"text": [b"a"]})), "holds binary, expected strings"),
+    no_text("text nested", parquet(pa.table({"text": [["a"]]})), "holds list<.*>, expected strings"),
+    no_text("text a struct", parquet(pa.table({"text": [{"b": "a"}]})), "holds struct<.*>, expected strings"),
+    no_text("text an extension", parquet(pa.table({"text": EXTENSION})), UNKNOWN),
+    no_text("text JSON", parquet(AS_JSON), r"holds extension<arrow\.json>, expected strings"),
+    Case("column twice", parquet(TWICE), "several columns of the same name: text"),
     Case(
-        name="text missing",
-        write=parquet(pa.table({"txt": WORDS})),
-        refused="has no column 'text'.*columns are txt",
-        rows=False,
-    ),
-    Case(
-        name="text retyped",
-        write=parquet(pa.table({"text": range(90)})),
-        refused="holds int64, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text binary",
-        write=parquet(pa.table({"text": [b"a"]})),
-        refused="holds binary, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text nested",
-        write=parquet(pa.table({"text": [["a"]]})),
-        refused="holds list<.*>, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text a struct",
-        write=parquet(pa.table({"text": [{"body": "a"}]})),
-        refused="holds struct<.*>, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text an extension",
-        write=parquet(pa.table({"text": EXTENSION})),
-        refused=r"holds the extension type tests\.uuid, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text JSON",
-        write=parquet(pa.table({"text": pa.array(["{}"], pa.json_())})),
-        refused=r"holds extension<arrow\.json>, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="column twice",
-        write=parquet(pa.table([WORDS, WORDS], names=["text", "text"])),
-        refused="several columns of the same name: text",
-    ),
-    Case(
-        name="null text",
-        write=parquet(pa.table({"text": ["a", None, "b"]}), row_group_size=1),
+        "null text",
+        parquet(pa.table({"text": ["a", None, "b"]}), row_group_size=1),
         set_aside=((1, "null_text"),),
         kept=2,
     ),
     Case(
-        name="null struct around the text",
-        write=parquet(pa.table({"a": [{"b": "x"}, None, {"b": None}]})),
+        "null struct around the text",
+        parquet(NULL_STRUCT),
         set_aside=((1, "null_text"), (2, "null_text")),
         kept=1,
         options={"content_field": "a.b"},
     ),
+    Case("invalid UTF-8", parquet(NOT_UTF8), set_aside=((1, "invalid_utf8"),), kept=2),
+    Case("more rows counted", recounted, "row group 0, column.* 1 values fewer than the 3"),
+    Case("no row groups", lambda path: pq.ParquetWriter(path, GOOD.schema).close()),
+    Case("empty row group", parquet(GOOD.slice(0, 0))),
     Case(
-        name="invalid UTF-8",
-        write=parquet(pa.table({"text": NOT_UTF8})),
-        set_aside=((1, "invalid_utf8"),),
-        kept=2,
+        "null bomb", lambda path: null_bomb(path, 10**9), "row group 0, column.* unfold to 8000000000 bytes"
     ),
-    Case(
-        name="more rows counted", write=recounted, refused="row group 0, column.* 1 values fewer than the 3"
+    no_text(
+        "dictionary bomb",
+        lambda path: dictionary_bomb(path, 10**6, 100_000),
+        "row group 0, column.* unfold to [0-9]{9} bytes",
     ),
-    Case(name="no row groups", write=lambda path: pq.ParquetWriter(path, GOOD.schema).close()),
-    Case(name="empty row group", write=parquet(GOOD.slice(0, 0))),
-    Case(
-        name="null bomb",
-        write=lambda path: null_bomb(path, 10**9),
-        refused="row group 0, column.* unfold to 8000000000 bytes",
-    ),
-    Case(
-        name="dictionary bomb",
-        write=lambda path: dictionary_bomb(path, 10**6, 100_000),
-        refused="row group 0, column.* unfold to [0-9]{9} bytes",
-        rows=False,
-    ),
-    Case(
-        name="page of 2 GB",
-        write=huge_page,
-        refused="row group 0, column.*a page unfolds to 2000000000 bytes, more than",
-    ),
+    Case("page of 2 GB", huge_page, "row group 0, column.*a page unfolds to 2000000000 bytes, more than"),
 ]
 
 
-def arrow(table: pa.Table, kind: str = "file", **options: Any) -> Callable[[Path], object]:
+def arrow(table: pa.Table, kind: str = "file", **options: Any) -> Write:
     def make(path: Path) -> None:
         opened = ipc.new_file if kind == "file" else ipc.new_stream
         with opened(str(path), table.schema, options=ipc.IpcWriteOptions(**options)) as writer:
@@ -218,7 +178,7 @@ def arrow(table: pa.Table, kind: str = "file", **options: Any) -> Callable[[Path
     return make
 
 
-def stream(table: pa.Table, **options: Any) -> Callable[[Path], object]:
+def stream(table: pa.Table, **options: Any) -> Write:
     return arrow(table, "stream", **options)
 
 
@@ -232,7 +192,7 @@ def message_ends(path: Path) -> list[int]:
     return [*ends, path.stat().st_size]
 
 
-def cut_stream(message: int, inside: int = 0) -> Callable[[Path], object]:
+def cut_stream(message: int, inside: int = 0) -> Write:
     """Cut a stream behind its message of this number, or so many bytes before that."""
 
     def make(path: Path) -> None:
@@ -242,7 +202,7 @@ def cut_stream(message: int, inside: int = 0) -> Callable[[Path], object]:
     return make
 
 
-def bad_offsets(kind: str) -> Callable[[Path], object]:
+def bad_offsets(kind: str) -> Write:
     """Write the offset of the second batch's third text anew: a read there would leave the buffer."""
 
     def make(path: Path) -> None:
@@ -277,77 +237,35 @@ def followed(path: Path) -> None:
     path.write_bytes(path.read_bytes() * 2)
 
 
+BETWEEN = "cut between two"
+NULL_BATCH = pa.table({"text": [*WORDS[:30], None, "b"]})
 ARROW = [
-    Case(name="empty", write=lambda path: path.write_bytes(b""), refused="it is empty"),
-    Case(
-        name="something else", write=lambda path: path.write_bytes(b"{}" * 99), refused="its schema cannot be"
-    ),
-    Case(
-        name="old Feather",
-        write=lambda path: path.write_bytes(b"FEA1" * 9),
-        refused="Feather file of version 1",
-    ),
-    Case(name="file cut in a batch", write=cut(arrow(GOOD), 1500), refused="its footer.*does not end with"),
-    Case(name="file cut in its footer", write=cut(arrow(GOOD), -20), refused="its footer.*does not end with"),
-    Case(name="file cut to its magic", write=cut(arrow(GOOD), 8), refused="its footer cannot be read"),
-    Case(
-        name="stream cut in its schema",
-        write=cut_stream(0, 9),
-        refused="its schema.*middle|its schema.*is cut",
-    ),
-    Case(name="stream cut behind its schema", write=cut_stream(0), refused="record batch 0.*cut between two"),
-    Case(name="stream cut in a batch", write=cut_stream(2, 100), refused="record batch 1 .*is cut"),
-    Case(name="stream cut in metadata", write=cut_stream(1, -16), refused="record batch 1 .*is cut"),
-    Case(name="stream cut between batches", write=cut_stream(2), refused="record batch 2.*cut between two"),
-    Case(name="stream cut before its end", write=cut_stream(3), refused="record batch 3.*cut between two"),
-    Case(name="stream goes on", write=followed, refused="its end.*other bytes follow"),
-    Case(name="schema changes", write=two_schemas, refused="record batch 3 .*another schema"),
-    Case(name="bad offsets in a file", write=bad_offsets("file"), refused="record batch 1 .*ffset"),
-    Case(name="bad offsets in a stream", write=bad_offsets("stream"), refused="record batch 1 .*ffset"),
-    Case(name="absurd size", write=absurd_size, refused="record batch 0 .*takes 1152921504606.* more than"),
-    Case(
-        name="column twice",
-        write=arrow(pa.table([WORDS, WORDS], names=["text", "text"])),
-        refused="several columns of the same name: text",
-    ),
-    Case(
-        name="text missing",
-        write=stream(pa.table({"txt": WORDS})),
-        refused="has no column 'text'.*columns are txt",
-        rows=False,
-    ),
-    Case(
-        name="text binary",
-        write=arrow(pa.table({"text": [b"a"]})),
-        refused="holds binary, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text an extension",
-        write=arrow(pa.table({"text": EXTENSION})),
-        refused=r"holds the extension type tests\.uuid, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="text JSON",
-        write=stream(pa.table({"text": pa.array(["{}"], pa.json_())})),
-        refused=r"holds extension<arrow\.json>, expected strings",
-        rows=False,
-    ),
-    Case(
-        name="null text",
-        write=stream(pa.table({"text": [*WORDS[:30], None, "b"]})),
-        set_aside=((30, "null_text"),),
-        kept=31,
-    ),
-    Case(
-        name="invalid UTF-8",
-        write=arrow(pa.table({"text": NOT_UTF8})),
-        set_aside=((1, "invalid_utf8"),),
-        kept=2,
-    ),
-    Case(name="file of no batches", write=arrow(GOOD.slice(0, 0))),
-    Case(name="stream of no batches", write=stream(GOOD.slice(0, 0))),
+    Case("empty", written(b""), "it is empty"),
+    Case("something else", written(b"{}" * 99), "its schema cannot be"),
+    Case("old Feather", written(b"FEA1" * 9), "Feather file of version 1"),
+    Case("file cut in a batch", cut(arrow(GOOD), 1500), "its footer.*does not end with"),
+    Case("file cut in its footer", cut(arrow(GOOD), -20), "its footer.*does not end with"),
+    Case("file cut to its magic", cut(arrow(GOOD), 8), FOOTER),
+    Case("stream cut in its schema", cut_stream(0, 9), "its schema.*middle|its schema.*is cut"),
+    Case("stream cut behind its schema", cut_stream(0), f"record batch 0.*{BETWEEN}"),
+    Case("stream cut in a batch", cut_stream(2, 100), "record batch 1 .*is cut"),
+    Case("stream cut in metadata", cut_stream(1, -16), "record batch 1 .*is cut"),
+    Case("stream cut between batches", cut_stream(2), f"record batch 2.*{BETWEEN}"),
+    Case("stream cut before its end", cut_stream(3), f"record batch 3.*{BETWEEN}"),
+    Case("stream goes on", followed, "its end.*other bytes follow"),
+    Case("schema changes", two_schemas, "record batch 3 .*another schema"),
+    Case("bad offsets in a file", bad_offsets("file"), "record batch 1 .*ffset"),
+    Case("bad offsets in a stream", bad_offsets("stream"), "record batch 1 .*ffset"),
+    Case("absurd size", absurd_size, "record batch 0 .*takes 1152921504606.* more than"),
+    Case("column twice", arrow(TWICE), "several columns of the same name: text"),
+    no_text("text missing", stream(pa.table({"txt": WORDS})), "has no column 'text'.*columns are txt"),
+    no_text("text binary", arrow(pa.table({"text": [b"a"]})), "holds binary, expected strings"),
+    no_text("text an extension", arrow(pa.table({"text": EXTENSION})), UNKNOWN),
+    no_text("text JSON", stream(AS_JSON), r"holds extension<arrow\.json>, expected strings"),
+    Case("null text", stream(NULL_BATCH), set_aside=((30, "null_text"),), kept=31),
+    Case("invalid UTF-8", arrow(NOT_UTF8), set_aside=((1, "invalid_utf8"),), kept=2),
+    Case("file of no batches", arrow(GOOD.slice(0, 0))),
+    Case("stream of no batches", stream(GOOD.slice(0, 0))),
 ]
 ALL = [(case, suffix) for cases, suffix in ((PARQUET, "parquet"), (ARROW, "arrow")) for case in cases]
 
@@ -361,7 +279,7 @@ def test_every_kind_of_damage_gets_its_policy_and_place(
     path = tmp_path / f"in.{suffix}"
     case.write(path)
     if case.refused is None:
-        batches = read_texts(path, case)
+        batches = read(path, 1, **case.options)
         assert len(texts(batches)) == case.kept
         assert faults(batches) == [(row, None, reason) for row, reason in case.set_aside]
         assert sum(batch.rows_read for batch in batches) == case.kept + len(case.set_aside)
@@ -370,28 +288,18 @@ def test_every_kind_of_damage_gets_its_policy_and_place(
     place = f"in\\.{suffix}: the file is damaged: .*{case.refused}"
     for policy in ("quarantine", "fail"):
         with pytest.raises(DamagedFileError, match=place):
-            read_texts(path, case, on_bad_record=policy)
+            read(path, 1, on_bad_record=policy, **case.options)
     if case.rows:
         with pytest.raises(DamagedFileError, match=place):
-            read_all(path)
+            rows(path, unit_size=1)
     elif "bomb" not in case.name:
-        assert len(read_all(path)) > 0
+        assert len(rows(path, unit_size=1)) > 0
 
 
 def _fails_at_the_first(path: Path, case: Case) -> None:
     if not case.set_aside:
-        assert sum(map(len, (batch.positions for batch in read_all(path)))) == case.kept
+        assert len(positions(rows(path, unit_size=1))) == case.kept
         return
     row, reason = case.set_aside[0]
     with pytest.raises(BadRecordError, match=f"{path.name}: {reason} at row {row}: "):
-        read_texts(path, case, on_bad_record="fail")
-
-
-def read_texts(path: Path, case: Case, **options: Any) -> list[Any]:
-    source: Any = Source(**{**case.options, **options})
-    return [batch for part in split_file(one(path), 1) for batch in read_range(part, source)]
-
-
-def read_all(path: Path) -> list[Any]:
-    source: Any = Source()
-    return [batch for part in split_file(one(path), 1) for batch in read_rows(part, source)]
+        read(path, 1, on_bad_record="fail", **case.options)

@@ -8,7 +8,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ import pyarrow as pa
 import pytest
 
 from tests.sources.damage_support import Damage, check, named
-from tests.sources.support import Source, one, read, texts
+from tests.sources.support import COMPRESS, PACK, Source, one, positions, read, texts, written, zstd
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources import stream
-from tokenlake.sources.inputs import InputBytes, InputFile
+from tokenlake.sources.inputs import InputBytes
 from tokenlake.sources.opening import opened
+from tokenlake.sources.splits import split_file
 from tokenlake.sources.stream import ByteStream
 
 BODIES = {
@@ -30,10 +31,6 @@ BODIES = {
 }
 
 
-def zstd(data: bytes) -> bytes:
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
 def zipped(data: bytes) -> bytes:
     box = io.BytesIO()
     with zipfile.ZipFile(box, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -41,7 +38,6 @@ def zipped(data: bytes) -> bytes:
     return box.getvalue()
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
 PACKERS = {"gzip": gzip.compress, "zstd": zstd, "bzip2": bz2.compress, "xz": lzma.compress, "zip": zipped}
 NAMES = {".gz": "gzip", ".zst": "zstd"}
 SKIPPABLE = b"\x50\x2a\x4d\x18\x05\x00\x00\x00hello"
@@ -52,32 +48,19 @@ def cases() -> Iterator[Damage]:
         for end, compress in COMPRESS.items():
             whole, name = compress(body), NAMES[end]
             other = next(each for each in COMPRESS if each != end)
+            corrupt = f"its {name} stream is cut or corrupt between bytes "
+            foreign = f"are those of {NAMES[other]}, its name says {name}; "
             broken = {
-                "cut by a byte": (whole[:-1], f"its {name} stream is cut or corrupt between bytes "),
-                "cut in the middle": (
-                    whole[: len(whole) // 2],
-                    f"its {name} stream is cut or corrupt between bytes ",
-                ),
-                "cut in the second member": (
-                    whole + whole[:-3],
-                    f"its {name} stream is cut or corrupt between bytes ",
-                ),
-                "words after the end": (
-                    whole + b"the end",
-                    f"its {name} stream is cut or corrupt between bytes ",
-                ),
-                "zeros after the end": (
-                    whole + bytes(64),
-                    f"its {name} stream is cut or corrupt between bytes ",
-                ),
+                "cut by a byte": (whole[:-1], corrupt),
+                "cut in the middle": (whole[: len(whole) // 2], corrupt),
+                "cut in the second member": (whole + whole[:-3], corrupt),
+                "words after the end": (whole + b"the end", corrupt),
+                "zeros after the end": (whole + bytes(64), corrupt),
                 "plain text": (
                     body,
                     f"it is no {name} stream, though its name says so; name it without that",
                 ),
-                "other compression": (
-                    COMPRESS[other](body),
-                    f"are those of {NAMES[other]}, its name says {name}; ",
-                ),
+                "other compression": (COMPRESS[other](body), foreign),
                 "no bytes": (b"", f"it is empty, not even an empty {name} stream"),
                 "compressed twice": (
                     compress(whole),
@@ -96,13 +79,7 @@ def cases() -> Iterator[Damage]:
 
 @pytest.mark.parametrize("case", named(list(cases())))
 def test_damage(tmp_path: Path, case: Damage) -> None:
-    if ".jsonl" in case.file:  # rows of JSON Lines are another reader's
-        (tmp_path / case.file).write_bytes(case.data)
-        with pytest.raises(DamagedFileError) as refused:
-            read(tmp_path / case.file)
-        assert case.reason in str(refused.value)
-    else:
-        check(tmp_path, case)
+    check(tmp_path, case)
 
 
 @pytest.mark.parametrize(
@@ -113,30 +90,28 @@ def test_damage(tmp_path: Path, case: Damage) -> None:
     ],
 )
 def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: str) -> None:
-    path = tmp_path / "in.txt"
-    path.write_bytes(data)
     with pytest.raises(DamagedFileError, match=told):
-        read(path)
+        read(written(tmp_path, data, "in.txt"))
 
 
 @pytest.mark.parametrize("kind", BODIES)
 @pytest.mark.parametrize("end", COMPRESS)
 def test_members_and_frames_are_read_whole(tmp_path: Path, kind: str, end: str) -> None:
     compress, body = COMPRESS[end], BODIES[kind]
-    plain, path = tmp_path / f"plain.{kind}", tmp_path / f"in.{kind}{end}"
-    plain.write_bytes(body)
-    path.write_bytes(compress(body[:40]) + compress(b"") + compress(body[40:]))
-    assert texts(read(path)) == texts(read(plain))
-    assert sum(batch.bytes_read for batch in read(path)) == path.stat().st_size
+    members = compress(body[:40]) + compress(b"") + compress(body[40:])
+    path, plain = written(tmp_path, members, f"in.{kind}{end}"), written(tmp_path, body, f"plain.{kind}")
+    assert len(split_file(one(path), 10)) == 1
+    batches, expected = read(path), read(plain)
+    assert texts(batches) == texts(expected)
+    assert positions(batches) == positions(expected)
+    assert sum(batch.bytes_read for batch in batches) == len(members)
 
 
 @pytest.mark.parametrize("place", ["first", "between", "last"])
 def test_skippable_frames_are_skipped(tmp_path: Path, place: str) -> None:
     frames = [zstd(b"some "), zstd(b"words")]
     frames.insert({"first": 0, "between": 1, "last": 2}[place], SKIPPABLE)
-    path = tmp_path / "in.txt.zst"
-    path.write_bytes(b"".join(frames))
-    assert texts(read(path)) == ["some words"]
+    assert texts(read(written(tmp_path, b"".join(frames), "in.txt.zst"))) == ["some words"]
 
 
 def test_frames_that_do_not_tell_their_size_are_read(tmp_path: Path) -> None:
@@ -149,8 +124,7 @@ def test_frames_that_do_not_tell_their_size_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", COMPRESS)
 def test_an_empty_stream_is_an_empty_file(tmp_path: Path, end: str) -> None:
-    path = tmp_path / f"in.txt{end}"
-    path.write_bytes(COMPRESS[end](b""))
+    path = written(tmp_path, COMPRESS[end](b""), f"in.txt{end}")
     assert texts(read(path)) == [""]
     assert texts(read(path, text_mode="lines")) == []
 
@@ -171,8 +145,7 @@ def test_a_bomb_is_refused_by_what_it_unfolds_to(
     tmp_path: Path, kind: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "FREE_BYTES", 4 << 20)
-    path = tmp_path / f"in.{kind}{end}"
-    path.write_bytes(bomb(end, 24 << 20))
+    path = written(tmp_path, bomb(end, 24 << 20), f"in.{kind}{end}")
     with pytest.raises(DamagedFileError) as refused:
         read(path, max_expansion=100.0, max_record_bytes=1 << 20)
     assert "more than source.max_expansion = 100.0 times as many" in str(refused.value)
@@ -181,8 +154,7 @@ def test_a_bomb_is_refused_by_what_it_unfolds_to(
 
 
 def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "in.txt.gz"
-    path.write_bytes(bomb(".gz", 8 << 20))
+    path = written(tmp_path, bomb(".gz", 8 << 20), "in.txt.gz")
     assert len(texts(read(path, max_expansion=1.0))[0]) == 8 << 20
     monkeypatch.setattr(stream, "FREE_BYTES", 4 << 20)
     assert len(texts(read(path, max_expansion=1032.0))[0]) == 8 << 20
@@ -191,22 +163,18 @@ def test_what_is_small_or_allowed_may_unfold(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_defaults_allow_gzip_of_anything_up_to_256_megabytes() -> None:
-    assert (stream.FREE_BYTES, InputBytes.max_expansion, Source().max_expansion) == (
-        256 << 20,
-        1000.0,
-        1000.0,
-    )
+    assert stream.FREE_BYTES == 256 << 20
+    assert InputBytes.max_expansion == Source().max_expansion == 1000.0
 
 
 # ---- how it reads ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["", *COMPRESS])
+@pytest.mark.parametrize("end", PACK)
 def test_a_stream_fills_what_it_is_given(tmp_path: Path, end: str) -> None:
-    path, body = tmp_path / f"in.txt{end}", bytes(range(32, 127)) * 9000
-    path.write_bytes(COMPRESS.get(end, bytes)(body))
-    file: InputFile = one(path)
-    with opened(file) as data:
+    body = bytes(range(32, 127)) * 9000
+    path = written(tmp_path, PACK[end](body), f"in.txt{end}")
+    with opened(one(path)) as data:
         source, room = ByteStream(data), bytearray(70_000)
         got = source.read_into(memoryview(room))
         rest = source.read(len(body))
@@ -217,8 +185,8 @@ def test_a_stream_fills_what_it_is_given(tmp_path: Path, end: str) -> None:
 
 
 def test_remote_bytes_are_asked_for_in_large_pieces(tmp_path: Path) -> None:
-    path = tmp_path / "in.txt.gz"
-    path.write_bytes(gzip.compress(b"".join(b"%d " % (n * n) for n in range(500_000)), 1))
+    squares = b"".join(b"%d " % (n * n) for n in range(500_000))
+    path = written(tmp_path, gzip.compress(squares, 1), "in.txt.gz")
     asked: list[int] = []
 
     class Counted(InputBytes):

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.sources.damage_support import Damage, check, named
-from tests.sources.support import Source, one, read, texts
+from tests.sources.support import dicts, read, rows, texts, written
 from tokenlake.errors import ConfigError, DamagedFileError
-from tokenlake.sources.records import read_rows
-from tokenlake.sources.splits import split_file
 
 HEAD = b"id,text\n"
 
 
-def refused(name: str, data: bytes, reason: str, place: str = "", **more: object) -> Damage:
-    return Damage(name=name, data=data, policy="F", reason=reason, place=place, **more)  # type: ignore[arg-type]
+def refused(name: str, data: bytes, reason: str, limit: int = 256 << 20) -> Damage:
+    return Damage(name=name, data=data, policy="F", reason=reason, options={"max_record_bytes": limit})
+
+
+def unusable(name: str, header: bytes, reason: str, limit: int = 256 << 20) -> Damage:
+    told = f"its header (line 1) cannot be used: {reason}"
+    return refused(f"header: {name}", header + b"1,a\n", told, limit)
 
 
 def aside(name: str, data: bytes, reason: str, row: int, raw: bytes, kept: int = 2) -> Damage:
     """One bad row, `data` being the rows."""
     return Damage(name=name, data=HEAD + data, policy="Q", reason=[reason], place=[row], kept=kept, raw=raw)
+
+
+def mended(name: str, data: bytes, kept: int, **counts: int) -> Damage:
+    return Damage(name=name, data=data, policy="N", reason=counts, kept=kept)
 
 
 FILE = [
@@ -32,32 +38,13 @@ FILE = [
     refused("duplicate column", b"text,id,text\n1,a,b\n", "its header names columns twice: 'text'"),
     refused("two nameless columns", b",text,\n1,a,b\n", "its header names columns twice: ''"),
     refused("quoted duplicate", b'a,text,"text"\n1,2,3\n', "its header names columns twice: 'text'"),
-    refused(
-        "UTF-16 with mark", "id,text\n1,a\n".encode("utf-16"), "begins with ff fe 69 00, the byte order mark"
-    ),
+    refused("UTF-16 with mark", "id,text\n1,a\n".encode("utf-16"), "begins with ff fe 69 00, the byte order"),
     refused("UTF-16 big", b"\xfe\xff" + "id,text\n".encode("utf-16-be"), "`iconv -f UTF-16 -t UTF-8`"),
     refused("UTF-16 bare", "id,text\n1,a\n".encode("utf-16-le"), "it looks like UTF-16 or no text at all"),
-    refused(
-        "header not UTF-8",
-        b"id,text,\xff\n1,a,b\n",
-        "its header (line 1) cannot be used: the row is not valid",
-    ),
-    refused(
-        "stray quote in header",
-        b'id,te"xt\n1,a\n',
-        "its header (line 1) cannot be used: a quote stands inside",
-    ),
-    refused(
-        "old Mac line ends",
-        b"id,text\r1,a\r",
-        "its header (line 1) cannot be used: a carriage return without",
-    ),
-    refused(
-        "long header",
-        b"id,text," + b"x" * 90 + b"\n1,a,b\n",
-        "its header (line 1) cannot be used: the row has 98 bytes",
-        options={"max_record_bytes": 50},
-    ),
+    unusable("not UTF-8", b"id,text,\xff\n", "the row is not valid"),
+    unusable("stray quote", b'id,te"xt\n', "a quote stands inside"),
+    unusable("old Mac line ends", b"id,text\r1,a\r", "a carriage return without"),
+    unusable("long", b"id,text," + b"x" * 90 + b"\n", "the row has 98 bytes", limit=50),
     refused("quote never closed", HEAD + b'1,a\n2,"b\n3,c\n', "a cell on line 3 is never closed"),
     refused("quote never closed, last byte", HEAD + b'1,a\n2,"', "a cell on line 3 is never closed"),
     refused("quote never closed in header", b'id,"text\n1,a\n', "a cell on line 1 is never closed"),
@@ -70,7 +57,7 @@ FILE = [
         "quoted cell over the limit",
         HEAD + b'1,"' + b"ab\n" * 40 + b'"\n2,b\n',
         "a cell on line 2 is not closed within max_record_bytes = 99",
-        options={"max_record_bytes": 99},
+        limit=99,
     ),
 ]
 
@@ -93,25 +80,13 @@ ROWS = [
 ]
 
 MENDED = [
-    Damage(name="byte order mark", data=b"\xef\xbb\xbfid,text\n1,a\n", policy="N", reason={"bom": 1}, kept=1),
-    Damage(name="CRLF", data=b'id,text\r\n1,"a\r\nb"\r\n2,c', policy="N", reason={"crlf": 2}, kept=2),
-    Damage(
-        name="blank lines",
-        data=b"\nid,text\n\n1,a\n\r\n",
-        policy="N",
-        reason={"blank_line": 3, "crlf": 1},
-        kept=1,
-    ),
-    Damage(
-        name="blank lines of one column",
-        data=b'text\na\n\n""\n',
-        policy="N",
-        reason={"blank_line": 1},
-        kept=2,
-    ),
-    Damage(name="header only", data=b"id,text\n", policy="N", reason={}, kept=0),
-    Damage(name="header without an end", data=b"id,text", policy="N", reason={}, kept=0),
-    Damage(name="nameless index column", data=b",text\n0,a\n", policy="N", reason={}, kept=1),
+    mended("byte order mark", b"\xef\xbb\xbfid,text\n1,a\n", 1, bom=1),
+    mended("CRLF", b'id,text\r\n1,"a\r\nb"\r\n2,c', 2, crlf=2),
+    mended("blank lines", b"\nid,text\n\n1,a\n\r\n", 1, blank_line=3, crlf=1),
+    mended("blank lines of one column", b'text\na\n\n""\n', 2, blank_line=1),
+    mended("header only", b"id,text\n", 0),
+    mended("header without an end", b"id,text", 0),
+    mended("nameless index column", b",text\n0,a\n", 1),
 ]
 
 
@@ -128,30 +103,24 @@ def test_damage(tmp_path: Path, case: Damage) -> None:
     ],
 )
 def test_a_missing_text_column_is_damage(tmp_path: Path, data: bytes, message: str) -> None:
-    path = _written(tmp_path, data)
+    path = written(tmp_path, data, "in.csv")
     with pytest.raises(DamagedFileError, match=message):
         read(path)
-    assert len(rows(path)) == 1  # whoever asks for rows need not have it
+    assert len(dicts(rows(path))) == 1  # whoever asks for rows need not have it
     with pytest.raises(DamagedFileError, match="it has no column 'lang'; "):
         rows(path, ("lang",))
 
 
-def rows(path: Path, columns: tuple[str, ...] | None = None, **options: Any) -> list[dict[str, str]]:
-    source: Any = Source(**options)
-    parts = split_file(one(path), 128 << 20)
-    return [row for part in parts for batch in read_rows(part, source, columns) for row in batch.to_dicts()]
-
-
 def test_many_bad_rows_of_a_block_have_their_lines(tmp_path: Path) -> None:
     body = b"".join(b'%d,"a\nb"\n' % n if n % 3 else b"%d\n" % n for n in range(30))
-    batches = read(_written(tmp_path, HEAD + body))
+    batches = read(written(tmp_path, HEAD + body, "in.csv"))
     lines = [record.detail.rsplit("(line ")[1] for batch in batches for record in batch.bad]
     assert lines == [f"{2 + n // 3 * 5})" for n in range(0, 30, 3)]
     assert texts(batches) == ["a\nb"] * 20
 
 
 def test_a_row_over_the_limit_is_set_aside(tmp_path: Path) -> None:
-    path = _written(tmp_path, HEAD + b"1,a\n2," + b"x" * 500 + b'\r\n3,"c\n"\n4\n')
+    path = written(tmp_path, HEAD + b"1,a\n2," + b"x" * 500 + b'\r\n3,"c\n"\n4\n', "in.csv")
     batches = read(path, max_record_bytes=99)
     bad = [record for batch in batches for record in batch.bad]
     assert [(r.position, r.reason, r.raw[:4], len(r.raw)) for r in bad] == [
@@ -165,20 +134,13 @@ def test_a_row_over_the_limit_is_set_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", ["ab", "é", '"', "\n"])
 def test_a_delimiter_is_one_character_of_ascii(tmp_path: Path, delimiter: str) -> None:
-    path = _written(tmp_path, HEAD)
     with pytest.raises(ConfigError, match="must be one character of ASCII"):
-        read(path, delimiter=delimiter)
-
-
-def _written(folder: Path, data: bytes, name: str = "in.csv") -> Path:
-    path = folder / name
-    path.write_bytes(data)
-    return path
+        read(written(tmp_path, HEAD, "in.csv"), delimiter=delimiter)
 
 
 def test_a_row_of_a_million_cells_is_set_aside_without_noting_each(tmp_path: Path) -> None:
-    path = _written(tmp_path, HEAD + b"1,a\n" + b"x" * (5 << 20) + b"," * 2_300_000 + b"\n3,c\n")
-    batches = read(path)
+    data = HEAD + b"1,a\n" + b"x" * (5 << 20) + b"," * 2_300_000 + b"\n3,c\n"
+    batches = read(written(tmp_path, data, "in.csv"))
     (bad,) = [record for batch in batches for record in batch.bad]
     assert (bad.position, bad.reason, len(bad.raw)) == (1, "ragged_row", 64 << 10)
     assert bad.detail == "the row has 2300001 cells, the header has 2 (line 3)"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.sources.support import Source, faults, normalized, one, read, texts
+from tests.sources.support import dicts, faults, normalized, read, rows, texts, written
 from tokenlake.errors import BadRecordError, DamagedFileError
 from tokenlake.sources.batch import RowBatch
-from tokenlake.sources.records import read_rows
-from tokenlake.sources.splits import split_file
 
 DEEP: Final = 1_000_000
 CAP: Final = 4096
@@ -98,18 +96,16 @@ LINES: Final[dict[str, Case]] = {
 BEFORE, AFTER = b'{"text":"before"}', b'{"text":"after"}'
 
 
-def rows(path: Path, **options: Any) -> list[RowBatch]:
-    source = cast("Any", Source(**options))
-    file = one(path)
-    return [batch for part in split_file(file, 128 << 20) for batch in read_rows(part, source)]
-
-
-def row_faults(batches: list[RowBatch]) -> list[tuple[int, int | None, str]]:
-    return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
-
-
 def row_texts(batches: list[RowBatch]) -> list[Any]:
-    return [record.get("text") for batch in batches for record in batch.to_dicts()]
+    return [record.get("text") for record in dicts(batches)]
+
+
+def among(folder: Path, suffix: str, record: bytes) -> tuple[Path, tuple[int, int | None]]:
+    """Write a record between two good ones; return the file and the record's position and line."""
+    records = [BEFORE, record, AFTER]
+    if suffix == "jsonl":
+        return written(folder, b"\n".join([*records, b""]), "in.jsonl"), (len(BEFORE) + 1, 2)
+    return written(folder, b"[" + b",\n ".join(records) + b"]\n", "in.json"), (1, None)
 
 
 @pytest.mark.parametrize(
@@ -119,85 +115,69 @@ def row_texts(batches: list[RowBatch]) -> list[Any]:
 )
 def test_a_bad_record_is_set_aside_or_refused_where_it_stands(tmp_path: Path, suffix: str, name: str) -> None:
     case = (RECORDS | LINES)[name]
-    path = tmp_path / f"in.{suffix}"
-    lines = suffix == "jsonl"
-    if lines:
-        path.write_bytes(b"\n".join([BEFORE, case.record, AFTER, b""]))
-    else:
-        path.write_bytes(b"[" + b",\n ".join([BEFORE, case.record, AFTER]) + b"]\n")
-    place = (len(BEFORE) + 1, 2) if lines else (1, None)
-    for reason, found, kept, again in (
-        (case.text, lambda: faults(read(path)), lambda: texts(read(path)), read),
-        (case.rows, lambda: row_faults(rows(path)), lambda: row_texts(rows(path)), rows),
+    path, (position, line) = among(tmp_path, suffix, case.record)
+    taken, whole = read(path), rows(path)
+    for reason, found, kept, reader in (
+        (case.text, faults(taken), texts(taken), read),
+        (case.rows, faults(whole), row_texts(whole), rows),
     ):
         if reason is None:
-            assert found() == []
-            assert len(kept()) == 3
+            assert (found, len(kept)) == ([], 3)
             continue
-        assert found() == [(*place, reason)]
-        assert kept() == ["before", "after"]
-        where = (
-            rf"in\.jsonl:2: {reason} at byte offset {place[0]}: "
-            if lines
-            else rf"in\.json: {reason} at row 1: "
-        )
+        assert found == [(position, line, reason)]
+        assert kept == ["before", "after"]
+        where = rf"in\.jsonl:2: {reason} at byte offset {position}: "
+        if suffix == "json":
+            where = rf"in\.json: {reason} at row 1: "
         with pytest.raises(BadRecordError, match=where) as caught:
-            again(path, on_bad_record="fail")
-        given = {"position": place[0], "line": place[1], "reason": reason}
+            reader(path, on_bad_record="fail")
+        given = {"position": position, "line": line, "reason": reason}
         assert given.items() <= caught.value.details.items()
-    raw = {bad.raw for batch in (*read(path), *rows(path)) for bad in batch.bad}
-    assert raw == {case.record[: 64 << 10]}
+    assert {bad.raw for batch in (*taken, *whole) for bad in batch.bad} == {case.record[: 64 << 10]}
 
 
-def test_a_line_over_the_cap_is_set_aside(tmp_path: Path) -> None:
-    long = b'{"text":"%s"}' % (b"x" * CAP)
-    for suffix, data, place, reason in (
-        ("jsonl", BEFORE + b"\n" + long + b"\n" + AFTER, (18, 2), "line_too_long"),
-        ("json", b"[" + BEFORE + b"," + long + b"," + AFTER + b"]", (1, None), "record_too_long"),
-    ):
-        path = tmp_path / f"in.{suffix}"
-        path.write_bytes(data)
-        assert faults(read(path, max_record_bytes=CAP)) == [(*place, reason)]
-        assert row_faults(rows(path, max_record_bytes=CAP)) == [(*place, reason)]
-        assert row_texts(rows(path, max_record_bytes=CAP)) == ["before", "after"]
-        with pytest.raises(BadRecordError, match=reason):
-            rows(path, max_record_bytes=CAP, on_bad_record="fail")
+@pytest.mark.parametrize(("suffix", "reason"), [("jsonl", "line_too_long"), ("json", "record_too_long")])
+def test_a_record_over_the_cap_is_set_aside(tmp_path: Path, suffix: str, reason: str) -> None:
+    path, place = among(tmp_path, suffix, b'{"text":"%s"}' % (b"x" * CAP))
+    whole = rows(path, max_record_bytes=CAP)
+    assert faults(read(path, max_record_bytes=CAP)) == faults(whole) == [(*place, reason)]
+    assert row_texts(whole) == ["before", "after"]
+    with pytest.raises(BadRecordError, match=reason):
+        rows(path, max_record_bytes=CAP, on_bad_record="fail")
 
 
 @pytest.mark.parametrize("cut", [b'{"text":"b', b'{"text":"b"', b"{", '{"text":"é'.encode()[:-1]])
 def test_a_cut_last_line_is_set_aside(tmp_path: Path, cut: bytes) -> None:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(BEFORE + b"\n" + cut)
-    assert faults(read(path)) == row_faults(rows(path)) == [(18, 2, "truncated_line")]
+    path = written(tmp_path, BEFORE + b"\n" + cut, "in.jsonl")
+    assert faults(read(path)) == faults(rows(path)) == [(18, 2, "truncated_line")]
     assert texts(read(path)) == row_texts(rows(path)) == ["before"]
     for reader in (read, rows):
         with pytest.raises(BadRecordError, match=r"in\.jsonl:2: truncated_line at byte offset 18"):
             reader(path, on_bad_record="fail")
 
 
-MENDED: Final[dict[str, tuple[bytes, dict[str, int]]]] = {
-    "byte order mark": (b"\xef\xbb\xbf" + BEFORE + b"\n" + AFTER + b"\n", {"bom": 1}),
-    "blank lines": (b"\n" + BEFORE + b"\n\n  \t\n" + AFTER + b"\n", {"blank_line": 3}),
-    "CRLF": (BEFORE + b"\r\n" + AFTER + b"\r\n", {"crlf": 2}),
+MENDED: Final[dict[str, tuple[str, bytes, dict[str, int]]]] = {
+    "byte order mark": ("jsonl", b"\xef\xbb\xbf" + BEFORE + b"\n" + AFTER + b"\n", {"bom": 1}),
+    "blank lines": ("jsonl", b"\n" + BEFORE + b"\n\n  \t\n" + AFTER + b"\n", {"blank_line": 3}),
+    "CRLF": ("jsonl", BEFORE + b"\r\n" + AFTER + b"\r\n", {"crlf": 2}),
+    "mark before an array": ("json", b"\xef\xbb\xbf [" + BEFORE + b"," + AFTER + b"]\r\n", {"bom": 1}),
 }
 
 
 @pytest.mark.parametrize("name", MENDED)
-def test_what_is_harmless_in_lines_is_mended_and_counted(tmp_path: Path, name: str) -> None:
-    data, counts = MENDED[name]
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(data)
+def test_what_is_harmless_is_mended_and_counted(tmp_path: Path, name: str) -> None:
+    suffix, data, counts = MENDED[name]
+    path = written(tmp_path, data, f"in.{suffix}")
     for policy in ("quarantine", "fail"):
         taken, whole = read(path, on_bad_record=policy), rows(path, on_bad_record=policy)
         assert texts(taken) == row_texts(whole) == ["before", "after"]
-        assert normalized(taken) == normalized(cast("Any", whole)) == counts
+        assert normalized(taken) == normalized(whole) == counts
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.json"])
 def test_dates_stay_text(tmp_path: Path, name: str) -> None:
     record = b'{"text":"2020-01-01","at":"2020-01-01T00:00:00Z"}'
-    path = tmp_path / name
-    path.write_bytes(record if name == "in.jsonl" else b"[" + record + b"]")
+    path = written(tmp_path, record if name == "in.jsonl" else b"[" + record + b"]", name)
     assert texts(read(path)) == ["2020-01-01"]
     (batch,) = [batch for batch in rows(path) if len(batch.positions)]
     assert [str(field.type) for field in batch.rows.schema] == ["large_string", "large_string"]
@@ -224,8 +204,7 @@ WHOLE: Final[dict[str, tuple[bytes, str]]] = {
 @pytest.mark.parametrize("policy", ["quarantine", "fail"])
 def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, name: str, policy: str) -> None:
     data, message = WHOLE[name]
-    path = tmp_path / "in.json"
-    path.write_bytes(data)
+    path = written(tmp_path, data, "in.json")
     for reader in (read, rows):
         with pytest.raises(DamagedFileError, match=r"in\.json: the file is damaged: ") as caught:
             reader(path, on_bad_record=policy)
@@ -236,29 +215,16 @@ def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, na
 @pytest.mark.parametrize("size", [1, 17 << 20])  # among others, and alone because it is long
 def test_what_is_too_deep_for_a_predicate_is_a_bad_record(tmp_path: Path, suffix: str, size: int) -> None:
     deep = b'{"text":"%s","x":%s}' % (b"a" * size, b"[" * 300 + b"]" * 300)
-    path = tmp_path / f"in.{suffix}"
-    if suffix == "jsonl":
-        path.write_bytes(b"\n".join([BEFORE, deep, AFTER, b""]))
-    else:
-        path.write_bytes(b"[" + b",\n".join([BEFORE, deep, AFTER]) + b"]")
+    path, place = among(tmp_path, suffix, deep)
     batches = read(path, where="x is null")
     assert texts(batches) == ["before", "after"]
-    place = (len(BEFORE) + 1, 2) if suffix == "jsonl" else (1, None)
     assert faults(batches) == [(*place, "where_failed")]
     assert batches[-1].left_out.size == 0
     with pytest.raises(BadRecordError, match=r"in\.json(l:2)?: where_failed at .*nested too deeply"):
         read(path, where="x is null", on_bad_record="fail")
 
 
-def test_a_mark_before_an_array_is_mended_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "in.json"
-    path.write_bytes(b"\xef\xbb\xbf [" + BEFORE + b"]\r\n")
-    assert texts(read(path)) == row_texts(rows(path)) == ["before"]
-    assert normalized(read(path)) == normalized(cast("Any", rows(path))) == {"bom": 1}
-
-
-@pytest.mark.parametrize("name", ["empty element", "trailing comma"])
-def test_an_element_of_nothing_is_a_bad_record(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "in.json"
-    path.write_bytes(b"[" + BEFORE + (b", ," + AFTER if name == "empty element" else b",\n") + b"]")
-    assert faults(read(path)) == row_faults(rows(path)) == [(1, None, "invalid_json")]
+@pytest.mark.parametrize("rest", [b", ," + AFTER, b",\n"], ids=["empty element", "trailing comma"])
+def test_an_element_of_nothing_is_a_bad_record(tmp_path: Path, rest: bytes) -> None:
+    path = written(tmp_path, b"[" + BEFORE + rest + b"]", "in.json")
+    assert faults(read(path)) == faults(rows(path)) == [(1, None, "invalid_json")]

@@ -86,10 +86,6 @@ class TestSchemes:
         ):
             listed("dropbox://a.jsonl")
 
-    def test_chains_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="cannot be chained"):
-            listed("simplecache::s3://lake/a.jsonl")
-
     def test_unknown_options_are_an_error(self) -> None:
         with pytest.raises(ConfigError, match=r"storage_options: the file system of gs:// refuses them"):
             listed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,8 +145,6 @@ class TestRequests:
         assert [request.method for request in server.log] == ["GET", "HEAD"]
 
     def test_a_large_compressed_file_comes_in_few_growing_pieces(self, server: HttpServer) -> None:
-        import random
-
         noise = random.Random(5)
         texts = [noise.randbytes(600).hex() for _ in range(20_000)]
         (url,) = serve(server, {"a.jsonl": jsonl(texts)})
@@ -159,20 +158,16 @@ class TestRequests:
     def test_a_column_of_parquet_comes_in_large_pieces_and_other_columns_hardly(
         self, server: HttpServer
     ) -> None:
-        import random
-
         noise = random.Random(7)
         count = 3000
         text = pa.array([noise.randbytes(1500).hex() for _ in range(count)])
         other = pa.array([noise.randbytes(5000) for _ in range(count)])
         sink = pa.BufferOutputStream()
-        pq.write_table(
+        table, plain = (
             pa.table({"text": text, "other": other}),
-            sink,
-            row_group_size=count,
-            compression="none",
-            use_dictionary=False,
+            {"compression": "none", "use_dictionary": False},
         )
+        pq.write_table(table, sink, row_group_size=count, **plain)
         data = sink.getvalue().to_pybytes()
         (url,) = serve(server, {"a.parquet": data})
         (file,) = listed(url)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.sources.support import faults, one, positions, read, texts
+from tests.sources.support import PACK, faults, one, positions, read, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Want
 from tokenlake.sources.json_array import BorderScanner, ElementReader, read_elements
@@ -95,18 +95,10 @@ def test_borders_do_not_depend_on_how_the_bytes_come(array: list[Any], cuts: lis
     assert [json.loads(bytes(piece).lstrip(b", ")) for piece in pieces if array] == array
 
 
-@pytest.mark.parametrize("name", ["in.json", "in.json.gz", "in.json.zst"])
-def test_plain_and_compressed_files_are_read_alike(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("end", PACK)
+def test_plain_and_compressed_files_are_read_alike(tmp_path: Path, end: str) -> None:
     data = json.dumps([{"text": f"{n}é"} for n in range(1000)], indent=1, ensure_ascii=False).encode()
-    path = tmp_path / name
-    if name.endswith("gz"):
-        path.write_bytes(gzip.compress(data))
-    elif name.endswith("zst"):
-        pa: Any = pytest.importorskip("pyarrow")
-        with pa.CompressedOutputStream(str(path), "zstd") as out:
-            out.write(data)
-    else:
-        path.write_bytes(data)
+    path = written(tmp_path, PACK[end](data), f"in.json{end}")
     batches = read(path)
     assert texts(batches) == [f"{n}é" for n in range(1000)]
     assert positions(batches) == list(range(1000))
@@ -114,20 +106,14 @@ def test_plain_and_compressed_files_are_read_alike(tmp_path: Path, name: str) ->
 
 
 def test_a_cut_compressed_array_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "in.json.gz"
-    path.write_bytes(gzip.compress(json.dumps([{"text": str(n)} for n in range(5000)]).encode())[:-20])
+    data = gzip.compress(json.dumps([{"text": str(n)} for n in range(5000)]).encode())
     with pytest.raises(DamagedFileError, match="gzip stream is cut or corrupt"):
-        read(path)
+        read(written(tmp_path, data[:-20], "in.json.gz"))
 
 
 def test_an_element_over_the_limit_is_not_held(tmp_path: Path) -> None:
-    path = tmp_path / "in.json"
-    with path.open("wb") as out:
-        out.write(b'[{"text":"a"},\n{"text":"')
-        for _ in range(40):
-            out.write(b"x" * (1 << 20))
-        out.write(b'"},{"text":"b"}]')
-    batches = read(path, max_record_bytes=1 << 20)
+    data = b'[{"text":"a"},\n{"text":"' + b"x" * (40 << 20) + b'"},{"text":"b"}]'
+    batches = read(written(tmp_path, data, "in.json"), max_record_bytes=1 << 20)
     assert texts(batches) == ["a", "b"]
     assert positions(batches) == [0, 2]
     assert faults(batches) == [(1, None, "record_too_long")]
@@ -137,16 +123,14 @@ def test_an_element_over_the_limit_is_not_held(tmp_path: Path) -> None:
 
 
 def test_an_element_of_more_than_a_block_is_read_whole(tmp_path: Path) -> None:
-    path = tmp_path / "in.json"
     long = "é\n" * (9 << 20)
-    path.write_bytes(orjson.dumps([{"text": "a"}, {"x": [1], "text": long}, {"text": "b"}]))
-    assert [len(text) for text in texts(read(path))] == [1, len(long), 1]
-    assert positions(read(path)) == [0, 1, 2]
+    data = orjson.dumps([{"text": "a"}, {"x": [1], "text": long}, {"text": "b"}])
+    batches = read(written(tmp_path, data, "in.json"))
+    assert [len(text) for text in texts(batches)] == [1, len(long), 1]
+    assert positions(batches) == [0, 1, 2]
 
 
 def test_a_raw_newline_in_a_string_is_a_bad_record(tmp_path: Path) -> None:
-    path = tmp_path / "in.json"
-    path.write_bytes(b'[{"text":\n"a"},\n{"text":"b\nc"},\n{"text":"d"}\n]')
-    batches = read(path)
+    batches = read(written(tmp_path, b'[{"text":\n"a"},\n{"text":"b\nc"},\n{"text":"d"}\n]', "in.json"))
     assert texts(batches) == ["a", "d"]
     assert faults(batches) == [(1, None, "invalid_json")]

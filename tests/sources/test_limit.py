@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sources.support import Source, one, renamed
+from tests.builds import config_of
+from tests.sources.support import COMPRESS, PACK, Source, one, renamed, written
 from tokenlake.etl.plan.units import _most_in_range
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.inputs import FileRange
@@ -39,13 +39,7 @@ def write(folder: Path, kind: str, number: int, texts: list[str | None]) -> Path
         with opening(path, table.schema) as writer:
             writer.write_table(table, max_chunksize=3)
     else:
-        data = _as_bytes(kind, texts)
-        with (
-            pa.CompressedOutputStream(str(path), "gzip" if kind.endswith("gz") else "zstd")
-            if kind.endswith((".gz", ".zst"))
-            else path.open("wb") as stream
-        ):
-            stream.write(data)
+        path.write_bytes(PACK.get(path.suffix, bytes)(_as_bytes(kind, texts)))
     return path
 
 
@@ -181,11 +175,8 @@ def test_records_in_row_groups_that_where_rules_out_count_for_the_limit(tmp_path
 
 
 def test_a_bound_holds_for_the_most_compressed_records_there_are(tmp_path: Path) -> None:
-    data = b"1\n" * (1 << 20)
-    for codec, name in (("zstd", "x.jsonl.zst"), ("gzip", "x.jsonl.gz")):
-        with pa.CompressedOutputStream(str(tmp_path / name), codec) as stream:
-            stream.write(data)
-        (part,) = split_file(one(tmp_path / name), 1 << 30)
+    for end, compress in COMPRESS.items():
+        (part,) = split_file(one(written(tmp_path, compress(b"1\n" * (1 << 20)), f"x.jsonl{end}")), 1 << 30)
         assert _most_in_range(part) >= 1 << 20
     file = renamed(one(tmp_path / "x.jsonl.gz"), format="arrow", compression=None)
     assert _most_in_range(FileRange(file=file, start=0, stop=1, weight=1)) > 10**9
@@ -202,17 +193,9 @@ def config(tmp_path: Path, tokenizer_dir: Path) -> dict[str, Any]:
         texts: list[str | None] = [f"document {number} {index}" for index in range(40)]
         texts[7] = None
         write(tmp_path / "in", "jsonl", number, texts)
-    with gzip.open(tmp_path / "in" / "003.jsonl.gz", "wt") as stream:
-        stream.write('{"text": "packed"}\n' * 40)
-    return {
-        "name": "set",
-        "datasets": [
-            {"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir), "num_rows": 95}
-        ],
-        "source": {"unit_size": 500, "on_bad_record": "quarantine", "max_bad_fraction": 0.1},
-        "pack": {"enabled": True, "seq_length": 32},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
+    written(tmp_path / "in", COMPRESS[".gz"](b'{"text": "packed"}\n' * 40), "003.jsonl.gz")
+    source = {"unit_size": 500, "on_bad_record": "quarantine", "max_bad_fraction": 0.1}
+    return config_of(tmp_path, tmp_path / "in", tokenizer_dir, pack=32, num_rows=95) | {"source": source}
 
 
 def test_the_account_says_how_many_records_were_read(config: dict[str, Any], tmp_path: Path) -> None:

@@ -353,6 +353,9 @@ def test_where_the_cache_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 # ---- ranges -----------------------------------------------------------------------------------------
 
+NAMED = {"source": "web", "path": "a.jsonl", "url": "/a.jsonl", "token": "sha256:", "file_id": 0}
+PLAIN = InputFile(**NAMED, size=0, stat=(0, 0, 0), format="jsonl", compression=None)
+
 
 @given(st.integers(0, 10**13), st.integers(1 << 20, 1 << 30))
 def test_ranges_of_a_plain_file_meet_and_are_about_a_unit_long(size: int, unit_size: int) -> None:
@@ -375,22 +378,3 @@ def test_which_files_can_be_split() -> None:
     assert splittable(renamed(PLAIN, format="text", text_mode="lines"))
     (whole,) = split_file(renamed(PLAIN, compression="zstd", size=10**9), 1 << 20)
     assert (whole.start, whole.stop, whole.weight) == (0, 10**9, 10**9)
-
-
-def _plain() -> object:
-    from tokenlake.sources.inputs import InputFile
-
-    return InputFile(
-        source="web",
-        path="a.jsonl",
-        url="/a.jsonl",
-        size=0,
-        token="sha256:",
-        stat=(0, 0, 0),
-        format="jsonl",
-        compression=None,
-        file_id=0,
-    )
-
-
-PLAIN = _plain()

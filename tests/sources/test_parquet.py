@@ -1,8 +1,11 @@
-"""Parquet: positions are rows of the file, nulls and bad UTF-8 are bad records, damage is never read past."""
+"""Parquet: texts, columns and pruning by statistics; remote files, damage and bounded memory."""
 
 from __future__ import annotations
 
+import datetime
 import gc
+import time
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,25 +14,51 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.sources.support import Source, faults, one, positions, read, texts
+from tests.sources.parquet_by_hand import dictionary_bomb
+from tests.sources.remote_support import Far
+from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
+from tokenlake.reading.footer import read_struct
+from tokenlake.reading.pages import PageHeader, walk_pages
+from tokenlake.sources.batch import Parsed, Want
+from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.opening import opened
+from tokenlake.sources.parquet import read_parquet, row_group_starts
+from tokenlake.sources.parquet_steps import STEP_BYTES, PageSteps
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
+from tokenlake.sources.where import ColumnRange
+
+ROWS = 500
+TABLE = pa.table({
+    "id": range(ROWS),
+    "text": [f"text {n} " * (n % 9) for n in range(ROWS)],
+    "lang": pa.array(["py", "en"] * (ROWS // 2)).dictionary_encode(),
+    "meta": [{"title": f"title {n}", "deep": {"body": f"body {n}" if n % 50 else None}} for n in range(ROWS)],
+    "tags": [[f"tag {n % 3}"] * (n % 4) for n in range(ROWS)],
+    "messages": [[{"role": "user", "content": f"hi {n}"}] for n in range(ROWS)],
+    "pairs": pa.array([[("k", "v")]] * ROWS, pa.map_(pa.string(), pa.string())),
+    "view": pa.array([f"seen {n}" for n in range(ROWS)], pa.string_view()),
+    "json": pa.array(["{}"] * ROWS, pa.json_()),
+    "nothing": pa.nulls(ROWS),
+})  # fmt: skip
+
+
+def write(path: Path, table: pa.Table = TABLE, **options: Any) -> Path:
+    settings = {"row_group_size": 200, "write_page_checksum": True, "data_page_size": 700, **options}
+    pq.write_table(table, path, **settings)
+    return path
+
 
 WORDS = [f"document {n} " * (n % 7) for n in range(300)]
 
 
-def write(path: Path, table: pa.Table, **options: Any) -> Path:
-    pq.write_table(
-        table, path, **{"row_group_size": 64, "write_page_checksum": True, "data_page_size": 512, **options}
-    )
-    return path
-
-
 def words(tmp_path: Path, **options: Any) -> Path:
     table = pa.table({"id": range(300), "text": pa.array(WORDS), "x.text": WORDS})
-    return write(tmp_path / "in.parquet", table, **options)
+    return write(tmp_path / "in.parquet", table, **{"row_group_size": 64, "data_page_size": 512, **options})
 
 
 @pytest.mark.parametrize("unit_size", [1, 5000, 1 << 30])
@@ -85,26 +114,6 @@ def test_a_dictionary_is_unfolded_in_bounded_steps(tmp_path: Path) -> None:
     assert largest <= 256 << 20
 
 
-def test_every_flipped_byte_of_the_texts_pages_is_found(tmp_path: Path) -> None:
-    path = write(tmp_path / "in.parquet", pa.table({"text": WORDS}), compression="none", use_dictionary=False)
-    column = pq.ParquetFile(path).metadata.row_group(2).column(0)
-    good = path.read_bytes()
-    span = range(column.data_page_offset + 60, column.data_page_offset + column.total_compressed_size)
-    for at in np.random.default_rng(0).choice(span, 40, replace=False):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 0x20]) + good[at + 1 :])
-        with pytest.raises(DamagedFileError, match="row group 2, column 'text' cannot be read"):
-            read(path)
-
-
-def test_damage_in_a_column_that_is_not_read_is_none_of_our_business(tmp_path: Path) -> None:
-    path = words(tmp_path, compression="none", use_dictionary=False)
-    column = pq.ParquetFile(path).metadata.row_group(0).column(2)
-    data = bytearray(path.read_bytes())
-    data[column.data_page_offset + 100] ^= 1
-    path.write_bytes(data)
-    assert texts(read(path)) == WORDS
-
-
 def test_a_footer_that_counts_other_rows_is_damage(tmp_path: Path) -> None:
     path = words(tmp_path)
     good = path.read_bytes()
@@ -140,3 +149,292 @@ def test_row_groups_that_were_read_hold_no_memory_until_cycles_are_looked_for(tm
     finally:
         gc.enable()
     assert most < 16 << 20  # a row group has 5 MB of text
+
+
+# ---- columns -----------------------------------------------------------------------------------------
+
+
+def parsed(path: Path, want: Want, predicate: Any = None) -> list[Parsed]:
+    (part,) = split_file(one(path), 1 << 30)
+    with opened(part.file) as data:
+        return list(read_parquet(part, data, want, predicate))
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"data_page_version": "2.0", "compression": "zstd"},
+    {"use_dictionary": False},
+    {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+    {"dictionary_pagesize_limit": 500},
+], ids=["dictionaries", "pages of version 2", "plain", "delta", "dictionaries given up"])  # fmt: skip
+@pytest.mark.parametrize("unit_size", [1, 1 << 30])
+def test_all_columns_come_as_they_were_written(
+    tmp_path: Path, options: dict[str, Any], unit_size: int
+) -> None:
+    batches = rows(write(tmp_path / "in.parquet", **options), unit_size=unit_size)
+    assert dicts(batches) == TABLE.to_pylist()
+    assert positions(batches) == list(range(ROWS))
+    kinds = {name: batches[0].rows.schema.field(name).type for name in ("lang", "json")}
+    assert kinds == {"lang": pa.string(), "json": pa.string()}  # unfolded; the extension's storage
+
+
+@pytest.mark.parametrize(("field", "column"), [
+    ("meta.title", [row["title"] for row in TABLE["meta"].to_pylist()]),
+    ("meta.deep.body", [row["deep"]["body"] for row in TABLE["meta"].to_pylist()]),
+    ("lang", TABLE["lang"].to_pylist()),
+    ("view", TABLE["view"].to_pylist()),
+])  # fmt: skip
+def test_a_text_is_found_by_its_dotted_path(tmp_path: Path, field: str, column: list[str | None]) -> None:
+    batches = read(write(tmp_path / "in.parquet"), content_field=field)
+    assert texts(batches) == [text for text in column if text is not None]
+    assert faults(batches) == [(n, None, "null_text") for n, text in enumerate(column) if text is None]
+
+
+def test_a_column_that_bears_the_whole_path_comes_first(tmp_path: Path) -> None:
+    table = pa.table({"a": [{"b": "inside", "b.c": "half"}], "a.b": ["whole"]})
+    path = write(tmp_path / "in.parquet", table)
+    assert texts(read(path, content_field="a.b")) == ["whole"]
+    assert texts(read(path, content_field="a.b.c")) == ["half"]
+    with pytest.raises(
+        DamagedFileError, match=r"no column 'a\.c' \(content_field\); its columns are a, a\.b"
+    ):
+        read(path, content_field="a.c")
+
+
+def test_only_what_is_wanted_is_decoded(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", compression="none", use_dictionary=False)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    data = bytearray(path.read_bytes())
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema not in ("id", "meta.title"):
+            data[column.data_page_offset + column.total_compressed_size // 2] ^= 0x55
+    path.write_bytes(data)
+    assert len(texts(read(path, content_field="meta.title"))) == ROWS
+    batches = rows(path, ("id",))
+    assert [value for batch in batches for value in batch.rows.column(0).to_pylist()] == list(range(ROWS))
+    assert batches[0].rows.schema.names == ["id"]
+    with pytest.raises(DamagedFileError, match=r"row group 0, columns? "):
+        rows(path, ("text", "id"))
+
+
+def test_columns_come_in_the_order_they_were_asked_for(tmp_path: Path) -> None:
+    batches = rows(write(tmp_path / "in.parquet"), ("tags", "id"))
+    assert batches[0].rows.schema.names == ["tags", "id"]
+    with pytest.raises(DamagedFileError, match="it has no column 'nope'; its columns are id, text, lang"):
+        rows(tmp_path / "in.parquet", ("id", "nope"))
+
+
+def test_rows_can_be_counted_without_columns(tmp_path: Path) -> None:
+    assert len(positions(rows(write(tmp_path / "in.parquet"), ()))) == ROWS
+
+
+def test_a_text_beside_columns_is_doubtful_before_it_is_bad(tmp_path: Path) -> None:
+    table = pa.table({"id": range(4), "text": ["a", None, "x" * 99, "b"]})
+    want = Want(text="text", columns=("id",), max_record_bytes=50)
+    (block,) = parsed(write(tmp_path / "in.parquet", table), want)
+    assert block.text is not None
+    assert block.text.to_pylist() == ["a", None, None, "b"]
+    assert [(bad.position, bad.fault.reason) for bad in block.doubtful] == [
+        (1, "null_text"),
+        (2, "text_too_long"),
+    ]
+    assert block.rows is not None
+    assert block.rows.columns.to_pylist() == [{"id": n} for n in range(4)]
+    assert block.bad == ()
+
+
+def test_a_row_whose_strings_are_not_utf8_is_no_record(tmp_path: Path) -> None:
+    strings = pa.array([b"ok", b"\xff", None, b"\xed\xa0\x80"], pa.binary()).view(pa.string())
+    table = pa.table({"id": range(4), "inner": pa.StructArray.from_arrays([strings], ["s"])})
+    batches = rows(write(tmp_path / "in.parquet", table))
+    assert [row["id"] for row in dicts(batches)] == [0, 2]
+    assert faults(batches) == [(1, None, "invalid_utf8"), (3, None, "invalid_utf8")]
+
+
+class Below:
+    """A predicate: `column` is below a limit."""
+
+    def __init__(self, column: str, limit: Any) -> None:
+        self.columns = (column,)
+        self.limit, self.seen = limit, list[ColumnRange]()
+
+    def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
+        found = ranges[self.columns[0]]
+        self.seen.append(found)
+        return found.low is not None and found.low >= self.limit
+
+
+def test_row_groups_in_which_the_predicate_holds_nowhere_are_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet")
+    predicate = Below("id", 200)
+    blocks = parsed(path, Want(text="text", columns=("id",)), predicate)
+    assert sum(len(block) for block in blocks) == 200
+    assert [block.skipped for block in blocks if block.skipped] == [{"pruned": 200}, {"pruned": 100}]
+    (part,) = split_file(one(path), 1 << 30)
+    assert sum(block.bytes_read for block in blocks) == part.weight
+    assert predicate.seen[1] == ColumnRange(low=200, high=399, nulls=0, rows=200)
+
+
+@pytest.mark.parametrize(("values", "low", "high"), [
+    (pa.array([3, None, 1]), 1, 3),
+    (pa.array([2**63 + 1, 5], pa.uint64()), 5, 2**63 + 1),
+    (pa.array(["b", "a", "é"]), "a", "é"),
+    (pa.array([datetime.date(2020, 1, 1)]), datetime.date(2020, 1, 1), datetime.date(2020, 1, 1)),
+    (pa.array([True, False]), False, True),
+    (pa.array([2.0, float("nan"), 1.0]), 1.0, None),
+    (pa.array([float("nan")]), None, None),
+    (pa.array([1, 2], pa.timestamp("ns")), None, None),
+    (pa.array([1, 2]).cast(pa.decimal128(30, 2)), None, None),
+    (pa.array([b"a"]), None, None),
+    (pa.array([None], pa.int64()), None, None),
+    (pa.array(["x" * 9000]), None, None),
+], ids=str)  # fmt: skip
+def test_statistics_are_used_where_they_order_values_as_duckdb_does(
+    tmp_path: Path, values: pa.Array, low: Any, high: Any
+) -> None:
+    path = write(tmp_path / "in.parquet", pa.table({"c": values, "text": ["t"] * len(values)}))
+    predicate = Below("c", None)
+    predicate.excludes = lambda ranges: predicate.seen.append(ranges["c"]) or False  # type: ignore[method-assign]
+    parsed(path, Want(text="text", columns=("c",)), predicate)
+    assert predicate.seen == [ColumnRange(low=low, high=high, nulls=values.null_count, rows=len(values))]
+
+
+def test_without_statistics_nothing_is_known_and_nothing_pruned(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.parquet", write_statistics=False)
+    predicate = Below("id", 200)
+    blocks = parsed(path, Want(text="text", columns=("id",)), predicate)
+    assert sum(map(len, blocks)) == ROWS
+    assert {(found.low, found.high, found.nulls) for found in predicate.seen} == {(None, None, None)}
+
+
+def test_a_remote_file_is_read_in_few_and_large_reads(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(33, 126, 10_000_000, np.uint8).tobytes().decode()
+    table = pa.table(
+        {"text": [noise[n : n + 10_000] for n in range(0, 10_000_000, 10_000)], "id": range(1000)}
+    )
+    path = write(
+        tmp_path / "in.parquet", table, row_group_size=250, data_page_size=1 << 16, compression="none"
+    )
+    far = Far(path)
+    for columns, most in (((), 12), (("id",), 30)):
+        far.reads.clear()
+        part = FileRange(file=far.file, start=0, stop=4, weight=0)
+        blocks = list(read_parquet(part, far, Want(text="text", columns=columns), None))
+        assert [t for block in blocks for t in block.text.to_pylist()] == table["text"].to_pylist()  # type: ignore[union-attr]
+        assert len(far.reads) <= most
+        assert sum(size for _, size in far.reads) < 1.1 * far.file.size
+    far.near.close()
+
+
+@pytest.mark.parametrize("write_page_checksum", [True, False])
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_no_flip_of_a_bit_anywhere_in_the_text_gives_another_text(
+    tmp_path: Path, write_page_checksum: bool, use_dictionary: bool
+) -> None:
+    words = [f"word {n % 7}" for n in range(60)]
+    path = write(
+        tmp_path / "in.parquet",
+        pa.table({"text": words}),
+        compression="zstd",
+        use_dictionary=use_dictionary,
+        write_page_checksum=write_page_checksum,
+    )
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    good = path.read_bytes()
+    found = 0
+    for at in range(start, start + column.total_compressed_size):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        try:
+            same = texts(read(path)) == words  # statistics in a page's header are nobody's business
+        except DamagedFileError:
+            same, found = True, found + 1
+        assert same or not write_page_checksum
+    assert found > column.total_compressed_size // 3
+
+
+def test_rows_of_a_dictionary_bomb_come_in_bounded_pieces(tmp_path: Path) -> None:
+    path = dictionary_bomb(tmp_path / "in.parquet", 400, 400_000)
+    count = 0
+    for batch in rows(path):
+        count += len(batch.positions)
+        assert batch.rows.nbytes <= 128 << 20
+    assert count == 400
+
+
+def test_lists_over_a_large_dictionary_entry_are_unfolded_in_pieces(tmp_path: Path) -> None:
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 400), ["x" * 400_000])
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 401, 4), pa.int32()), values)
+    path = write(tmp_path / "in.parquet", pa.table({"l": lists}), dictionary_pagesize_limit=1 << 30)
+    batches = rows(path)
+    assert sum(batch.rows.num_rows for batch in batches) == 100
+    assert max(batch.rows.nbytes for batch in batches) <= 128 << 20
+
+
+def test_seeking_a_row_group_takes_no_time(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "in.parquet",
+        pa.table({"text": [f"text {n}" for n in range(200_000)]}),
+        row_group_size=2000,
+    )
+    file = one(path)
+    with opened(file) as data:
+        starts = row_group_starts(data)
+        assert starts == list(range(0, 200_001, 2000))
+        began = time.process_time()
+        group = int(np.searchsorted(starts, 150_123, side="right")) - 1
+        part = FileRange(file=file, start=group, stop=group + 1, weight=0)
+        (block,) = read_parquet(part, data, Want(text="text"), None)
+        assert time.process_time() - began < 0.5  # some milliseconds; a whole read takes as many times more
+    assert block.text is not None
+    assert block.text[150_123 - starts[group]].as_py() == "text 150123"
+
+
+@given(
+    pages=st.lists(
+        st.tuples(st.integers(0, 300), st.integers(0, 20 << 20), st.sampled_from([0, 2, 6, 7, 8])), max_size=8
+    ),
+    entry=st.integers(0, 1 << 20),
+)
+def test_steps_cover_all_rows_and_stay_within_their_bound(
+    pages: list[tuple[int, int, int]], entry: int
+) -> None:
+    total = sum(values for values, _, _ in pages)
+    first = PageHeader(dictionary=True, size=entry, values=1, encoding=0)
+    chunk = PageSteps(
+        iter([first, *(PageHeader(False, size, n, kind) for n, size, kind in pages)]),
+        lambda size: size,
+        1 << 30,
+    )
+    done = 0
+    while done < total:
+        rows = chunk.fitting()
+        assert rows >= 1
+        indexed = any(kind in (2, 8) for _, _, kind in pages)
+        if indexed and all(kind in (2, 8) for _, _, kind in pages):
+            assert rows == 1 or rows * entry <= 16 * STEP_BYTES
+        chunk.advance(min(rows, total - done))
+        done += rows
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_make_the_reader_of_headers_do_anything_but_refuse(data: bytes) -> None:
+    try:
+        found, end = read_struct(data)
+    except (IndexError, ValueError):
+        return
+    assert end <= len(data)
+    assert all(isinstance(key, int) for key in found)
+
+
+def test_pages_are_walked_as_they_were_written(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "in.parquet", pa.table({"text": [f"text {n}" for n in range(300)]}), row_group_size=300
+    )
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    data = path.read_bytes()
+    pages = list(walk_pages(lambda size, at: data[at : at + size], column))
+    assert [page.dictionary for page in pages][:2] == [True, False]
+    assert sum(page.values for page in pages if not page.dictionary) == 300
+    assert pages[0].values == 300

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from moto.s3.models import s3_backends
 
+from tests.builds import config_of
 from tests.servers.base import Fault, large
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
@@ -66,14 +67,8 @@ def paths(server: S3Server, *urls: str, **options: Any) -> list[str]:
 
 class TestListing:
     def test_a_folder_is_searched_for_known_extensions(self, server: S3Server) -> None:
-        expected = [
-            "a.jsonl",
-            "deep/c.txt",
-            "deep/er/b.parquet",
-            "part-0.jsonl",
-            "part-1.jsonl.gz",
-            "part-10.jsonl",
-        ]
+        expected = ["a.jsonl", "deep/c.txt", "deep/er/b.parquet"]
+        expected += ["part-0.jsonl", "part-1.jsonl.gz", "part-10.jsonl"]
         assert paths(server, "s3://tree/raw") == expected
         assert paths(server, "s3://tree/raw/") == expected
         assert paths(server, "s3://tree") == [*(f"raw/{path}" for path in expected), "rawer/e.jsonl"]
@@ -105,15 +100,8 @@ class TestListing:
             if not name.endswith("/"):
                 (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / name).write_bytes(data)
-        for pattern in (
-            "raw",
-            "raw/**/*.jsonl",
-            "raw/**",
-            "**/*.jsonl*",
-            "raw/*",
-            "raw*/*.jsonl",
-            "raw/p*-?.*",
-        ):
+        patterns = ["raw", "raw/**/*.jsonl", "raw/**", "**/*.jsonl*", "raw/*", "raw*/*.jsonl", "raw/p*-?.*"]
+        for pattern in patterns:
             given = "text" if pattern in ("raw/**", "raw/*") else None
             local = [file.path for file in listed(f"{tmp_path}/{pattern}", type=given)]
             assert paths(server, f"s3://tree/{pattern}", type=given) == local, pattern
@@ -236,20 +224,8 @@ class TestReading:
 
 
 def config(server: S3Server, tmp_path: Path, tokenizer: Path, urls: str) -> dict[str, Any]:
-    return {
-        "name": "remote",
-        "datasets": [
-            {
-                "name": "s",
-                "data_files": urls,
-                "tokenizer": str(tokenizer),
-                "storage_options": server.options(),
-            }
-        ],
-        "source": {"unit_size": 60_000},
-        "pack": {"enabled": True, "seq_length": 128},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
+    made = config_of(tmp_path, urls, tokenizer, pack=128, storage_options=server.options())
+    return made | {"source": {"unit_size": 60_000}}
 
 
 class TestBuild:
@@ -306,4 +282,4 @@ class TestBuild:
 
         wanted = config(server, tmp_path, tokenizer_dir, "s3://lake/moving.jsonl")
         with pytest.raises(InputChangedError, match=r"s3://lake/moving\.jsonl: the input changed"):
-            build_dataset(wanted, workers=2, on_event=replace)
+            build_dataset(wanted, workers=1, on_event=replace)

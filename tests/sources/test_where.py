@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
+from tokenlake.sources import rows as rows_module
 from tokenlake.sources.rows import Row, Rows
 from tokenlake.sources.where import ColumnRange, Predicate
 
@@ -285,9 +286,12 @@ def test_the_verdict_on_a_row_of_columns_is_that_on_it_alone(
     assert together.faults == {index: each.faults[0] for index, each in enumerate(alone) if each.faults}
 
 
-def test_many_fields_in_an_object_do_not_change_what_others_beside_it_are() -> None:
-    objects: list[Row] = [{"m": {str(key): key for key in range(600)}} for _ in range(10_000)]
-    assert met("m['7'] = 7 and m::varchar like '{%'", Rows(objects=objects)) == list(range(10_000))
+def test_many_fields_in_an_object_do_not_change_what_others_beside_it_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows_module, "MAX_CELLS", 20_000)  # more are no column: a 200th, to save the time
+    objects: list[Row] = [{"m": {str(key): key for key in range(600)}} for _ in range(50)]
+    assert met("m['7'] = 7 and m::varchar like '{%'", Rows(objects=objects)) == list(range(50))
 
 
 def test_of_two_columns_that_differ_in_case_the_one_that_is_spelled_so_counts() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,11 +15,14 @@ from moto.s3 import models
 from tests.servers.base import Fault, Request
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import KEY, SECRET, S3Server
+from tests.store.support import sha256
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local_files import HashingFile
 from tokenlake.store.remote import objects
 from tokenlake.store.remote.filesystems import close_filesystems
+
+__all__ = ["CLOUDS", "Bucket", "Folder", "bucket_on", "environment", "on", "sha256", "small_parts", "written"]
 
 CLOUDS = ("s3", "gs")
 
@@ -167,10 +169,6 @@ def written(store: Store, data: bytes, prefix: str = "corpus/v1") -> tuple[Path,
     with HashingFile(temp) as sink:
         sink.write(data)
     return temp, sink.sha256
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def on(method: str, part: str = "") -> Callable[[Request], bool]:

@@ -1,16 +1,24 @@
-"""A small real store for tests of what reads stores; built once for all of them."""
+"""A small real store, built once for all tests that read one; and records, manifests and files in short."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
+from tokenlake.store.account import Account
+from tokenlake.store.base import Store
+from tokenlake.store.entries import ShardEntry
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.manifest import Manifest
 
 SEQ_LENGTH = 64
 
@@ -91,3 +99,43 @@ def copy_store(store: Path, target: Path) -> Path:
         if path.is_file():
             path.chmod(0o644)
     return target
+
+
+def a_shard(**changes: Any) -> ShardEntry:
+    """The first shard of a version, of one token."""
+    plain: dict[str, Any] = {"path": "data/train-00000-00.parquet", "split": "train", "unit": 0, "part": 0}
+    plain |= {"bytes": 100, "sha256": "a" * 64, "rows": 1, "tokens": 1, "documents": 1}
+    plain |= {"row_groups": (0,), "logical": {"input_ids": "0" * 32}}
+    return ShardEntry(**plain | changes)
+
+
+def a_record(**changes: Any) -> UnitRecord:
+    """The record of a unit that read and wrote nothing."""
+    plain: dict[str, Any] = {"unit": 0, "fingerprint": "f" * 64, "source": "c", "inputs": (), "parts": ()}
+    plain |= {"account": Account(), "quarantine": None, "engine": "e", "produced_by": {}}
+    return UnitRecord(**plain | changes)
+
+
+def a_manifest(**changes: Any) -> Manifest:
+    """The manifest of a version without files."""
+    plain: dict[str, Any] = {"kind": "tokens", "dataset": "code", "version": 1, "fingerprint": "a" * 64}
+    plain |= {"seq_length": None, "files": (), "inputs": ()}
+    plain |= {name: {} for name in ("config", "tokenizer", "other_files", "accounts", "produced_by")}
+    return Manifest(**plain | changes)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def files(root: Path | Store) -> set[str]:
+    """Return the keys of all files that lie in a local store, temporary ones too."""
+    folder = root if isinstance(root, Path) else Path(root.url)
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)

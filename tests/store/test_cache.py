@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import resource
 import threading
@@ -15,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.reading.support import lake_of, rows_of
+from tests.reading.support import rows_of
 from tests.servers.base import Fault
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving
+from tests.store.support import sha256 as sha
+from tests.store.support import wait_for
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import ByteTarget, ReadStore, Store
 from tokenlake.store.shard_cache import ShardCache
@@ -27,10 +28,6 @@ MIB = 1 << 20
 
 def shard(number: int, size: int = 100) -> bytes:
     return bytes([number]) * size
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 class Origin:
@@ -53,11 +50,6 @@ def origin() -> Origin:
     return Origin()
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return lake_of(tmp_path_factory)
-
-
 @pytest.fixture
 def served(lake: Store) -> Iterator[Served]:
     files = {key: data for key, data in files_of(lake).items() if key.startswith("plain/")}
@@ -65,8 +57,9 @@ def served(lake: Store) -> Iterator[Served]:
         yield served
 
 
-def opened(cache: ShardCache, origin: Origin, data: bytes) -> bytes:
-    stream = cache.open(sha(data), len(data), origin.of(data), "shard")
+def opened(cache: ShardCache, origin: Origin | Callable[[ByteTarget], None], data: bytes) -> bytes:
+    fetch = origin.of(data) if isinstance(origin, Origin) else origin
+    stream = cache.open(sha(data), len(data), fetch, "shard")
     assert stream is not None
     with stream:
         return stream.read()
@@ -74,13 +67,6 @@ def opened(cache: ShardCache, origin: Origin, data: bytes) -> bytes:
 
 def kept(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 class TestKeeping:
@@ -170,10 +156,7 @@ class TestDamage:
         def fetch(target: ByteTarget) -> None:
             origin.of(shard(1), sent.pop(0))(target)
 
-        stream = ShardCache(tmp_path).open(sha(shard(1)), 100, fetch, "a")
-        assert stream is not None
-        with stream:
-            assert stream.read() == shard(1)
+        assert opened(ShardCache(tmp_path), fetch, shard(1)) == shard(1)
 
     @pytest.mark.parametrize("sent", [shard(9), shard(1)[:-1], b"", shard(1) + b"x"])
     def test_what_is_sent_wrong_twice_is_an_error_and_kept_nowhere(
@@ -236,14 +219,8 @@ class TestThreads:
             origin.of(shard(1))(target)
             go.wait(20)
 
-        def read(_: int) -> bytes:
-            stream = cache.open(sha(shard(1)), 100, fetch, "a")
-            assert stream is not None
-            with stream:
-                return stream.read()
-
         with ThreadPoolExecutor(6) as pool:
-            found = [pool.submit(read, number) for number in range(6)]
+            found = [pool.submit(opened, cache, fetch, shard(1)) for _ in range(6)]
             wait_for(lambda: bool(origin.fetched))
             time.sleep(0.05)
             go.set()
@@ -275,10 +252,7 @@ class TestThreads:
                 together.wait(20)  # nobody gets past it alone
                 origin.of(shard(number))(target)
 
-            stream = cache.open(sha(shard(number)), 100, fetch, "a")
-            assert stream is not None
-            with stream:
-                return stream.read()
+            return opened(cache, fetch, shard(number))
 
         with ThreadPoolExecutor(4) as pool:
             assert list(pool.map(read, range(4))) == [shard(number) for number in range(4)]
@@ -292,9 +266,7 @@ class TestThreads:
                 inner.append(cache.open(sha(shard(2)), 100, origin.of(shard(2)), "b"))
             origin.of(shard(1))(target)
 
-        stream = cache.open(sha(shard(1)), 100, fetch, "a")
-        assert stream is not None
-        stream.close()
+        assert opened(cache, fetch, shard(1)) == shard(1)
         assert inner == [None]
 
     def test_a_process_that_does_not_go_on_is_not_waited_for(self, tmp_path: Path, origin: Origin) -> None:
@@ -337,10 +309,8 @@ class TestStore:
                     copy.write_bytes(data)
                 served.asked()
                 if read == "packed":
-                    assert (
-                        rows.packed(0, loss_mask=False).ids.tolist()
-                        == local.packed(0, loss_mask=False).ids.tolist()
-                    )
+                    ours, theirs = (one.packed(0, loss_mask=False).ids.tolist() for one in (rows, local))
+                    assert ours == theirs
                 else:
                     assert rows.read(0).equals(local.read(0))
                 assert len(served.asked()) == 1
@@ -371,9 +341,7 @@ class TestStore:
         assert kept(tmp_path) == set()
 
     def test_a_large_shard_comes_in_pieces_and_in_order(self, tmp_path: Path) -> None:
-        data = b"".join(
-            number.to_bytes(4, "little") for number in range(17 * MIB // 4)
-        )  # 17 MiB: three pieces
+        data = b"".join(number.to_bytes(4, "little") for number in range(17 * MIB // 4))  # three pieces
         with serving("http", {"big": data}) as served:
             served.break_down(Fault(after=100_000), Fault(status=503), Fault(after=0))
             store: ReadStore = served.open(cache=tmp_path)

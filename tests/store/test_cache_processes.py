@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.servers.base import Fault, Request
 from tests.store.remote_store_support import Served, serving
+from tests.store.support import sha256 as sha
+from tests.store.support import wait_for
 from tokenlake.store.local_files import locked
 
 SIZE = 50_000
@@ -38,7 +39,7 @@ class Worker:
         )
 
     def ask(self, name: str, data: bytes, word: str = "open") -> None:
-        self._say(f"{word} {name} {len(data)} {hashlib.sha256(data).hexdigest()}\n")
+        self._say(f"{word} {name} {len(data)} {sha(data)}\n")
 
     def answer(self) -> list[str]:
         assert self.process.stdout is not None
@@ -84,22 +85,11 @@ def served(running: Served) -> Served:
     return running
 
 
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def kept(folder: Path) -> dict[str, int]:
     # Locked, room is neither made nor taken; a file may still get its name, after which we look again.
     with locked(folder), contextlib.suppress(FileNotFoundError):
         return {path.name: path.stat().st_size for path in folder.iterdir()}
     return kept(folder)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def every(worker: Worker, order: Sequence[int]) -> None:

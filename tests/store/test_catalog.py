@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.support import a_manifest, a_record
+from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim, ClaimResult, VersionInfo
+from tokenlake.store.claims import (
+    MOST_BYTES,
+    Claim,
+    ClaimResult,
+    State,
+    VersionInfo,
+    closing_note,
+    is_closing_note,
+)
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
 
@@ -27,38 +35,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def manifest(dataset: str, version: int, fingerprint: str = A) -> Manifest:
-    return Manifest(
-        kind="tokens",
-        dataset=dataset,
-        version=version,
-        fingerprint=fingerprint,
-        seq_length=None,
-        config={},
-        tokenizer={},
-        files=(),
-        other_files={},
-        inputs=(),
-        accounts={},
-        produced_by={},
-    )
+    return a_manifest(dataset=dataset, version=version, fingerprint=fingerprint)
 
 
 def commit(store: Store, dataset: str, version: int, fingerprint: str = A) -> None:
     store.put_new(Layout(dataset, version).manifest, manifest(dataset, version, fingerprint).to_bytes())
-
-
-def record(unit: int) -> UnitRecord:
-    return UnitRecord(
-        unit=unit,
-        fingerprint=A,
-        source="s",
-        inputs=(),
-        parts=(),
-        account=Account(),
-        quarantine=None,
-        engine="e",
-        produced_by={},
-    )
 
 
 def overwrite(store: Store, key: str, data: bytes) -> None:
@@ -178,14 +159,14 @@ def test_the_ledger_by_unit(store: Store) -> None:
     catalog, layout = Catalog(store), Layout("code", 1)
     assert catalog.ledger("code", 1) == {}
     for unit in (2, 0, 100_000, 11):
-        store.put_new(layout.ledger(unit), record(unit).to_bytes())
+        store.put_new(layout.ledger(unit), a_record(unit=unit).to_bytes())
     assert list(catalog.ledger("code", 1)) == [0, 2, 11, 100_000]
-    assert catalog.ledger("code", 1)[11] == record(11)
+    assert catalog.ledger("code", 1)[11] == a_record(unit=11)
 
 
 def test_swapped_and_foreign_ledger_records_are_refused(store: Store) -> None:
     layout = Layout("code", 1)
-    store.put_new(layout.ledger(0), record(1).to_bytes())
+    store.put_new(layout.ledger(0), a_record(unit=1).to_bytes())
     with pytest.raises(IntegrityError, match=r"ledger/00000.json: unit is 1; expected 0"):
         Catalog(store).ledger("code", 1)
     store.delete(layout.ledger(0))
@@ -278,3 +259,85 @@ def test_only_dataset_names_are_claimed(store: Store, tmp_path: Path, name: str)
     with pytest.raises(StoreError, match="dataset name"):
         Catalog(store).claim(name, A, {})
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- what becomes of claims ------------------------------------------------------------------------------
+
+
+def claim(state: State = "building") -> Claim:
+    return Claim(dataset="code", version=1, fingerprint=A, meta={}, state=state)
+
+
+def turn(store: Store, state: State, version: int = 1) -> None:
+    found = Catalog(store).stored_claim("code", version)
+    assert found is not None
+    store.swap(Layout("code", version).claim, found[0].turned(state).to_bytes(), found[1])
+
+
+def test_a_fresh_claim_says_nothing_of_its_state() -> None:
+    written = json.loads(claim().to_bytes())
+    assert set(written) == {"dataset", "version", "fingerprint", "meta", "format_version", "sha256"}
+    assert claim("building").to_bytes() == claim().to_bytes()
+
+
+@pytest.mark.parametrize("state", ["building", "committing", "swept"])
+def test_states_survive_writing(state: State) -> None:
+    assert Claim.from_bytes(claim(state).to_bytes()) == claim(state)
+    assert claim().turned(state) == claim(state)
+
+
+@pytest.mark.parametrize("state", ["building", "", "done", None, 1])
+def test_no_other_state_is_read(state: object) -> None:
+    with pytest.raises(IntegrityError, match="state is"):
+        Claim.from_bytes(seal({**json.loads(claim().to_bytes()), "state": state}))
+
+
+def test_who_resumes_and_who_begins_anew(store: Store) -> None:
+    catalog = Catalog(store)
+    assert catalog.claim("code", A, {}) == ClaimResult(1, "new")
+    turn(store, "committing")
+    assert catalog.claim("code", A, {}) == ClaimResult(1, "resumed")
+    turn(store, "swept")
+    assert catalog.claim("code", A, {}) == ClaimResult(2, "new")
+    assert catalog.claim("code", B, {}) == ClaimResult(3, "new")
+    turn(store, "swept", 3)
+    assert catalog.claim("code", B, {}) == ClaimResult(4, "new")
+    commit(store, "code", 2, A)
+    assert catalog.claim("code", A, {}) == ClaimResult(2, "committed")
+    assert catalog.versions("code") == [VersionInfo(2, True), VersionInfo(4, False)]
+    assert [str(info) for info in catalog.versions("code", swept=True)] == [
+        *("v1 (swept)", "v2", "v3 (swept)", "v4 (unfinished)")
+    ]
+
+
+def test_of_two_turns_one_fails(store: Store) -> None:
+    Catalog(store).claim("code", A, {})
+    found = Catalog(store).stored_claim("code", 1)
+    assert found is not None
+    ours, seen = found
+    assert store.swap("code/v1/claim.json", ours.turned("swept").to_bytes(), seen) == "replaced"
+    with pytest.raises(VersionConflictError):
+        store.swap("code/v1/claim.json", ours.turned("committing").to_bytes(), seen)
+
+
+def test_a_closing_note_is_one_of_its_own_number_alone() -> None:
+    layout = Layout("code", 1)
+    note = closing_note(layout)
+    assert is_closing_note(note, layout)
+    assert not is_closing_note(note, Layout("code", 2))
+    assert not is_closing_note(note, Layout("prose", 1))
+    assert len(closing_note(Layout("x" * 64, 999_999_999))) <= MOST_BYTES
+    for bad in (b"", note[:-1], note + b" ", note.replace(b"true", b"1"), claim("swept").to_bytes()):
+        assert not is_closing_note(bad, layout)
+
+
+def test_ls_shows_what_was_swept_when_asked(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Catalog(store).claim("code", A, {})
+    turn(store, "swept")
+    assert main(["ls", "--store", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["ls", "--store", str(tmp_path), "--swept"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()][1] == ["code", "v1", "swept"]
+    assert main(["ls", "code", "--store", str(tmp_path)]) == 2

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.store.support import build_store, copy_store
-from tests.store.test_catalog import manifest
+from tests.store.support import a_manifest, a_shard, build_store, copy_store
 from tokenlake.cli.app import main
 from tokenlake.errors import NotFoundError
 from tokenlake.fingerprint import file_id
@@ -30,19 +29,9 @@ Output = pytest.CaptureFixture[str]
 
 def shard(unit: int, content: str, written: str = "", part: int = 0, **columns: str) -> ShardEntry:
     """A shard of so much content (8 hex digits at most), written in some way."""
-    return ShardEntry(
-        path=shard_path("train", unit, part),
-        split="train",
-        unit=unit,
-        part=part,
-        bytes=10,
-        sha256=f"{content}{written}".encode().hex().rjust(64, "0")[-64:],
-        rows=1,
-        tokens=1,
-        documents=1,
-        row_groups=(0,),
-        logical={"input_ids": content.encode().hex().rjust(32, "0")[-32:], **columns},
-    )
+    digest = f"{content}{written}".encode().hex().rjust(64, "0")[-64:]
+    logical = {"input_ids": content.encode().hex().rjust(32, "0")[-32:], **columns}
+    return a_shard(path=shard_path("train", unit, part), unit=unit, part=part, sha256=digest, logical=logical)
 
 
 def source(path: str, size: int = 1, token: str = "t") -> InputFileEntry:
@@ -50,7 +39,7 @@ def source(path: str, size: int = 1, token: str = "t") -> InputFileEntry:
 
 
 def with_(version: int = 1, **fields: Any) -> Manifest:
-    return dataclasses.replace(manifest("code", version), **fields)
+    return a_manifest(version=version, **fields)
 
 
 # JSON values
@@ -101,13 +90,8 @@ def test_no_change_means_equal_and_sides_mirror(a: dict[str, Any], b: dict[str, 
 
 def test_shards_by_bytes_tokens_and_names() -> None:
     a = [shard(0, "one"), shard(1, "two"), shard(2, "three"), shard(3, "four"), shard(4, "five")]
-    b = [
-        shard(0, "one"),
-        shard(1, "new"),
-        shard(2, "two"),
-        shard(3, "four", "w"),
-        shard(5, "three", "w", columns="x"),
-    ]
+    b = [shard(0, "one"), shard(1, "new"), shard(2, "two")]
+    b += [shard(3, "four", "w"), shard(5, "three", "w", columns="x")]
     pairs = match_shards(a, b)
     assert [
         (pair.kinship, pair.a and pair.a.unit, pair.b and pair.b.unit, pair.columns) for pair in pairs
@@ -124,13 +108,8 @@ def test_shards_by_bytes_tokens_and_names() -> None:
 
 def test_a_unit_is_as_its_least_alike_file() -> None:
     a = [shard(0, "one"), shard(0, "two", part=1), shard(1, "three"), shard(2, "gone")]
-    b = [
-        shard(0, "one"),
-        shard(0, "2", part=1),
-        shard(1, "three"),
-        shard(3, "new"),
-        shard(3, "newer", part=1),
-    ]
+    b = [shard(0, "one"), shard(0, "2", part=1), shard(1, "three")]
+    b += [shard(3, "new"), shard(3, "newer", part=1)]
     assert unit_kinships(match_shards(a, b)) == {"same_bytes": 1, "different": 1, "only_a": 1, "only_b": 1}
 
 
@@ -213,10 +192,7 @@ def test_ten_thousand_shards_under_other_names() -> None:
     a = with_(1, files=tuple(shard(unit, f"{unit}") for unit in range(10_000)))
     b = with_(2, files=tuple(shard(unit, f"{unit + 1}") for unit in range(10_000)))
     found = compare(a, b)  # a square of it would take minutes
-    assert (
-        found.kinships == {"same_bytes": 9999, "only_a": 1, "only_b": 1}
-        or found.kinships["same_bytes"] == 9999
-    )
+    assert found.kinships["same_bytes"] == 9999
 
 
 # The command

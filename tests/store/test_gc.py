@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.store.support import build_store, copy_store
+from tests.store.support import build_store, copy_store, files
 from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
@@ -31,6 +31,7 @@ from tokenlake.store.local import LocalStore
 DAY = 86_400.0
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 Output = pytest.CaptureFixture[str]
+FILES = ("data/train-00000-00.parquet", "ledger/00000.json", "runs/1.json", "tokenizer/tokenizer.json")
 
 
 def age(root: Path, days: float) -> None:
@@ -50,12 +51,7 @@ def temporary(folder: Path, *, pid: int | None = None, machine: str = "elsewhere
 def unfinished(store: LocalStore, dataset: str = "code", fingerprint: str = A) -> Layout:
     """Claim a version, and write a few files of it."""
     layout = Layout(dataset, Catalog(store).claim(dataset, fingerprint, {}).version)
-    for path in (
-        "data/train-00000-00.parquet",
-        "ledger/00000.json",
-        "tokenizer/tokenizer.json",
-        "runs/1.json",
-    ):
+    for path in FILES:
         store.put_new(layout.key(path), path.encode())
     return layout
 
@@ -64,8 +60,13 @@ def week(store: LocalStore, *, dry_run: bool = False) -> GcReport:
     return collect(store, grace=7 * DAY, dry_run=dry_run)
 
 
-def files(root: Path) -> set[str]:
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+def few_inputs(root: Path) -> None:
+    for name, text in (
+        ("notes/a.txt", "One line.\nAnother one.\n"),
+        ("pages/b.jsonl", '{"text": "A page."}\n'),
+    ):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
 
 
 @pytest.fixture
@@ -84,22 +85,13 @@ def test_an_abandoned_build_leaves_its_claim_and_its_number(store: LocalStore, t
     assert len(files(tmp_path)) == 5
     report = week(store)
     assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, ())
-    assert [each.name for each in report.removed] == sorted(
-        layout.key(path)
-        for path in (
-            "data/train-00000-00.parquet",
-            "ledger/00000.json",
-            "runs/1.json",
-            "tokenizer/tokenizer.json",
-        )
-    )
+    assert [each.name for each in report.removed] == [layout.key(path) for path in FILES]
     assert {each.kind for each in report.removed} == {"abandoned"}
     assert report.bytes == sum(len(layout.path(each.name)) for each in report.removed)
     assert [path.name for path in (tmp_path / "code/v1").iterdir()] == ["claim.json"]
     assert Catalog(store).read_claim("code", 1).state == "swept"
-    assert week(store) == GcReport(
-        store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=()
-    )
+    nothing = GcReport(store=store.url, grace=7 * DAY, dry_run=False, removed=(), swept=(), kept=())
+    assert week(store) == nothing
 
 
 def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Path) -> None:
@@ -197,16 +189,11 @@ def test_a_claim_of_a_later_format_is_not_ours_to_judge(store: LocalStore, tmp_p
 
 
 def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenizer_dir: Path) -> None:
-    root = tmp_path / "w"
-    root.mkdir()
-    (root / "notes").mkdir()
-    (root / "pages").mkdir()
-    (root / "notes" / "a.txt").write_text("One line.\nAnother one.\n")
-    (root / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
-    config = build_settings(root, tokenizer_dir)
+    few_inputs(tmp_path)
+    config = build_settings(tmp_path, tokenizer_dir)
     session = BuildSession.open(config)
-    store = LocalStore(root / "store")
-    age(root / "store", 8)
+    store = LocalStore(tmp_path / "store")
+    age(tmp_path / "store", 8)
     assert len(week(store).swept) == 1
     with pytest.raises(VersionConflictError, match="run the build again: it begins a new version"):
         session._require_held()
@@ -216,10 +203,7 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
 
 
 def test_resuming_an_old_build_makes_it_young(tmp_path: Path, tokenizer_dir: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "notes" / "a.txt").write_text("One line.\n")
-    (tmp_path / "pages" / "b.jsonl").write_text('{"text": "A page."}\n')
+    few_inputs(tmp_path)
     config = build_settings(tmp_path, tokenizer_dir)
     BuildSession.open(config)
     age(tmp_path / "store", 8)
@@ -241,10 +225,8 @@ def test_temporary_files_go_when_they_are_old_or_their_process_is_dead(
     age(old, 8)
     young = temporary(tmp_path / "code/v1", pid=77)
     report = week(store)
-    assert {each.name for each in report.removed} == {
-        dead.relative_to(tmp_path).as_posix(),
-        old.relative_to(tmp_path).as_posix(),
-    }
+    gone = {path.relative_to(tmp_path).as_posix() for path in (dead, old)}
+    assert {each.name for each in report.removed} == gone
     assert {each.kind for each in report.removed} == {"temporary"}
     assert mine.exists()
     assert young.exists()
@@ -332,13 +314,8 @@ def test_a_closed_number_is_no_damaged_version_and_the_other_way_round(lake: Loc
     note = closing_note(Layout("x" * 64, 999_999_999))
     assert len(note) <= 400 < smallest
     note = closing_note(layout)
-    for data in (
-        b"",
-        note[:-1],
-        note + b"\n",
-        note.replace(b"true", b"tru3"),
-        closing_note(Layout("small", 2)),
-    ):
+    false = note.replace(b"true", b"tru3")
+    for data in (b"", note[:-1], note + b"\n", false, closing_note(Layout("small", 2))):
         path.write_bytes(data)
         assert Catalog(lake).versions("small")[0] == VersionInfo(1, True)
         with pytest.raises(IntegrityError):
@@ -386,25 +363,16 @@ def test_whatever_lies_in_a_store(built: Path, things: list[tuple[str, bool]]) -
         planned, report = week(store, dry_run=True), week(store)
         assert (report.removed, report.swept, report.kept) == (planned.removed, planned.swept, planned.kept)
         assert {each.name for each in report.removed} == gone
-        closed = {
-            f"small/v{each.version}/manifest.json"
-            for each in report.swept
-            if each.was not in ("building", "swept")
-        }
+        noted = [each.version for each in report.swept if each.was not in ("building", "swept")]
+        closed = {f"small/v{version}/manifest.json" for version in noted}
         assert files(root) == stays | closed
         for version in (1, 2):
-            assert {problem.problem for problem in verify(store, "small", version, deep=True).problems} <= {
-                "unlisted"
-            }
+            report = verify(store, "small", version, deep=True)
+            assert {problem.problem for problem in report.problems} <= {"unlisted"}
         for index, (kind, old) in enumerate(things):
-            if (
-                kind in ("building", "committing")
-                and not old
-                and not any(k == "damaged" and not o for k, o in things)
-            ):
-                assert Catalog(store).claim("small", f"{index:064x}", {}) == ClaimResult(
-                    index + 10, "resumed"
-                )
+            if kind in ("building", "committing") and not old and ("damaged", False) not in things:
+                found = Catalog(store).claim("small", f"{index:064x}", {})
+                assert found == ClaimResult(index + 10, "resumed")
         assert (week(store).removed, week(store).swept) == ((), ())
 
 
@@ -442,18 +410,10 @@ def test_only_the_datasets_that_are_named(store: LocalStore, tmp_path: Path) -> 
     assert len(tl.gc(tmp_path, grace="8d", dry_run=True).removed) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("7d", 7 * DAY),
-        ("12h", 43_200),
-        ("30m", 1800),
-        ("90s", 90),
-        ("2w", 14 * DAY),
-        ("0", 0),
-        ("1.5h", 5400),
-    ],
-)
+SPANS = {"7d": 7 * DAY, "12h": 43_200, "30m": 1800, "90s": 90, "2w": 14 * DAY, "0": 0, "1.5h": 5400}
+
+
+@pytest.mark.parametrize(("text", "seconds"), SPANS.items())
 def test_spans(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert parse_duration(seconds) == seconds

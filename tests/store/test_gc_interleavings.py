@@ -6,13 +6,13 @@ every one of its steps; and a process that is not given its turn any more has di
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pytest
 
 from tests.store.memory_store import MemoryStore, Stops, Walk, explore
+from tests.store.support import a_record, a_shard, sha256
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
@@ -24,7 +24,6 @@ from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.gc import GcReport, collect
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.ledger import UnitRecord
@@ -46,31 +45,9 @@ DECISIONS: Final = frozenset[str | tuple[str, str]](
 
 
 def record(path: str = shard_path("train", 0, 0)) -> UnitRecord:
-    shard = ShardEntry(
-        path=path,
-        split="train",
-        unit=0,
-        part=0,
-        bytes=len(DATA),
-        sha256=hashlib.sha256(DATA).hexdigest(),
-        rows=1,
-        tokens=1,
-        documents=1,
-        row_groups=(0,),
-        logical={"input_ids": "0" * 32},
-    )
+    shard = a_shard(path=path, bytes=len(DATA), sha256=sha256(DATA))
     account = Account(rows_read=1, kept=1, documents=1, tokens=1, content_packed=1, text_bytes=1)
-    return UnitRecord(
-        unit=0,
-        fingerprint=A,
-        source="s",
-        inputs=(),
-        parts=(shard,),
-        account=account,
-        quarantine=None,
-        engine="e",
-        produced_by={},
-    )
+    return a_record(fingerprint=A, source="s", parts=(shard,), account=account)
 
 
 def plan() -> Plan:
@@ -135,10 +112,10 @@ def whole(objects: dict[str, bytes]) -> None:
         layout = Layout("d", version)
         named = {shard.path: shard.sha256 for shard in manifest.files}
         named |= {path: entry.sha256 for path, entry in manifest.other_files.items()}
-        for path, sha256 in named.items():
+        for path, digest in named.items():
             data = objects.get(layout.key(path))
             assert data is not None, f"v{version} lacks {path}"
-            assert hashlib.sha256(data).hexdigest() == sha256, f"v{version} has another {path}"
+            assert sha256(data) == digest, f"v{version} has another {path}"
         claim = Claim.from_bytes(objects[layout.claim])
         assert claim.state != "swept", f"v{version} is visible and swept"
 

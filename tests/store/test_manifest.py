@@ -9,13 +9,14 @@ import random
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import canonical_json, file_id
 from tokenlake.store.account import Account
@@ -47,6 +48,7 @@ JSON_OBJECT: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
     ),
     max_size=3,
 )
+PARENTS = st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64)
 ACCOUNTS = st.builds(
     Account, rows_read=COUNT, filtered=st.dictionaries(TEXT, COUNT, max_size=2), tokens=COUNT
 )
@@ -82,15 +84,7 @@ def inputs(draw: st.DrawFn, source: str | None = None) -> InputFileEntry:
 
 
 def ranged(entry: InputFileEntry, start: int, more: int) -> InputEntry:
-    return InputEntry(
-        source=entry.source,
-        path=entry.path,
-        size=entry.size,
-        token=entry.token,
-        file_id=entry.file_id,
-        start=start,
-        stop=start + more,
-    )
+    return InputEntry(**asdict(entry), start=start, stop=start + more)
 
 
 def once(key: str) -> Any:
@@ -130,43 +124,23 @@ def manifests(draw: st.DrawFn) -> Manifest:
         inputs=tuple(draw(st.lists(inputs(), max_size=3, unique_by=once("file_id")))),
         accounts=draw(st.dictionaries(TEXT, ACCOUNTS, max_size=2)),
         produced_by=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
-        parents=tuple(
-            draw(
-                st.lists(
-                    st.builds(Parent, dataset=st.just("a"), version=st.just(1), sha256=HEX64), max_size=1
-                )
-            )
-        ),
+        parents=tuple(draw(st.lists(PARENTS, max_size=1))),
     )
 
 
 def small() -> Manifest:
     """A manifest whose account closes."""
-    shard = ShardEntry(
-        path="data/train-00000-00.parquet",
-        split="train",
-        unit=0,
-        part=0,
-        bytes=100,
-        sha256="a" * 64,
-        rows=3,
-        tokens=20,
-        documents=2,
-        row_groups=(0, 2),
-        logical={"input_ids": "0" * 32},
-    )
+    shard = a_shard(rows=3, tokens=20, documents=2, row_groups=(0, 2))
     account = Account(
         rows_read=2, kept=2, documents=2, tokens=18, content_packed=18, eos=2, pad=4, sequences=3, slots=24
     )
     entry = InputFileEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"))
-    return Manifest(
+    return a_manifest(
         kind="packed",
         dataset="a",
-        version=1,
         fingerprint="f" * 64,
         seq_length=8,
         config={"x": 1.5},
-        tokenizer={},
         files=(shard,),
         other_files={"README.md": FileEntry(bytes=1, sha256="b" * 64)},
         inputs=(entry,),
@@ -222,23 +196,10 @@ def test_derived_values() -> None:
 @pytest.mark.parametrize("what", ["manifest", "record"])
 def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
     manifest = small()
-    entry = ranged(manifest.inputs[0], 0, 3)
-    record = UnitRecord(
-        unit=0,
-        fingerprint="f" * 64,
-        source="c",
-        inputs=(entry,),
-        parts=manifest.files,
-        account=manifest.account,
-        quarantine=None,
-        engine="gigatoken",
-        produced_by={},
-    )
-    data, read = (
-        (manifest.to_bytes(), Manifest.from_bytes)
-        if what == "manifest"
-        else (record.to_bytes(), UnitRecord.from_bytes)
-    )
+    ranges = (ranged(manifest.inputs[0], 0, 3),)
+    record = a_record(inputs=ranges, parts=manifest.files, account=manifest.account)
+    document = manifest if what == "manifest" else record
+    data, read = document.to_bytes(), type(document).from_bytes
     dice = random.Random(3)
     for _ in range(800):
         bad = bytearray(data)
@@ -248,13 +209,8 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
     for cut in range(0, len(data), 13):
         with pytest.raises(IntegrityError):
             read(data[:cut])
-    for more in (
-        data + b"\n",
-        b" " + data,
-        data + data,
-        data.replace(b":", b": ", 1),
-        b"\xef\xbb\xbf" + data,
-    ):
+    spaced = data.replace(b":", b": ", 1)
+    for more in (data + b"\n", b" " + data, data + data, spaced, b"\xef\xbb\xbf" + data):
         with pytest.raises(IntegrityError):
             read(more)
 
@@ -309,20 +265,11 @@ CHANGES: list[tuple[Any, str]] = [
     (put("files", 0, to=None), "files[0]"),
     *(
         (put("files", 0, "path", to=path), "files[0].path")
-        for path in (
-            *(
-                "../../etc/passwd",
-                "../v1/data/train-00000-00.parquet",
-                "/etc/passwd",
-                "data/train-00001-00.parquet",
-            ),
-            *(
-                "data\\train-00000-00.parquet",
-                "data/train-00000-00.parquet\0",
-                "data//train-00000-00.parquet",
-                "",
-            ),
-        )
+        for path in ("", "../../etc/passwd", "/etc/passwd")
+    ),
+    *(
+        (put("files", 0, "path", to=path.format("train-00000-00.parquet")), "files[0].path")
+        for path in ("../v1/data/{}", "data/train-00001-00.parquet", "data\\{}", "data/{}\0", "data//{}")
     ),
     (put("files", 0, "split", to="a/b"), "files[0].split"),
     (put("files", 0, "unit", to=10**18), "files[0].unit"),
@@ -398,17 +345,7 @@ def test_a_file_or_an_input_listed_twice_is_refused() -> None:
 
 def test_a_record_holds_only_its_own_parts_and_source() -> None:
     manifest = small()
-    record = UnitRecord(
-        unit=1,
-        fingerprint="f" * 64,
-        source="c",
-        inputs=(),
-        parts=(),
-        account=Account(),
-        quarantine=None,
-        engine="x",
-        produced_by={},
-    )
+    record = a_record(unit=1)
     bad = QuarantineEntry(path="quarantine/00002.parquet", bytes=1, sha256="a" * 64, rows=1)
     for key, wrong in (
         ("parts", replace(record, parts=manifest.files)),
@@ -446,17 +383,8 @@ def test_check_compares_accounts_and_files() -> None:
 ODD: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 3, 1.0, 1 << 62, -(1 << 63), 1 << 70, "", "x", "train", "a/b", [], {}),
     *([0], [0, 2], [0, True], [0, 2.0], [0, 2, 1], [1, 2], [[0]], ["0"], [0, 3], {"bytes": 1}, "é", "a" * 64),
-    *(
-        "a" * 63,
-        "A" * 64,
-        "0" * 32,
-        "0" * 64,
-        "0" * 33,
-        {"x": "0" * 32},
-        {"x": "0" * 31},
-        {"x": 1},
-        {"": "0" * 96},
-    ),
+    *("a" * 63, "A" * 64, "0" * 32, "0" * 64, "0" * 33),
+    *({"x": "0" * 32}, {"x": "0" * 31}, {"x": 1}, {"": "0" * 96}),
     *("data/train-00000-00.parquet", "data/train-00001-00.parquet", 10_000_000, "a\n", "x" * 65),
 ]
 

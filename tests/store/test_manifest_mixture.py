@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
 from tokenlake.store.account import Account
-from tokenlake.store.entries import InputEntry, Parent, ShardEntry
+from tokenlake.store.entries import InputEntry, Parent
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import (
@@ -92,33 +93,15 @@ def record_of(sources: dict[str, MixedSource]) -> MixtureRecord:
 
 def mixed() -> Manifest:
     """A manifest of a mixture that closes."""
-    shard = ShardEntry(
-        path="data/train-00000-00.parquet",
-        split="train",
-        unit=0,
-        part=0,
-        bytes=100,
-        sha256="a" * 64,
-        rows=83,
-        tokens=661,
-        documents=68,
-        row_groups=(0,),
-        logical={"input_ids": "0" * 32},
-    )
     mixture = record_of({name: source(name) for name in ROWS})
-    return Manifest(
+    return a_manifest(
         kind="packed",
         dataset="m",
-        version=1,
         fingerprint="f" * 64,
         seq_length=8,
         config={"mix": settings_of(mixture)},
-        tokenizer={},
-        files=(shard,),
-        other_files={},
-        inputs=(),
+        files=(a_shard(rows=83, tokens=661, documents=68),),
         accounts=ACCOUNTS,
-        produced_by={},
         parents=tuple(Parent(dataset=f"{name}.tokens", version=3, sha256="c" * 64) for name in ROWS),
         mixture=mixture,
     )
@@ -126,18 +109,8 @@ def mixed() -> Manifest:
 
 def unit() -> UnitRecord:
     """The record of the one unit of that mixture."""
-    return UnitRecord(
-        unit=0,
-        fingerprint="f" * 64,
-        source=MIXED,
-        inputs=(),
-        parts=mixed().files,
-        account=Account.total([*ACCOUNTS.values(), PACKED]),
-        quarantine=None,
-        engine="none",
-        produced_by={},
-        shares=ACCOUNTS,
-    )
+    account = Account.total([*ACCOUNTS.values(), PACKED])
+    return a_record(source=MIXED, parts=mixed().files, account=account, shares=ACCOUNTS)
 
 
 # What was before
@@ -145,17 +118,9 @@ def unit() -> UnitRecord:
 
 def test_records_of_one_source_are_byte_for_byte_what_they_were() -> None:
     entry = InputEntry(source="c", path="p", size=3, token="t", file_id=file_id("c", "p"), start=0, stop=3)
-    record = UnitRecord(
-        unit=3,
-        fingerprint="f" * 64,
-        source="c",
-        inputs=(entry,),
-        parts=(),
-        account=Account(rows_read=2, kept=1, filtered={"empty": 1}, documents=1, tokens=5, content_packed=5),
-        quarantine=None,
-        engine="tokenizers",
-        produced_by={"tokenlake": "0.1.0"},
-    )
+    account = Account(rows_read=2, kept=1, filtered={"empty": 1}, documents=1, tokens=5, content_packed=5)
+    by = {"engine": "tokenizers", "produced_by": {"tokenlake": "0.1.0"}}
+    record = a_record(unit=3, inputs=(entry,), account=account, **by)
     digest = hashlib.sha256(record.to_bytes()).hexdigest()
     assert digest == "e6ce75eba3c41948ad60dd6f5764e137f8ee9000063a3d9f7cf0ddee95ae5796"
     assert record.by_source() == {"c": record.account}
@@ -235,13 +200,8 @@ def other(value: Any) -> Any:
         return value / 2 if value else 0.25
     if isinstance(value, int):
         return value + 1
-    words = [
-        ("restart", "all_exhausted"),
-        ("linear", "cosine"),
-        ("documents", "sequences"),
-        ("rows", "tokens"),
-    ]
-    return next((there for word in words for here, there in (word, word[::-1]) if here == value), "other")
+    words = {"restart": "all_exhausted", "linear": "cosine", "documents": "sequences", "rows": "tokens"}
+    return (words | {there: here for here, there in words.items()}).get(value, "other")
 
 
 @pytest.mark.parametrize("path", [path for path in figures() if path[-1] != "window"], ids=str)
@@ -259,9 +219,7 @@ def test_any_other_figure_in_a_mixture_is_found(path: tuple[Any, ...]) -> None:
 def test_a_row_that_was_drawn_but_not_counted_is_found(name: str) -> None:
     manifest = mixed()
     one = manifest.accounts[name]
-    less = replace(
-        one, rows_read=one.rows_read - 1, kept=one.kept - 1, documents=one.documents - 1, eos=one.eos
-    )
+    less = replace(one, rows_read=one.rows_read - 1, kept=one.kept - 1, documents=one.documents - 1)
     with pytest.raises(AccountError):
         replace(manifest, accounts={**manifest.accounts, name: less}).check()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.reading.support import lake_of, rows_of
+from tests.reading.support import rows_of
 from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tests.store.remote_store_support import Served, files_of, require_same_rows, rows_at, serving, shard_keys
@@ -18,11 +18,6 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.remote.retry import SECONDS_VARIABLE
 
 NAME = "learned"
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return lake_of(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import tokenlake as tl
 from tests.etl.remote_builds_support import Bucket, bucket
 from tests.servers.s3 import KEY, SECRET
 from tests.store.memory_store import MemoryStore
-from tests.store.support import build_store, copy_store, settings
+from tests.store.support import build_store, copy_store, files, settings
 from tests.store.test_gc_interleavings import built, commit, visible, whole
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
@@ -43,10 +43,6 @@ def store(made: Path, tmp_path: Path) -> Path:
     return copy_store(made, tmp_path / "store")
 
 
-def files(root: Path) -> set[str]:
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-
-
 def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -> None:
     before = files(store)
     assert main(["rm", "small@v1", "--dry-run", "--store", str(store)]) == 0
@@ -54,10 +50,8 @@ def test_a_version_goes_and_the_others_stay_whole(store: Path, capsys: Output) -
     assert files(store) == before
     assert main(["rm", "small@v1", "--store", str(store)]) == 0
     assert before - files(store) == told
-    assert {path for path in files(store) if path.startswith("small/v1/")} == {
-        "small/v1/claim.json",
-        "small/v1/manifest.json",
-    }
+    left = {path for path in files(store) if path.startswith("small/v1/")}
+    assert left == {"small/v1/claim.json", "small/v1/manifest.json"}
     lake = open_store(store)
     assert verify(lake, "small", 2, deep=True).ok
     with pytest.raises(NotFoundError, match=r"small@v1 .* was removed"):
@@ -102,15 +96,10 @@ def test_what_a_tag_names_stays(store: Path, capsys: Output) -> None:
     assert main(["rm", "small@v1", "--json", "--store", str(store)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("small", ConfigError),
-        ("small@prod", ConfigError),
-        ("small@v7", NotFoundError),
-        ("tiny@v1", NotFoundError),
-    ],
-)
+WRONG = {"small": ConfigError, "small@prod": ConfigError, "small@v7": NotFoundError, "tiny@v1": NotFoundError}
+
+
+@pytest.mark.parametrize(("name", "error"), WRONG.items())
 def test_only_a_version_by_its_number_is_removed(name: str, error: type[Exception], store: Path) -> None:
     before = files(store)
     with pytest.raises(error):

@@ -21,12 +21,12 @@ from tests.text.chat_samples import (
     conversation,
     speaking,
 )
+from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.template import ChatTemplate
-from tokenlake.tokenizers.arrays import Spans
 
 Message = dict[str, Any]
 
@@ -47,20 +47,9 @@ def rendered(
         assert [index for index, _ in made.bad] == [*range(copies)]
         return made.bad[0][1]
     assert made.origin.tolist() == [*range(copies)]
-    assert made.spans is not None
-    found = [
-        [
-            made.text[at].as_py().encode()[start:stop].decode()
-            for start, stop in _stretches(made.spans.slice(at, at + 1))
-        ]
-        for at in range(copies)
-    ]
+    found = learned_texts(made)
     assert found == [found[0]] * copies
     return found[0]
-
-
-def _stretches(spans: Spans) -> list[tuple[int, int]]:
-    return list(zip(spans.start.tolist(), spans.stop.tolist(), strict=True))
 
 
 def learned(template: str, messages: list[Message], tools: Any = None, **options: Any) -> list[str]:
@@ -80,16 +69,9 @@ def unmarked(template: str) -> str:
     return template.replace(" generation %}", " if true %}").replace("endgeneration", "endif")
 
 
-ENDS = {
-    "chatml": "<|im_end|>",
-    "marked-chatml": "<|im_end|>",
-    "tools": "<|im_end|>",
-    "llama-2": " </s>",
-    "llama-3": "<|eot_id|>",
-    "mistral": "</s>",
-    "gemma": "<end_of_turn>",
-    "zephyr": "</s>",
-}
+ENDS = dict.fromkeys(("chatml", "marked-chatml", "tools"), "<|im_end|>")
+ENDS |= {"llama-2": " </s>", "llama-3": "<|eot_id|>", "mistral": "</s>", "zephyr": "</s>"}
+ENDS["gemma"] = "<end_of_turn>"
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -113,10 +95,8 @@ def test_without_a_prompt_the_header_of_a_turn_is_told_by_other_words():
     """The answer "A" is also the first letter of its header."""
     messages = [{"role": "user", "content": "A or B?"}, {"role": "assistant", "content": "a"}]
     assert learned(HEADED, messages) == ["a\n"]
-    assert learned(HEADED, [*messages, messages[0], {"role": "assistant", "content": "B a"}]) == [
-        "a\n",
-        "B a\n",
-    ]
+    longer = [*messages, messages[0], {"role": "assistant", "content": "B a"}]
+    assert learned(HEADED, longer) == ["a\n", "B a\n"]
 
 
 def test_calls_of_tools_and_several_answers_in_a_row_are_learned():

@@ -1,22 +1,26 @@
-"""Conversations of every known shape become messages; any other shape is refused with its reason."""
+"""Conversations of every known shape become messages and texts; any other shape is refused with its reason."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import tokenlake
-from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, speaking
+from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, conversation, speaking, write
 from tokenlake.config.resolved import ResolvedChat
-from tokenlake.errors import BadRecordError
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Rows
 from tokenlake.text.chat.messages import ConversationReader
 from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.template import ChatTemplate
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+NARRATOR = {"role": "narrator", "content": "x"}
 
 
 @pytest.mark.parametrize(
@@ -78,22 +82,14 @@ def test_input_and_output_with_a_system_message_are_three_messages():
         ([*ASKED, None], "not_messages", "turn 3: it is null"),
         ([{"content": "x"}], "no_role", "turn 1: it has no role (nor from); its fields are content"),
         ([{"role": 7, "content": "x"}], "no_role", "its role is a int"),
-        (
-            [{"role": "narrator", "content": "x"}],
-            "unknown_role",
-            "'narrator' is unknown, expected one of system, developer, user",
-        ),
+        ([NARRATOR], "unknown_role", "'narrator' is unknown, expected one of system, developer, user"),
         ([{"role": "user"}], "no_content", "turn 1: its content is missing or null"),
         ([{"from": "human", "value": None}], "no_content", "missing or null"),
         ([{"role": "user", "content": [{"type": "text"}]}], "content_not_text", "its content is a list"),
         ([{"role": "user", "content": 7}], "content_not_text", "its content is a int"),
         ([{"input": "x", "output": None}], "no_content", "its output is missing or null"),
         ([{"input": "x", "output": ["y"]}], "content_not_text", "its output is a list"),
-        (
-            [*ASKED, {"role": "assistant", "content": " \n"}],
-            "empty_turn",
-            "turn 3: the assistant says nothing",
-        ),
+        ([*ASKED, {**ASKED[1], "content": " \n"}], "empty_turn", "turn 3: the assistant says nothing"),
     ],
 )
 def test_other_shapes_are_refused_with_a_reason(conversation, reason, told):
@@ -104,11 +100,9 @@ def test_other_shapes_are_refused_with_a_reason(conversation, reason, told):
 
 
 def test_roles_can_be_renamed_and_the_usual_names_switched_off():
-    turns = [{"role": "narrator", "content": "x"}, {"role": "human", "content": "y"}]
-    assert [turn["role"] for turn in ConversationReader({"narrator": "system"}).read(turns)] == [
-        "system",
-        "user",
-    ]
+    turns = [NARRATOR, {"role": "human", "content": "y"}]
+    read = ConversationReader({"narrator": "system"}).read(turns)
+    assert [turn["role"] for turn in read] == ["system", "user"]
     assert ConversationReader({"human": "tool"}).read(turns[1:])[0]["role"] == "tool"
     with pytest.raises(BadRecordError, match="'human' is unknown, expected one of"):
         ConversationReader({"narrator": "system"}, use_default_mapping=False).read(turns)
@@ -116,14 +110,10 @@ def test_roles_can_be_renamed_and_the_usual_names_switched_off():
 
 def test_rows_with_values_are_converted():
     convert = tokenlake.ConvertToChatML({"narrator": "system"})
-    row: dict[str, Any] = {
-        "id": 1,
-        "conversations": [{"from": "narrator", "value": "s"}, {"from": "gpt", "value": "a"}],
-    }
-    assert convert(row) == {
-        "id": 1,
-        "messages": [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}],
-    }
+    turns = [{"from": "narrator", "value": "s"}, {"from": "gpt", "value": "a"}]
+    row: dict[str, Any] = {"id": 1, "conversations": turns}
+    messages = [{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}]
+    assert convert(row) == {"id": 1, "messages": messages}
     assert "conversations" in row
     with pytest.raises(BadRecordError, match="the field 'messages': turn 1: its role 'gpt' is unknown"):
         tokenlake.ConvertToChatML(use_default_mapping=False)({"messages": [{"from": "gpt", "value": "a"}]})
@@ -245,3 +235,126 @@ def test_tokens_that_a_template_puts_together_are_found():
     assert [(index, fault.reason) for index, fault in made.bad] == [(0, "special_token_in_text")]
     assert "see  and <|, <sum>, <|im_<|im_end|>" in made.text[0].as_py()
     assert not renderer(template, mode="encode").render(Rows(objects=[{"messages": forged}])).bad
+
+
+# ---- rows one at a time: the texts of transformers, from a name, a path or an object ---------------------
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+ROW = {"id": 7, "messages": conversation(1)}
+TEXT = ChatTemplate(CHATML, TOKENS).render(conversation(1)).text
+VALUES = [
+    {"from": {"user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"]} for m in conversation(1)
+]
+
+
+class Lists(tokenlake.ShardedDataSource):
+    """Rows in memory."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return ["a"]
+
+    def open_shard(self, shard_name: str) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
+
+
+def transform(*args: Any, template: str = CHATML, **options: Any) -> tokenlake.ChatTemplateTransform:
+    return tokenlake.ChatTemplateTransform(speaking(template), *args, **options)
+
+
+def refused(changed: Any, row: dict[str, Any]) -> str:
+    with pytest.raises(BadRecordError) as caught:
+        changed(row)
+    return f"{caught.value.details['reason']}: {caught.value}"
+
+
+def test_a_row_gets_its_text_and_loses_its_messages():
+    row = dict(ROW)
+    assert transform()(row) == {"id": 7, "text": TEXT}
+    assert row == ROW
+    assert transform(output_field="prompt", drop_messages=False)(row) == {**ROW, "prompt": TEXT}
+    assert transform("chat")({"chat": ROW["messages"]}) == {"text": TEXT}
+    assert transform(add_generation_prompt=True)(row)["text"] == TEXT + "<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("field", ["messages", "conversations", "conversation"])
+def test_other_fields_and_values_are_understood(field):
+    assert transform()({field: VALUES}) == {"text": TEXT}
+    assert transform(output_field=field)({field: VALUES}) == {field: TEXT}
+    told = refused(transform(convert_from_value_format=False), {field: VALUES})
+    assert told.startswith(f"no_role: the field '{field}': turn 1: it has no role")
+
+
+def test_names_paths_files_and_objects_of_transformers_are_tokenizers(tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = write(speaking(TOOLS_CHATML), tmp_path / "tokenizer")
+    theirs = AutoTokenizer.from_pretrained(folder)
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    expected = theirs.apply_chat_template(conversation(1), tools=tools, tokenize=False)
+    for tokenizer in (folder, str(folder), str(folder / "tokenizer.json"), theirs, speaking(TOOLS_CHATML)):
+        made = tokenlake.ChatTemplateTransform(tokenizer, tools=tools)
+        assert made(ROW)["text"] == expected
+        assert "'<|im_end|>'" in refused(made, {"messages": [{"role": "user", "content": "<|im_end|>"}]})
+    with pytest.raises(ConfigError, match="got a SimpleNamespace, must be a Hub id"):
+        tokenlake.ChatTemplateTransform(SimpleNamespace())
+    assert transform(template=MARKED_CHATML)(ROW)["text"] == TEXT
+
+
+def test_a_rows_own_tools_are_rendered_unless_others_are_given():
+    row = {**ROW, "tools": [{"name": "mine", "nothing": None}]}
+    assert transform(template=TOOLS_CHATML)(row)["text"].startswith(
+        '<|im_start|>system\nTools:\n{"name": "mine"}'
+    )
+    given = transform(template=TOOLS_CHATML, tools=[{"name": "given"}])(row)
+    assert given["text"].startswith('<|im_start|>system\nTools:\n{"name": "given"}')
+    assert given["tools"] == row["tools"]
+    exact = transform(template=TOOLS_CHATML, drop_nulls=False)(row)
+    assert '{"name": "mine", "nothing": null}' in exact["text"]
+
+
+def test_rows_that_cannot_be_rendered_are_errors_never_other_texts():
+    forged = [{"role": "user", "content": "<|im_end|>"}]
+    assert refused(transform(), {"text": "x"}).startswith(
+        "no_messages: the row has no conversation: none of messages"
+    )
+    assert refused(transform(), {**ROW, "text": "x"}).startswith(
+        "field_exists: the row has a field 'text' already"
+    )
+    assert refused(transform(), {"messages": []}).startswith("no_messages: the field 'messages': it is empty")
+    assert refused(transform(), {"messages": forged}).startswith("special_token_in_text")
+    assert "<|im_end|><|im_end|>" in transform(special_tokens_in_text="encode")({"messages": forged})["text"]
+    failing = tokenlake.ChatTemplateTransform(speaking(CHATML), template="{{ messages[0].tone }}")
+    assert refused(failing, ROW).startswith("template_error: the chat template fails in line 1")
+    with pytest.raises(ConfigError, match="'literal' is not possible"):
+        transform(special_tokens_in_text="literal")
+
+
+def test_rows_without_a_conversation_pass_where_that_may_be():
+    maybe = tokenlake.MaybeApplyChatTemplate(speaking(CHATML), output_field="said")
+    assert maybe({"text": "plain"}) == {"text": "plain"}
+    assert maybe({"text": "plain", "messages": None}) == {"text": "plain", "messages": None}
+    assert maybe(ROW) == {"id": 7, "said": TEXT}
+    assert refused(maybe, {"messages": [{"role": "user"}]}).startswith("no_content")
+
+
+def test_many_rows_and_chains():
+    chain = tokenlake.ConvertToChatML() >> transform()
+    outcome = chain.on_rows(Rows(objects=[{"conversations": VALUES}, {"messages": 7}, ROW]))
+    assert [row["text"] for row in outcome.rows.objects] == [TEXT, TEXT]
+    assert [(index, fault.reason) for index, fault in outcome.bad] == [(1, "not_messages")]
+
+
+def test_a_source_applies_a_template_and_names_the_row_that_fails():
+    source = Lists([ROW, {"conversations": VALUES}]).apply_chat_template(speaking(CHATML))
+    assert list(source) == [{"id": 7, "text": TEXT}, {"text": TEXT}]
+    assert list(source.open_shard_at_row("a", 1)) == [{"text": TEXT}]
+    asked = Lists([ROW]).apply_chat_template(
+        speaking(CHATML), "messages", "prompt", add_generation_prompt=True
+    )
+    assert list(asked) == [{"id": 7, "prompt": TEXT + "<|im_start|>assistant\n"}]
+    with pytest.raises(BadRecordError, match="shard 'a', row 1: the row has no conversation"):
+        list(Lists([ROW, {"x": 1}]).apply_chat_template(speaking(CHATML)))

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.builds import config_of as settings
 from tests.text import preference_support as support
 from tests.text.preference_support import Reference
+from tests.text.support import Row, table
 from tests.tokenizers.tokenizer_samples import save
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
@@ -32,7 +34,6 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.text.trainer_rows import PreferenceRows
 from tokenlake.tokenizers.files import TokenizerFiles
 
-Row = dict[str, Any]
 Build = Callable[[Row], BuildResult]
 METHODS = ("dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo")
 
@@ -81,26 +82,12 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def config_of(folder: Path, method: str, tokenizer: str = "llama", **changes: Any) -> Row:
-    dataset = {
-        "name": "s",
-        "data_files": str(folder / "in"),
-        "tokenizer": str(folder / tokenizer),
-        "preference": {"method": method, "trainer": changes.pop("trainer", "easydel")},
-    }
-    return {
-        "name": "set",
-        "datasets": [dataset | changes],
-        "source": {"unit_size": 2000},
-        "save": {"output_dir": str(folder / "store")},
-    }
+    changes["preference"] = {"method": method, "trainer": changes.pop("trainer", "easydel")}
+    return settings(folder, folder / "in", folder / tokenizer, **changes) | {"source": {"unit_size": 2000}}
 
 
 def rows_of(result: BuildResult) -> list[Row]:
-    found: list[Row] = []
-    for entry in result.manifest.files:
-        table = pq.read_table(Path(result.path) / entry.path, page_checksum_verification=True)
-        found += table.drop_columns(["file", "position"]).to_pylist()
-    return found
+    return table(result).drop_columns(["file", "position"]).to_pylist()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -348,16 +335,16 @@ def test_deep_verification_finds_rows_that_contradict_themselves(
     store: Path, tmp_path: Path, column: str, change: Any, law: str
 ) -> None:
     manifest = Catalog(open_store(store)).manifest("dpo", 1)
-    table = rows_of_store(store, "dpo")
-    rows = table.to_pylist()
+    sound = rows_of_store(store, "dpo")
+    rows = sound.to_pylist()
     rows[3][column] = change(rows[3][column])
     check = RowCheck(RowRules.of(manifest))
-    check.add(pa.Table.from_pylist(rows, schema=table.schema))
+    check.add(pa.Table.from_pylist(rows, schema=sound.schema))
     assert law in {problem for problem, _, _ in check.faults.values()}
-    sound = RowCheck(RowRules.of(manifest))
-    sound.add(table)
-    assert not sound.faults
-    assert sound.hasher.digest() == manifest.files[0].logical
+    good = RowCheck(RowRules.of(manifest))
+    good.add(sound)
+    assert not good.faults
+    assert good.hasher.digest() == manifest.files[0].logical
 
 
 def test_text_has_a_hash_that_does_not_depend_on_how_it_lies(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tokenlake.tokenizers.files import TokenizerFiles
 
 Row = dict[str, Any]
 PAIR: Row = {"prompt": "What is two and two?", "chosen": " Four, of course.", "rejected": " Five."}
+END = "<|im_end|>"
 TEXT = st.text(st.sampled_from("ab é日 \n.,12'<s>"), min_size=1, max_size=12)
 
 
@@ -247,11 +248,7 @@ def test_a_conversation_needs_a_template_and_control_tokens() -> None:
         ("dpo", {**PAIR, "chosen": "\ud800"}, "invalid_utf8"),
         ("dpo", {**PAIR, "prompt": "a <|im_end|> b"}, "special_token_in_text"),
         ("dpo", {**PAIR, "prompt": "a <|im_", "chosen": "end|> b"}, "special_token_in_text"),
-        (
-            "dpo",
-            {"chosen": turns("<|im_end|>", "b"), "rejected": turns("<|im_end|>", "c")},
-            "special_token_in_text",
-        ),
+        ("dpo", {"chosen": turns(END, "b"), "rejected": turns(END, "c")}, "special_token_in_text"),
         ("kto", {"prompt": "a", "completion": "b"}, "bad_label"),
         ("kto", {"prompt": "a", "completion": "b", "label": "yes"}, "bad_label"),
         ("kto", {"completion": "b", "label": True}, "no_prompt"),

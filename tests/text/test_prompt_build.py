@@ -13,13 +13,12 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenlake as tl
+from tests.builds import Config, config_of
+from tests.text.support import Document, Row, documents
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.etl.runner import BuildResult, build_dataset
+from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers.files import TokenizerFiles
-
-Config = dict[str, Any]
-Row = dict[str, Any]
 
 ALPACA = """Below is an instruction that describes a task.
 
@@ -65,36 +64,7 @@ def config(
     else:
         pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
     pack = changes.pop("pack", {"enabled": False})
-    dataset = {
-        "name": "s",
-        "data_files": str(folder),
-        "tokenizer": str(tokenizer),
-        "prompt": PROMPT,
-        **changes,
-    }
-    return {
-        "name": "set",
-        "datasets": [dataset],
-        "pack": pack,
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
-
-
-def documents(result: BuildResult) -> list[tuple[list[int], list[bool]]]:
-    """Ids and mask of every document, in input order."""
-    found: dict[tuple[int, int], tuple[list[int], list[bool]]] = {}
-    for entry in result.manifest.files:
-        for row in pq.read_table(Path(result.path) / entry.path).to_pylist():
-            pieces = row.get("documents") or [{"file": row["file"], "position": row["position"]}]
-            at = 0
-            for piece, length in zip(
-                pieces, row.get("segment_lengths") or [len(row["input_ids"])], strict=True
-            ):
-                ids, mask = found.setdefault((piece["file"], piece["position"]), ([], []))
-                ids += row["input_ids"][at : at + length]
-                mask += row["loss_mask"][at : at + length]
-                at += length
-    return [found[key] for key in sorted(found)]
+    return {**config_of(tmp_path, folder, tokenizer, **{"prompt": PROMPT, **changes}), "pack": pack}
 
 
 @functools.cache
@@ -106,7 +76,7 @@ def decoded(tokenizer: Path, ids: list[int]) -> str:
     return backend(tokenizer).decode(ids, skip_special_tokens=False)
 
 
-def learned(tokenizer: Path, document: tuple[list[int], list[bool]]) -> str:
+def learned(tokenizer: Path, document: Document) -> str:
     return decoded(tokenizer, [token for token, mark in zip(*document, strict=True) if mark])
 
 

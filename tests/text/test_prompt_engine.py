@@ -18,9 +18,8 @@ from tokenlake.tokenizers.files import TokenizerFiles
 QA = {"template": "Q: {q}\nA: {a} .", "input_columns": ["q"], "label_column": "a"}
 words = st.text(st.sampled_from("aeinrst .,\n0é日😀<>/s"), max_size=24)
 labels = words.filter(bool)
-simple = st.text(
-    st.sampled_from("aeinrst .,\n0<>/s"), max_size=24
-)  # no characters of several tokens, which no cut parts
+# No characters of several tokens, which no cut parts.
+simple = st.text(st.sampled_from("aeinrst .,\n0<>/s"), max_size=24)
 
 
 def with_eos(files: TokenizerFiles) -> TokenizerFiles:
@@ -36,11 +35,8 @@ TOKENIZERS = {
 
 
 def engine(files: TokenizerFiles, **options: Any) -> tl.PromptEngine:
-    config = {
-        **QA,
-        **{name: options.pop(name) for name in list(options) if name in ("add_bos", "add_eos", "mask_input")},
-    }
-    return tl.PromptEngine(config, files, **options)
+    own = {name: options.pop(name) for name in ("add_bos", "add_eos", "mask_input") if name in options}
+    return tl.PromptEngine({**QA, **own}, files, **options)
 
 
 @functools.cache
@@ -146,11 +142,8 @@ def test_a_batch_is_its_rows() -> None:
             assert batch["attention_mask"][index].tolist() == [1] * size + [0] * (width - size)
     ragged = engine(sentencepiece(), padding="do_not_pad").process_batch(rows).unwrap()
     assert [ids.tolist() for ids in ragged["input_ids"]] == [row["input_ids"].tolist() for row in single]
-    assert engine(sentencepiece()).process_batch([]).unwrap() == {
-        "input_ids": [],
-        "attention_mask": [],
-        "labels": [],
-    }
+    empty = engine(sentencepiece()).process_batch([]).unwrap()
+    assert empty == {"input_ids": [], "attention_mask": [], "labels": []}
 
 
 def test_without_a_mask_all_but_bos_and_padding_is_learned() -> None:
@@ -171,10 +164,8 @@ def test_what_the_template_spells_is_not_put_there_again() -> None:
     assert (ids.count(1), ids.count(2), ids[0], ids[-1]) == (1, 1, 1, 2)
     assert found["labels"][-1] == 2
     result = spelled.process({"q": "x</s>", "a": "yes"})
-    assert (result.unwrap_err().field_path, result.unwrap_err().expected) == (
-        "q",
-        "text without special tokens",
-    )
+    error = result.unwrap_err()
+    assert (error.field_path, error.expected) == ("q", "text without special tokens")
 
 
 def test_a_special_token_in_plain_text_is_text_or_what_is_asked_for() -> None:
@@ -186,17 +177,14 @@ def test_a_special_token_in_plain_text_is_text_or_what_is_asked_for() -> None:
     assert engine(sentencepiece(), special_tokens_in_text="fail").process(row).is_err()
 
 
+EVERY = "a value in every column of the template"
+
+
 @pytest.mark.parametrize(
     ("row", "field", "expected", "got", "words"),
     [
-        (
-            {"Q": "x", "a": "y"},
-            "q",
-            "a value in every column of the template",
-            "columns 'Q', 'a'",
-            "did you mean 'Q'?",
-        ),
-        ({"q": "x", "a": None}, "a", "a value in every column of the template", "None", "is missing or null"),
+        ({"Q": "x", "a": "y"}, "q", EVERY, "columns 'Q', 'a'", "did you mean 'Q'?"),
+        ({"q": "x", "a": None}, "a", EVERY, "None", "is missing or null"),
         ({"q": [1], "a": "y"}, "q", "text, a number or a boolean", "[1]", "holds list"),
         ({"q": "x", "a": ""}, "a", "an answer that is not empty", "''", "is empty"),
         ("x", "", "a mapping of columns", "str", "the row is a str"),

@@ -1,4 +1,4 @@
-"""Columns to prompts: the same from columns and from objects, spans by bytes, and bad rows named."""
+"""Columns to prompts and to turns of chats: the same from columns and objects, what is learned, and bad rows named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tokenlake as tl
+from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
+from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt.renderer import PromptRenderer
+from tokenlake.text.prompt.engine import resolved_prompt
+from tokenlake.text.prompt.renderer import ChatPromptRenderer, PromptRenderer
 from tokenlake.text.rendering import Rendered
+from tokenlake.tokenizers.files import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
 PLAIN = {"template": "Q: {q}\nA: {a} end", "label_column": "a"}
@@ -27,16 +32,6 @@ words = st.text(st.characters(codec="utf-8"), max_size=9)
 def renderer(mode: str = "literal", **changes: Any) -> PromptRenderer:
     prompt = ResolvedPrompt(**PromptConfig(**changes).model_dump())
     return PromptRenderer(prompt, sentencepiece(), mode)
-
-
-def learned(made: Rendered) -> list[list[str]]:
-    assert made.spans is not None
-    found: list[list[str]] = []
-    for row, text in enumerate(made.text.to_pylist()):
-        places = range(int(made.spans.offsets[row]), int(made.spans.offsets[row + 1]))
-        data = str(text).encode()
-        found.append([data[made.spans.start[at] : made.spans.stop[at]].decode() for at in places])
-    return found
 
 
 def reasons(made: Rendered) -> dict[int, str]:
@@ -49,7 +44,7 @@ def test_texts_and_spans_are_those_of_a_plain_loop(rows: list[dict[str, str]]) -
     for given_rows in (Rows(objects=rows), Rows(pa.RecordBatch.from_pylist(rows) if rows else _no_rows())):
         made = renderer(**PLAIN).render(given_rows)
         assert made.text.to_pylist() == [f"Q: {row['q']}\nA: {row['a']} end" for row in full]
-        assert learned(made) == [[row["a"]] for row in full]
+        assert learned_texts(made) == [[row["a"]] for row in full]
         assert made.origin.tolist() == [index for index, row in enumerate(rows) if row["a"]]
         assert reasons(made) == {index: "empty_label" for index, row in enumerate(rows) if not row["a"]}
 
@@ -105,7 +100,7 @@ def test_text_is_taken_from_every_type_that_holds_it(column: Any) -> None:
     made = renderer(**PLAIN).render(Rows(batch))
     assert made.text.to_pylist() == ["Q: x\nA: 1 end", "Q: é\nA: 3 end"]
     assert reasons(made) == {1: "null_column"}
-    assert learned(made) == [["1"], ["3"]]
+    assert learned_texts(made) == [["1"], ["3"]]
 
 
 @pytest.mark.parametrize(
@@ -191,3 +186,126 @@ def test_no_rows_and_no_good_rows_make_no_texts() -> None:
         assert len(made.text) == len(made.origin) == 0
         assert made.spans is not None
         assert made.spans.offsets.tolist() == [0]
+
+
+# ---- prompts of the format chat, of which the last answer is learned -------------------------------------
+
+MARKED = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content.strip() }}{{ eos_token }}{% endgeneration %}"
+    "{% else %}[{{ m.role }}] {{ m.content.strip() }} [/]{% endif %}{% endfor %}"
+)
+UNMARKED = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token if m.role == 'assistant' }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CHAT = {"format_type": "chat", "input_columns": ["q", "c"], "label_column": "a", "optional_columns": ["c"]}
+ROWS = [{"q": "été?", "c": "ctx", "a": "oui – 1"}, {"q": "two", "a": "zwei"}, {"q": "three", "c": "", "a": 3}]
+
+
+def with_template(template: str | None) -> TokenizerFiles:
+    files = sentencepiece()
+    config = {**files.config, **({} if template is None else {"chat_template": template})}
+    return TokenizerFiles(
+        name="chatty", files={**files.files, "tokenizer_config.json": json.dumps(config).encode()}
+    )
+
+
+def render(template: str, rows: list[dict[str, Any]], mode: str = "literal", **changes: Any) -> Rendered:
+    prompt = resolved_prompt({**CHAT, **changes})
+    return ChatPromptRenderer(prompt, with_template(template), mode).render(Rows(objects=rows))
+
+
+def learned(made: Rendered) -> list[str]:
+    """Return the one stretch of each text that is learned."""
+    found = learned_texts(made)
+    assert {len(each) for each in found} <= {1}
+    return [text for each in found for text in each]
+
+
+def test_input_and_label_become_turns_and_the_answer_is_learned() -> None:
+    made = render(MARKED, ROWS)
+    assert made.text.to_pylist() == [
+        "<s>[user] été?\nctx [/]oui – 1</s>",
+        "<s>[user] two [/]zwei</s>",
+        "<s>[user] three [/]3</s>",
+    ]
+    assert learned(made) == ["oui – 1</s>", "zwei</s>", "3</s>"]
+    made = render(UNMARKED, ROWS)
+    assert made.text[1].as_py() == "<s><user>two\n<assistant>zwei</s>\n"
+    assert learned(made) == ["oui – 1</s>", "zwei</s>", "3</s>"]
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_system_message_and_examples_are_turns_before_and_not_learned(template: str) -> None:
+    shots = {
+        "system_message": "Be brief.",
+        "examples": [{"q": "one", "a": "eins"}, {"q": "six", "c": "7", "a": "s"}],
+    }
+    made = render(template, ROWS, **shots)
+    assert learned(made) == ["oui – 1</s>", "zwei</s>", "3</s>"]
+    text = str(made.text[1].as_py())
+    assert [text.index(word) for word in ("Be brief.", "one", "eins", "six\n7", "two", "zwei")] == sorted(
+        text.index(word) for word in ("Be brief.", "one", "eins", "six\n7", "two", "zwei")
+    )
+    everything = render(template, ROWS, mask_input=False, **shots)
+    for found, answer in zip(learned(everything), ("oui – 1", "zwei", "3"), strict=True):
+        assert "eins" not in found
+        assert answer in found
+        assert found.count("user") == 1
+    assert learned(render(template, ROWS, mask_input=False)) == render(template, ROWS).text.to_pylist()
+
+
+def test_columns_and_objects_give_the_same() -> None:
+    prompt = resolved_prompt({**CHAT, "examples": [{"q": "one", "a": "eins"}]})
+    renderer = ChatPromptRenderer(prompt, with_template(MARKED), "literal")
+    rows = [{**row, "a": str(row["a"])} for row in ROWS]
+    objects, columns = (
+        renderer.render(Rows(objects=rows)),
+        renderer.render(Rows(pa.RecordBatch.from_pylist(rows))),
+    )
+    assert objects.text.equals(columns.text)
+    assert learned(objects) == learned(columns)
+    assert (renderer.columns, renderer.needed, renderer.control_tokens) == (("q", "c", "a"), ("q", "a"), True)
+
+
+def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:
+    rows = [
+        {"q": "a </s>", "a": "x"},
+        {"a": "x"},
+        {"q": "x", "a": ""},
+        {"q": "x", "a": ["y"]},
+        {"q": "x", "a": "ok"},
+    ]
+    made = render(MARKED, rows)
+    assert {index: fault.reason for index, fault in made.bad} == {
+        0: "special_token_in_text",
+        1: "null_column",
+        2: "empty_label",
+        3: "not_a_string",
+    }
+    assert made.origin.tolist() == [4]
+    assert render(MARKED, rows[:1], "encode").bad == ()
+    refusing = "{{ raise_exception('no system') if messages[0].role == 'system' }}" + MARKED
+    ((_, fault),) = render(refusing, ROWS[:1], system_message="x").bad
+    assert "no system" in fault.detail
+
+
+def test_what_a_chat_cannot_be_made_of_is_said() -> None:
+    with pytest.raises(ConfigError, match="has no chat template"):
+        ChatPromptRenderer(resolved_prompt(CHAT), with_template(None), "literal")
+    with pytest.raises(ConfigError, match=r"prompt\.examples\.0: the column 'q' spells out a special token"):
+        render(MARKED, ROWS, examples=[{"q": "<s>", "a": "x"}])
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED])
+def test_the_engine_learns_the_answer_and_its_end(template: str) -> None:
+    engine = tl.PromptEngine(CHAT, with_template(template), padding=False)
+    for row, answer in zip(ROWS, ("oui – 1", "zwei", "3"), strict=True):
+        found = engine.process(row).unwrap()
+        ids, labels = found["input_ids"], found["labels"]
+        own = labels[labels != -100]
+        assert own[-1] == 2
+        assert (ids.tolist().count(1), ids.tolist().count(2), ids[0]) == (1, 1, 1)
+        text = engine._labeller.encoder.decode(own[:-1])
+        assert text.strip() == answer

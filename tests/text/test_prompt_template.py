@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.text.support import learned_texts
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
@@ -18,6 +19,7 @@ from tokenlake.text.prompt.renderer import PromptRenderer
 from tokenlake.text.prompt.template import PromptPiece, lay_out, parse_template
 
 ROW = {"q": "what?", "a": "that"}
+QA = {"template": "{q} {a}", "label_column": "a"}
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 
 
@@ -99,7 +101,7 @@ def test_a_template_of_jinja_gives_what_jinja_gives(parts: list[str]) -> None:
         ("{{q: 1}} {a}", "'{{q: 1}}'"),
         (
             "{qq} {a}",
-            "'qq', which is neither in input_columns nor the label_column ('q', 'a'); did you mean 'q'?",
+            "'qq', which is neither in input_columns nor the label_column ('q', 'a'); did you mean 'q'",
         ),
         ("{{ Q }} {{ a }}", "did you mean 'q'?"),
     ],
@@ -140,12 +142,7 @@ def config(**changes: Any) -> ResolvedPrompt:
             "did you mean 'query'?",
         ),
         (
-            {
-                "template": "{q}",
-                "input_columns": ["q"],
-                "label_column": "a",
-                "examples": [{"q": "x", "aa": "y"}],
-            },
+            {**QA, "input_columns": ["q"], "examples": [{"q": "x", "aa": "y"}]},
             "examples.0: has no column 'a'; it has 'q', 'aa'; did you mean 'aa'?",
         ),
     ],
@@ -160,23 +157,14 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"template": "{q} {a}", "input_columns": ["q", "b"], "label_column": "a"},
-            "'b' is not used in the template",
-        ),
+        ({**QA, "input_columns": ["q", "b"]}, "'b' is not used in the template"),
         ({"template": "{q}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 0 times"),
         ({"template": "{a}{q}{a}", "input_columns": ["q"], "label_column": "a"}, "'a' stands 2 times"),
-        ({"template": "{q} {a}", "label_column": "a", "optional_columns": ["c"]}, "'c' is not used"),
+        ({**QA, "optional_columns": ["c"]}, "'c' is not used"),
+        ({**QA, "examples": [{"q": None, "a": "x"}]}, "examples.0: the column 'q'"),
+        ({**QA, "examples": [{"q": "x", "a": ""}]}, "is empty: there is no answer"),
         (
-            {"template": "{q}{a}", "label_column": "a", "examples": [{"q": None, "a": "x"}]},
-            "examples.0: the column 'q'",
-        ),
-        (
-            {"template": "{q}{a}", "label_column": "a", "examples": [{"q": "x", "a": ""}]},
-            "is empty: there is no answer",
-        ),
-        (
-            {"template": "<s>{q}{a}", "label_column": "a", "examples": [{"q": "x", "a": "</s>"}]},
+            {**QA, "template": "<s>{q}{a}", "examples": [{"q": "x", "a": "</s>"}]},
             "spells out a special token",
         ),
     ],
@@ -189,10 +177,7 @@ def test_a_template_that_does_not_fit_its_columns_is_refused(changes: dict[str, 
 def text_and_learned(row: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
     made = PromptRenderer(config(**changes), sentencepiece(), "literal").render(Rows(objects=[row]))
     assert made.bad == ()
-    assert made.spans is not None
-    text = str(made.text[0].as_py())
-    pairs = zip(made.spans.start.tolist(), made.spans.stop.tolist(), strict=True)
-    return text, [text.encode()[start:stop].decode() for start, stop in pairs]
+    return str(made.text[0].as_py()), learned_texts(made)[0]
 
 
 def test_the_label_alone_is_learned_wherever_it_stands() -> None:

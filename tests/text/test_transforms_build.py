@@ -14,6 +14,7 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
+from tests.builds import Config, config_of
 from tests.etl.test_build import rows, tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
@@ -21,10 +22,6 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.unit.documents import Recipe
-
-OWN_WORKERS = True  # they import modules that tests write
-
-Config = dict[str, Any]
 
 ROWS = [
     {"title": "one", "body": "first", "lang": "en", "n": 1, "meta": {"tags": ["x", "y"]}},
@@ -66,12 +63,8 @@ def write(folder: Path, form: str, records: list[dict[str, Any]], name: str = "a
 
 @pytest.fixture
 def config(tmp_path: Path, tokenizer_dir: Path) -> Config:
-    return {
-        "name": "set",
-        "datasets": [{"name": "s", "data_files": str(tmp_path / "in"), "tokenizer": str(tokenizer_dir)}],
-        "source": {"on_bad_record": "quarantine", "max_bad_fraction": 1.0},
-        "save": {"output_dir": str(tmp_path / "store")},
-    }
+    found = config_of(tmp_path, tmp_path / "in", tokenizer_dir)
+    return {**found, "source": {"on_bad_record": "quarantine", "max_bad_fraction": 1.0}}
 
 
 def texts(result: BuildResult, tokenizer_dir: Path) -> list[str]:
@@ -191,7 +184,7 @@ KINDS = [
 
 @pytest.fixture
 def callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module of a user's own, in a folder that this process imports from; every test has another."""
+    """A module of a user's own, in a folder that this process, and workers it starts, import from; a new one each."""
     folder = tmp_path / "code"
     folder.mkdir()
     module = folder / f"callbacks_{abs(hash(tmp_path))}.py"
@@ -200,6 +193,7 @@ def callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
+@pytest.mark.own_workers
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_a_function_drops_multiplies_and_refuses_rows(
     form: str, config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
@@ -218,6 +212,7 @@ def test_a_function_drops_multiplies_and_refuses_rows(
     assert json.loads(bad["raw"]) == KINDS[2]
 
 
+@pytest.mark.own_workers
 @pytest.mark.parametrize(
     ("function", "error", "told"),
     [
@@ -235,6 +230,7 @@ def test_what_a_function_does_wrong_ends_the_build_with_its_name(
         build_dataset(config, workers=1)
 
 
+@pytest.mark.own_workers
 def test_the_order_is_callback_renames_transforms(
     config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
 ) -> None:
@@ -259,6 +255,7 @@ def test_the_order_is_callback_renames_transforms(
     assert result.manifest.account.filtered == {"filter_by_field": 1}
 
 
+@pytest.mark.own_workers
 def test_the_number_of_workers_changes_no_byte(config: Config, tmp_path: Path, callbacks: Path) -> None:
     for name in "abc":
         write(tmp_path / "in", "jsonl", KINDS * 20, name)
@@ -273,6 +270,7 @@ def test_the_number_of_workers_changes_no_byte(config: Config, tmp_path: Path, c
     assert tree(Path(one.path)) == tree(Path(two.path))
 
 
+@pytest.mark.own_workers
 def test_edited_code_is_another_build_and_untouched_code_the_same(
     config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
 ) -> None:

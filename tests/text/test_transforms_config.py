@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,6 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.prefect.policy import check_paths
 from tokenlake.sources.rows import Rows
 from tokenlake.text.steps import BUILT_IN, Guarded, load_callable, open_callable, open_chain, sealed
-
-OWN_WORKERS = True  # they import modules that tests write
 
 STEPS: list[dict[str, Any]] = [
     {"rename": {"old": "new"}},
@@ -69,8 +68,6 @@ def test_every_step_loads_validates_dumps_and_opens() -> None:
 
 def test_the_plain_form_goes_through_json_and_is_identity() -> None:
     source = resolve(config(STEPS)).sources[0]
-    from dataclasses import asdict
-
     assert msgspec.convert(json.loads(json.dumps(asdict(source))), ResolvedSource) == source
     other = resolve(config([*STEPS[1:], STEPS[0]])).sources[0]
     assert source_identity(source)["texts"] != source_identity(other)["texts"]
@@ -230,17 +227,11 @@ def test_code_is_known_by_the_file_that_defines_it(module: Path) -> None:
     first = sealed(plain)
     assert first.callables[0][0] == name
     assert "callables" not in plain.identity() and first.identity() != plain.identity()
-    assert msgspec.convert(json.loads(json.dumps(_asdict(first))), ResolvedTexts) == first
+    assert msgspec.convert(json.loads(json.dumps(asdict(first))), ResolvedTexts) == first
     module.write_text("def f(row):\n    return None\n")
     assert sealed(plain).callables != first.callables
     assert sealed(ResolvedTexts(format_callback="builtins:len")).callables == (("builtins:len", BUILT_IN),)
     assert sealed(ResolvedTexts()).callables == ()
-
-
-def _asdict(value: ResolvedTexts) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(value)
 
 
 def test_other_code_than_the_planned_is_never_run(module: Path) -> None:

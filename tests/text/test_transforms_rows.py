@@ -53,15 +53,8 @@ CELLS: dict[pa.DataType, st.SearchStrategy[Any]] = {
         }
     ),
 }
-VALUES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-9, 9)
-    | st.floats(-2, 2)
-    | TEXTS
-    | st.just([])
-    | st.just({"x": None})
-)
+VALUES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-2, 2) | TEXTS
+VALUES |= st.just([]) | st.just({"x": None})
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("bcd"), inner, max_size=3),
@@ -104,6 +97,7 @@ def _apart(names: dict[str, str]) -> bool:
 
 FIELDS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)
 FIELD = st.sampled_from((*NAMES, "new"))
+SEPARATORS = st.sampled_from([" ", "", "é"])
 PATHS = st.sampled_from(
     ["a", "a.b", "meta.d", "meta.b", "meta.b[0]", "meta.b[-1].c", "meta.b[1].c", "a[0]", "a[-2]", "b.x"]
 )
@@ -117,14 +111,7 @@ TRANSFORMS = st.one_of(
     st.builds(AddField, FIELD, st.just(len)),
     st.builds(MapField, st.sampled_from(NAMES), st.sampled_from([shout, mixed]), st.none() | FIELD),
     st.builds(ExtractField, PATHS, FIELD, VALUES),
-    st.builds(
-        CombineFields,
-        FIELDS,
-        FIELD,
-        st.none() | st.just(repr),
-        st.sampled_from([" ", "", "é"]),
-        st.booleans(),
-    ),
+    st.builds(CombineFields, FIELDS, FIELD, st.none() | st.just(repr), SEPARATORS, st.booleans()),
     st.builds(FilterNonEmpty, FIELDS),
     st.builds(FilterByField, st.sampled_from(NAMES), st.sampled_from([bool, long])),
     st.builds(FilterTransform, st.sampled_from([lambda row: len(row) > 1, lambda row: row.get("a")])),
@@ -153,9 +140,8 @@ def by_rows(transform: Transform, objects: list[Row]) -> Any:
 def by_batch(transform: Transform, rows: Rows) -> Any:
     outcome = transform.on_rows(rows)
     bad = [(index, fault.reason, fault.detail) for index, fault in outcome.bad]
-    assert sorted([*outcome.origin.tolist(), *(index for index, _ in outcome.bad)]) == sorted(
-        {*outcome.origin.tolist(), *(index for index, _ in outcome.bad)}
-    )
+    seen = [*outcome.origin.tolist(), *(index for index, _ in outcome.bad)]
+    assert len(seen) == len(set(seen))
     assert len(outcome.rows) == len(outcome.origin)
     assert set(outcome.filtered) <= {transform.reason}
     return list(outcome.rows.objects), outcome.origin.tolist(), sum(outcome.filtered.values()), bad
@@ -260,7 +246,7 @@ def test_a_predicate_takes_a_missing_key_for_null_and_a_missing_column_for_a_mis
             RenameFields({"a": "b"}),
             {"a": 1, "b": 2},
             "field_collision",
-            "'a' cannot become 'b', because the row has",
+            "'a' cannot become 'b', because the row",
         ),
         (RenameFields({"a": "b"}), {"c": 1}, "missing_field", "no field 'a'; it has 'c'"),
         (SelectFields(["a", "b"]), {}, "missing_field", "no fields 'a', 'b'; it has no fields"),

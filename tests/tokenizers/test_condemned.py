@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.builds import Config
+from tests.builds import config_of as settings
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.etl.events import EngineChosen, EngineCondemned, Event, UnitFinished
 from tokenlake.etl.runner import BuildResult, build_dataset
 
-Config = dict[str, Any]
 WORD = "zzqx"
 TEMPLATE = (
     "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
@@ -53,11 +53,11 @@ WRONG = {
 
 
 def document(number: int, *, wrong: bool) -> str:
-    return (
-        f"document {number}: "
-        + (f"{WORD} " if wrong else "words ")
-        + "of the quick brown fox, \u00e9t\u00e9 " * 4
-    )
+    return f"document {number}: {WORD if wrong else 'words'} " + "of the quick brown fox, \u00e9t\u00e9 " * 4
+
+
+def answered(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}, {"role": "assistant", "content": f"Yes, {text}"}]
 
 
 @pytest.fixture
@@ -71,30 +71,12 @@ def config_of(tmp_path: Path, tokenizer: Path, wrong_files: str, *, chat: bool, 
     source.mkdir(exist_ok=True)
     for name in "abc":
         texts = [document(number, wrong=name in wrong_files) for number in range(12)]
-        rows = [
-            {
-                "messages": [
-                    {"role": "user", "content": text},
-                    {"role": "assistant", "content": f"Yes, {text}"},
-                ]
-            }
-            if chat
-            else {"text": text}
-            for text in texts
-        ]
+        rows = [{"messages": answered(text)} if chat else {"text": text} for text in texts]
         # A worker's first samples are 4 kB of text: the note, which is none, makes a unit of so few rows.
         lines = [json.dumps({**row, "note": "-" * 400}) + "\n" for row in rows]
         (source / f"{name}.jsonl").write_text("".join(lines))
-    dataset: Config = {"name": "s", "data_files": str(source), "tokenizer": str(tokenizer)}
-    if chat:
-        dataset["chat"] = {"template": TEMPLATE}
-    return {
-        "name": "set",
-        "datasets": [dataset],
-        "source": {"unit_size": 4096},
-        "pack": {"enabled": True, "seq_length": 64},
-        "save": {"output_dir": str(tmp_path / store)},
-    }
+    options = {"chat": {"template": TEMPLATE}} if chat else {}
+    return settings(tmp_path / store, source, tokenizer, pack=64, **options) | {"source": {"unit_size": 4096}}
 
 
 def build(config: Config) -> tuple[BuildResult, list[Event]]:

@@ -51,12 +51,8 @@ def test_ids_equal_the_reference(files: TokenizerFiles, mode: str, shared_data: 
             encoded = encoder.encode(samples.large(texts))
             assert encoded.sampled > 0
             cuts = encoded.offsets.tolist()
-            for row, want in enumerate(expected):
-                assert encoded.ids[cuts[row] : cuts[row + 1]].tolist() == want, (
-                    engine,
-                    row,
-                    texts[row][:200],
-                )
+            for row, (text, want) in enumerate(zip(texts, expected, strict=True)):
+                assert encoded.ids[cuts[row] : cuts[row + 1]].tolist() == want, (engine, row, text[:200])
 
 
 def test_affixes_and_named_tokens(files: TokenizerFiles) -> None:

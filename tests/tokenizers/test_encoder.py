@@ -167,16 +167,7 @@ def test_unknown_options_are_refused(options: dict[str, str]) -> None:
 
 def test_guarded_documents_go_to_the_reference_in_order() -> None:
     guarded = chr(SPLITTING[0][0])
-    texts = [
-        f"{guarded} first",
-        "plain",
-        "",
-        f"two {guarded}",
-        f"{guarded}",
-        "caf\u00e9",
-        "last",
-        f"x{guarded}",
-    ]
+    texts = [f"{guarded} first", "plain", "", f"two {guarded}", guarded, "caf\u00e9", "last", f"x{guarded}"]
     files = samples.byte_level()
     encoder = Encoder(files, engine="gigatoken", sample_rate=0)
     encoded = encoder.encode(samples.large(texts))
@@ -273,14 +264,8 @@ def test_decode_gives_the_text_back(files: TokenizerFiles) -> None:
 
 
 def test_the_reference_ignores_truncation_and_padding() -> None:
-    padding = {
-        "strategy": {"Fixed": 64},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "<unk>",
-    }
+    padding = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"}
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     files = samples.changed(
         samples.sentencepiece(), lambda spec: spec.update(padding=padding, truncation=truncation)

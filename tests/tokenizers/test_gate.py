@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
 from tests.tokenizers.tokenizer_samples import changed, split_stage
@@ -150,15 +151,9 @@ def test_a_regex_that_panics_in_a_worker_ends_the_build_and_nothing_else(
     samples.save(changed(BYTE(), EVIL["pre-tokenizer"]), tmp_path / "tokenizer")
     rows = ["words of a text", "a" * 40 + "!"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
-    dataset = {
-        "name": "s",
-        "data_files": str(tmp_path / "in.jsonl"),
-        "tokenizer": str(tmp_path / "tokenizer"),
-    }
-    save = {"output_dir": str(tmp_path / "store")}
-    pack = {"enabled": True, "seq_length": 16}
+    config = config_of(tmp_path, tmp_path / "in.jsonl", tmp_path / "tokenizer", pack=16)
     with pytest.raises(TokenizerError, match=r"panicked.*retry-limit"):
-        build_dataset({"name": "set", "datasets": [dataset], "pack": pack, "save": save}, workers=1)
+        build_dataset(config, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -197,12 +192,8 @@ def test_every_known_form_is_allowed_and_nothing_is_with_an_unknown_key() -> Non
         assert objection(files, literal=True) is None, name
         assert objection(files, literal=False) is None, name
         spec = json.loads(files.json_bytes)
-        for part in (
-            spec,
-            spec["model"],
-            spec["added_tokens"][0],
-            spec["pre_tokenizer"] or spec["normalizer"],
-        ):
+        stage = spec["pre_tokenizer"] or spec["normalizer"]
+        for part in (spec, spec["model"], spec["added_tokens"][0], stage):
             part["new_option"] = True
             assert objection(samples.from_spec(spec), literal=True) is not None, name
             del part["new_option"]

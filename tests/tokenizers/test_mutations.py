@@ -18,111 +18,53 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.gate import choose_engine
 
-FAST = frozenset(
-    """
+
+def named(table: str) -> frozenset[str]:
+    """Return the mutations of a table with lines `kind: one | another`."""
+    kinds = (line.partition(": ") for line in table.strip().splitlines())
+    return frozenset(f"{kind}: {name}" for kind, _, names in kinds for name in names.split(" | "))
+
+
+FAST = named("""
 pre-tokenizer: trimmed offsets
-regex: gpt-2
-regex: llama-3
-regex: qwen-2
-regex: o200k
+regex: gpt-2 | llama-3 | qwen-2 | o200k
 normalizer: nfc
 normalizer of pieces: replace only
-metaspace: first, split True
-metaspace: first, split False
-metaspace: always, split True
-metaspace: always, split False
-metaspace: never, split True
-metaspace: never, split False
-model: unchanged
-model: no type
-model: no dropout key
-model: dropout of nothing
-model: an unknown token
-model: fused unknown tokens
-model: ignored merges
-model: ignored merges, fewer of them
-model: fewer merges
-model: no merges
-model: merges as strings
-model: merges reversed
-model: merges in turns
-model: an empty prefix
-model: an empty suffix
-model: ids not in merge order
-model: a gap in the ids
-model: foreign text in the vocabulary
-model of pieces: unchanged
-model of pieces: unknown tokens apart
-model of pieces: no unknown token
-model of pieces: fewer merges
-model of pieces: merges as strings
+metaspace: first, split True | first, split False | always, split True | always, split False
+metaspace: never, split True | never, split False
+model: unchanged | no type | no dropout key | dropout of nothing | an unknown token | fused unknown tokens
+model: ignored merges | ignored merges, fewer of them | fewer merges | no merges | merges as strings
+model: merges reversed | merges in turns | an empty prefix | an empty suffix | ids not in merge order
+model: a gap in the ids | foreign text in the vocabulary
+model of pieces: unchanged | unknown tokens apart | no unknown token | fewer merges | merges as strings
 model of pieces: words of two
-added special: normalized
-added special: none
+added special: normalized | none
 added special to pieces: none
-added plain: normalized
-added plain: none
+added plain: normalized | none
 added plain to pieces: none
-added: two
-added: words of the vocabulary
-added: a blank inside
-added: a line end
-added: another script
-added: the mark of a blank
-added: a letter of two bytes
-added: many
-added to pieces: two
-added to pieces: a blank inside
-added to pieces: the mark of a blank
-added to pieces: another script
-added to pieces: many
-added: none
+added: two | words of the vocabulary | a blank inside | a line end | another script | the mark of a blank
+added: a letter of two bytes | many | none
+added to pieces: two | a blank inside | the mark of a blank | another script | many
 added to nfc: a tag
 added to metaspace: a tag
-around: truncation
-around: truncation on the left
-around: padding
-around: padding on the left
-around: truncation and padding
-around: no post-processor
-around: an end
-around: trimmed offsets
-around: bert
-around: roberta
-around: several
-decoder: null
-decoder: pieces
-decoder: word pieces
-decoder: suffixes
-decoder: fused
-""".strip().splitlines()
-)
+around: truncation | truncation on the left | padding | padding on the left | truncation and padding
+around: no post-processor | an end | trimmed offsets | bert | roberta | several
+decoder: null | pieces | word pieces | suffixes | fused
+""")
 """Run on gigatoken, special tokens literal or not."""
 
-FAST_IF_LITERAL = frozenset(
-    """
-added special: single_word
-added special to pieces: single_word
-added special: lstrip
-added special to pieces: lstrip
-added special: rstrip
-added special to pieces: rstrip
-added special to pieces: normalized
-""".strip().splitlines()
-)
+FAST_IF_LITERAL = named("""
+added special: single_word | lstrip | rstrip
+added special to pieces: single_word | lstrip | rstrip | normalized
+""")
 """Special tokens that no text is searched for may have any flags."""
 
-REFUSED = frozenset(
-    """
-model: dropout
-model: a merge of nothing known
-model: a foreign type
-model: an unknown key outside
+REFUSED = named("""
+model: dropout | a merge of nothing known | a foreign type | an unknown key outside
 model of pieces: a merge of a byte
 added: null
 around: another version
-""".strip().splitlines()
-)
+""")
 """`tokenizers` does not load them, or their ids would be random."""
 
 

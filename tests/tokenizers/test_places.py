@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
 from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import Encoder
@@ -30,9 +31,8 @@ def with_tag(files: TokenizerFiles) -> TokenizerFiles:
     """Return a tokenizer with one more added token, not special."""
 
     def change(spec: samples.Spec) -> None:
-        tag = {"id": len(spec["model"]["vocab"]), "content": "<tag>", "special": False, "normalized": False}
-        flags = {"single_word": False, "lstrip": False, "rstrip": False}
-        spec["added_tokens"] = [*spec["added_tokens"], {**tag, **flags}]
+        tag = {"id": len(spec["model"]["vocab"]), "content": "<tag>", **FLAGS}
+        spec["added_tokens"] = [*spec["added_tokens"], tag]
 
     return samples.changed(files, change)
 
@@ -95,12 +95,8 @@ def test_places_equal_the_offsets_of_tokenizers(name: str, mode: str, rows: list
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_places_of_hard_texts_equal_the_offsets_of_tokenizers(name: str, engine: str) -> None:
-    rows = [
-        *samples.hard_texts()[::5],
-        "a</s>b</s> c </s></s>\u4e16<s>" * 3,
-        "<tag>x<tag> <tag>",
-        "\u2581" * 3,
-    ]
+    marked = ("a</s>b</s> c </s></s>\u4e16<s>" * 3, "<tag>x<tag> <tag>", "\u2581" * 3)
+    rows = [*samples.hard_texts()[::5], *marked]
     want = [expected(FORMS[name], text, literal=False) for text in rows]
     assert places(encoder_of(name, "encode", engine), rows) == want
 
@@ -244,14 +240,7 @@ def test_a_text_that_nfc_changes_is_the_references() -> None:
 
 def test_an_added_token_whose_id_is_also_text_of_another_size_leaves_places_to_the_reference() -> None:
     def change(spec: samples.Spec) -> None:
-        flags = {
-            "special": False,
-            "normalized": False,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-        }
-        spec["added_tokens"].append({"id": spec["model"]["vocab"]["\u00e9"], "content": "\u00e9", **flags})
+        spec["added_tokens"].append({"id": spec["model"]["vocab"]["\u00e9"], "content": "\u00e9", **FLAGS})
 
     files = samples.changed(samples.byte_level(), change)
     assert TokenSizes.of(samples.byte_level(), literal=False) is not None

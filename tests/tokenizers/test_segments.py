@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import SPACE
 from tokenlake.etl.runner import build_dataset
@@ -108,26 +109,13 @@ def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_build_with_it_has_the_bytes_of_one_with_the_reference(tmp_path: Path) -> None:
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    for name, data in samples.sentencepiece().files.items():
-        (folder / name).write_bytes(data)
+    folder = samples.save(samples.sentencepiece(), tmp_path / "tokenizer")
     texts = tmp_path / "in.jsonl"
     texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in samples.training_texts()))
     made: dict[str, dict[str, str]] = {}
     for engine in ("segments", "tokenizers"):
-        built = build_dataset(
-            {
-                "name": "words",
-                "datasets": [{"name": "words", "data_files": str(texts)}],
-                "default_tokenizer": str(folder),
-                "tokenize": {"engine": engine},
-                "pack": {"enabled": True, "seq_length": 128},
-                "save": {"output_dir": str(tmp_path / engine)},
-            },
-            workers=1,
-        )
-        version = Path(built.path)
+        config = config_of(tmp_path / engine, texts, folder, pack=128) | {"tokenize": {"engine": engine}}
+        version = Path(build_dataset(config, workers=1).path)
         made[engine] = {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in version.glob("data/*.parquet")

@@ -1,7 +1,7 @@
 """Changed tokenizer.json files: what people write, what converters leave behind, and what nobody should write.
 
 Each is small, loads in `tokenizers` or is refused, and differs from a known form by one thing. What the gate makes
-of each is pinned in `test_tokenizers_mutations.py`.
+of each is pinned in `test_mutations.py`.
 """
 
 from __future__ import annotations
@@ -347,6 +347,7 @@ def _surroundings() -> dict[str, Mutation]:
     doubled = {**samples.template([], []), "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2}
     around = {"sep": ["<|endoftext|>", 0], "cls": ["<|endoftext|>", 0]}
     trimming = {**LEVEL, "trim_offsets": True}
+    trimmed = {"trim_offsets": True, "add_prefix_space": True}
     decoders: dict[str, Any] = {
         "null": None,
         "pieces": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True},
@@ -364,14 +365,7 @@ def _surroundings() -> dict[str, Mutation]:
         "an end": put(post_processor=end),
         "trimmed offsets": put(post_processor=trimming),
         "bert": put(post_processor={"type": "BertProcessing", **around}),
-        "roberta": put(
-            post_processor={
-                "type": "RobertaProcessing",
-                "trim_offsets": True,
-                "add_prefix_space": True,
-                **around,
-            }
-        ),
+        "roberta": put(post_processor={"type": "RobertaProcessing", **trimmed, **around}),
         "several": put(post_processor={"type": "Sequence", "processors": [trimming, end]}),
         "doubling": put(post_processor=doubled),
         "doubling in a sequence": put(post_processor={"type": "Sequence", "processors": [trimming, doubled]}),

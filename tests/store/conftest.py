@@ -1,0 +1,26 @@
+"""Stores that many of these tests read or write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builds import lender, shared_workers
+from tests.reading.support import lake_of
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+
+__all__ = ["lake", "lender", "shared_workers", "store"]
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The store of :mod:`tests.reading.support`; nobody may write to it."""
+    return lake_of(tmp_path_factory)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store on this disk."""
+    return open_store(tmp_path / "lake")
