@@ -11,7 +11,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.builds import lender
 from tokenlake.tokenizers.reference import train_bpe
+
+__all__ = ["lender"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
