@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/python -m tokenlake.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # FAULTS=sample for a fixed sample of a few minutes; all of them take the better part of an hour.
 FAULTS ?= all

@@ -11,12 +11,33 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.builds import lender
 from tokenlake.tokenizers.reference import train_bpe
+
+__all__ = ["lender"]
+
+# Begun last, one of these would keep its worker busy for a minute after the other has nothing left to do.
+LONG = (
+    "integration/test_prefect.py",
+    "tokenizers/test_corpora.py",
+    "integration/test_embedded.py",
+    "tokenizers/test_mutations.py",
+    "test_example_train.py",
+    "sources/test_where.py",
+    "text/test_chat_corpora.py",
+    "text/test_transforms_build.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the suites in ``tests/faults`` take."""
     parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the modules that take longest, so that the workers of a run end at about the same time."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
 
 
 @pytest.fixture(scope="session")

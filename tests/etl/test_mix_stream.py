@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import Agenda
+from tokenlake.mixing import stream as streams
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
@@ -75,14 +76,17 @@ def test_a_stream_that_ends_is_walked_to_its_end(sizes: Sizes, stop: str) -> Non
         stream.rows(rows, rows + 1)
 
 
-def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts() -> None:
+def test_far_positions_cost_no_more_than_near_ones_and_long_ranges_are_their_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = _stream([[5, 3, 9], [4, 4]], lanes=3)
     far = 10**12
     assert list(zip(*(column.tolist() for column in stream.rows(far, far + 20)), strict=True)) == _walk(
         stream, far, far + 20
     )
-    whole, half = stream.rows(0, 300_000), 150_001
-    first, second = stream.rows(0, half), stream.rows(half, 300_000)
+    monkeypatch.setattr(streams, "_AT_ONCE", 1 << 12)
+    whole, half = stream.rows(0, 20_000), 10_001
+    first, second = stream.rows(0, half), stream.rows(half, 20_000)
     for column, *parts in zip(whole, first, second, strict=True):
         assert np.array_equal(column, np.concatenate(parts))
 

@@ -1,4 +1,4 @@
-"""One server, one worker and one set of deployments for all integration tests of a session."""
+"""One server, one worker and one set of deployments for all tests of a module."""
 
 from tests.prefect.deployed import data, environment, server, worker
 

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,7 +32,7 @@ from tokenlake.prefect.server import EmbeddedServer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("prefect")]
+pytestmark = pytest.mark.integration
 
 QUICK_CHECKS = """
 from tokenlake.prefect import server
@@ -128,10 +129,15 @@ print(resolve_request('llama2-2048', '/in').name)"""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+def home_of_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def server(home_of_server: Path) -> Iterator[EmbeddedServer]:
     """A server that was killed before its first answer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("PREFECT_HOME", str(home_of_server))
         patch.delenv("PREFECT_API_URL", raising=False)
         server = EmbeddedServer()
         until = time.monotonic() + 20
@@ -145,6 +151,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
         finally:
             server.stop()
             assert not serving()
+
+
+@pytest.fixture
+def home(home_of_server: Path, server: EmbeddedServer, tmp_path: Path) -> Path:
+    """A home with the tables of another server's database: making them takes three CPU seconds."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with (
+        closing(sqlite3.connect(home_of_server / "prefect.db")) as database,
+        closing(sqlite3.connect(home / "prefect.db")) as copy,
+    ):
+        database.backup(copy)
+    return home
 
 
 def serving(of: int | None = None) -> list[psutil.Process]:
@@ -219,10 +238,11 @@ def stopped(run: Launched) -> psutil.Process:
     return process
 
 
-def slow(environment: dict[str, str], data: Path, tokenizer_dir: Path, folder: Path) -> Launched:
-    config = folder / "slow.yaml"
-    config.write_text(json.dumps(asked(data, tokenizer_dir, folder / "store")))
-    return Launched(environment | {"PREFECT_HOME": str(folder / "home")}, config, SLOW, QUICK_CHECKS + LAUNCH)
+def slow(environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path) -> Launched:
+    """A run of many slow units, with its store beside its home."""
+    config = home.parent / "slow.yaml"
+    config.write_text(json.dumps(asked(data, tokenizer_dir, home.parent / "store")))
+    return Launched(environment | {"PREFECT_HOME": str(home)}, config, SLOW, QUICK_CHECKS + LAUNCH)
 
 
 def tree(run: Launched) -> list[psutil.Process]:
@@ -230,9 +250,12 @@ def tree(run: Launched) -> list[psutil.Process]:
 
 
 def test_a_run_survives_a_server_that_freezes(
-    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path, tmp_path: Path
 ) -> None:
-    with slow(environment, data, tokenizer_dir, tmp_path) as run:
+    half = tmp_path / "half.jsonl"
+    whole = data.read_bytes()
+    half.write_bytes(whole[: whole.index(b"\n", len(whole) // 2) + 1])
+    with slow(environment, half, tokenizer_dir, home) as run:
         frozen = stopped(run)
         assert run.wait() == 0, run.errors
     assert run.told[-1][0] == "result"
@@ -240,9 +263,9 @@ def test_a_run_survives_a_server_that_freezes(
 
 
 def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_started(
-    environment: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path, tmp_path: Path
 ) -> None:
-    with slow(environment, data, tokenizer_dir, tmp_path) as run:
+    with slow(environment, data, tokenizer_dir, home) as run:
         below = [stopped(run), *tree(run)]
         password = below[0].environ()["PREFECT_SERVER_API_AUTH_STRING"]
         assert not [process for process in below if password in " ".join(process.cmdline())]
@@ -258,16 +281,14 @@ def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_starte
     assert_in_no_file(password, tmp_path)
 
 
-def test_a_frozen_server_does_not_outlive_a_killed_parent(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_frozen_server_does_not_outlive_a_killed_parent(environment: dict[str, str], home: Path) -> None:
     code = (
         "from tokenlake.prefect.server import EmbeddedServer\n"
         "EmbeddedServer().wait()\nprint('up', flush=True)\ninput()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env=environment | {"PREFECT_HOME": str(tmp_path)},
+        env=environment | {"PREFECT_HOME": str(home)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

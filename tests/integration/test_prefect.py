@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.blocks.system import Secret
+from prefect.settings import temporary_settings
 
 from tests.prefect.deployed import (
     SECRET,
@@ -30,7 +30,7 @@ from tests.store.support import build_store, copy_store
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("prefect")]
+pytestmark = pytest.mark.integration
 
 
 def artifact(worker: dict[str, str], key: str) -> str:
@@ -91,8 +91,8 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     secrets.symlink_to(outside)
     reading = begin(worker, "tokenize/demo", config=str(secrets), data_files="a")
     with HttpServer() as elsewhere:
-        block = f"from prefect.blocks.system import Secret; Secret(value={elsewhere.url!r}).save('elsewhere')"
-        subprocess.run([sys.executable, "-W", "ignore", "-c", block], env=worker, check=True, timeout=60)
+        with temporary_settings({"PREFECT_API_URL": worker["PREFECT_API_URL"]}):
+            Secret(value=elsewhere.url).save("elsewhere")
         sending = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
         message = ended(worker, sending)["state"]["message"]
         assert "endpoint_url: expected a URL that is written out" in message

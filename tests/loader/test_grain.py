@@ -18,6 +18,7 @@ from absl import flags
 from grain._src.python.testing.experimental import assert_equal_output_after_checkpoint
 
 import tokenlake as tl
+from tests.loader.grain_step import shifted
 from tests.reading.support import lake_of
 from tokenlake import loader
 from tokenlake.errors import ConfigError, MissingExtraError
@@ -64,15 +65,11 @@ def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
     assert str(dataset) == "GrainBatches(learned@v1/train, plain@v1/train)"
 
 
-def _shifted(batch: dict[str, Any]) -> dict[str, Any]:
-    return {"input_ids": batch["input_ids"] + 1}
-
-
 def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixture: tl.Mixture):
     assert_equal_output_after_checkpoint(grain_dataset(mixture, **OPTIONS))
     dataset = grain_dataset(learned, **OPTIONS)
     assert_equal_output_after_checkpoint(
-        dataset.map(_shifted).filter(lambda batch: batch["input_ids"][0, 0] % 2)
+        dataset.map(shifted).filter(lambda batch: batch["input_ids"][0, 0] % 2)
     )
     assert_equal_output_after_checkpoint(dataset.batch(2, drop_remainder=False))
 
@@ -81,7 +78,7 @@ def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixtur
 def test_processes_of_grain_take_turns(learned: tl.Dataset):
     wanted = [(np.array(batch) + 1).tolist() for batch in ids(tl.DataLoader(learned, **OPTIONS))]
     options = grain.MultiprocessingOptions(num_workers=2)
-    iterator = iter(grain_dataset(learned, **OPTIONS).map(_shifted).mp_prefetch(options))
+    iterator = iter(grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
     try:
         head = ids(islice(iterator, 3))
         state = json.loads(json.dumps(iterator.get_state()))
@@ -122,7 +119,7 @@ def test_states_are_those_of_the_loader_too(learned: tl.Dataset):
 
 
 def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Path):
-    dataset = grain_dataset(learned, **OPTIONS).map(_shifted)
+    dataset = grain_dataset(learned, **OPTIONS).map(shifted)
     iterator = iter(dataset)
     list(islice(iterator, 3))
     with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:

@@ -1,6 +1,7 @@
 """The real parts together, on loopback: server, work pool, worker, deployments, and launched runs.
 
-One server with one home serves a whole session. Everything started here is ended here, by process id.
+One server with one home serves a whole module, and ends with it: an idle one and its worker go on asking each other.
+Everything started here is ended here, by process id.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """A running server; the environment that names it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -97,10 +98,10 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
         yield environment | {"PREFECT_API_URL": url}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
     """The deployments, and a worker of their pool."""
-    prefect(server, "work-pool", "create", "tokenlake", "--type", "process")
+    post(server, "work_pools/", name="tokenlake", type="process")
     prefect(server, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
     with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "2"):
         yield server

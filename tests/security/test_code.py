@@ -184,9 +184,13 @@ def test_prefect_keeps_no_results() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("prefect", [True, False])
+@pytest.mark.parametrize(
+    "command",
+    [["inspect", "in.jsonl"], ["run", "lake.yaml"], ["run", "lake.yaml", "--no-prefect"]],
+    ids=" ".join,
+)
 def test_modules_in_the_current_folder_are_not_imported(
-    prefect: bool, tmp_path: Path, tokenizer_dir: Path
+    command: list[str], tmp_path: Path, tokenizer_dir: Path
 ) -> None:
     """A data folder may hold a json.py; whoever runs a command there did not choose to run it."""
     marks, here = tmp_path / "imported", tmp_path / "data"
@@ -203,14 +207,13 @@ def test_modules_in_the_current_folder_are_not_imported(
     }
     (here / "lake.yaml").write_text(json.dumps(settings))
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    for command in (["inspect", "in.jsonl"], ["run", "lake.yaml", *([] if prefect else ["--no-prefect"])]):
-        done = subprocess.run(
-            # As the installed script: it has no folder of the caller's on its path.
-            [sys.executable, "-P", "-m", "tokenlake", *command],
-            cwd=here,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        # As the installed script: it has no folder of the caller's on its path.
+        [sys.executable, "-P", "-m", "tokenlake", *command],
+        cwd=here,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
     assert not marks.exists(), marks.read_text()

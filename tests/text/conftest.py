@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.builds import lender, shared_workers
+from tests.builds import shared_workers
 
-__all__ = ["lender", "shared_workers"]
+__all__ = ["shared_workers"]
