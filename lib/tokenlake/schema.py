@@ -124,10 +124,11 @@ def open_writer(
         encoded: paths of the columns that have dictionaries and statistics; all others are PLAIN.
     """
     described: Any = list(encoded) or False
+    codec: Any = compression
     return pq.ParquetWriter(
         sink,
         schema,
-        compression=compression,
+        compression=codec,
         compression_level=3 if compression == "zstd" else None,
         use_dictionary=described,
         write_statistics=described,

@@ -172,11 +172,14 @@ def _shown(value: object) -> str:
 
 def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
     """Raise one error that lists all problems, if there is any."""
-    if len(problems) == 1:
-        raise kind(problems[0], problems=problems)
     if problems:
-        listed = "\n".join(f"  {line}" for line in problems)
-        raise kind(f"{len(problems)} problems in the configuration\n{listed}", problems=problems)
+        raise problems_error(kind, problems)
+
+
+def problems_error(kind: type[ConfigError], problems: list[str], file: str | None = None) -> ConfigError:
+    """Return one error that lists all problems of a configuration, which may come from a file."""
+    told = [f"{len(problems)} problems in the configuration", *problems] if len(problems) > 1 else problems
+    return kind((f"{file}: " if file else "") + "\n  ".join(told), file=file, problems=problems)
 
 
 def build_problems(config: PipelineConfig) -> list[str]:
