@@ -121,7 +121,8 @@ def _cast(array: Any, kind: Any) -> Any:
 def _natural(values: Sequence[Any]) -> Any:
     """Return values as Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text."""
     array = _ARROW.array(values)
-    found = set(_kinds_in(values)) if _has_leaf(array.type, ("floating", "binary")) else set[type[Any]]()
+    suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
+    found = set(_kinds_in(values)) if suspect else set[type[Any]]()
     if {bool, float} <= found or {bytes, str} <= found:
         raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in found))}")
     return array
@@ -152,14 +153,6 @@ def _becomes(kind: Any, wanted: Any) -> bool:
 
 def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
     return any(getattr(_ARROW.types, f"is_{name}")(kind) for name in names)
-
-
-def _has_leaf(kind: Any, names: tuple[str, ...]) -> bool:
-    if is_list(kind):
-        return _has_leaf(kind.value_type, names)
-    if _ARROW.types.is_struct(kind):
-        return any(_has_leaf(child.type, names) for child in kind)
-    return _is_a(kind, names)
 
 
 def _joined(values: Sequence[Any]) -> Any:

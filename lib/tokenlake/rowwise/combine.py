@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
-from tokenlake import config as configuration
+from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.packing.rows import PackedRows
 from tokenlake.rowwise.source import (
@@ -26,10 +26,7 @@ from tokenlake.rowwise.source import (
     section,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from tokenlake.config.stages import PackStageConfig
-    from tokenlake.tokenizers.manager import LoadedTokenizer
+from tokenlake.tokenizers.manager import LoadedTokenizer
 
 
 @final
@@ -242,7 +239,7 @@ class PackedShardedSource(NumberedSource):
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows with input_ids")
         self._source = source
-        pack = section(configuration.PackStageConfig, config or {}, "PackedShardedSource")
+        pack = section(PackStageConfig, config or {}, "PackedShardedSource")
         self._eos, pad = _ends(pack, tokenizer)
         names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
         own: dict[str, Any] = {name: getattr(pack, name) for name in names}

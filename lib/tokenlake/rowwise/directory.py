@@ -26,10 +26,10 @@ from typing import Any, Final, Self, final, get_type_hints
 
 import msgspec
 
-from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
+from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.fingerprint import canonical_texts
 from tokenlake.rowwise.source import expected
-from tokenlake.store.local_files import fsync_directory, hash_regular, lock
+from tokenlake.store.local_files import fsync_directory, lock
 from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 
 FOLDER: Final = "_tokenlake"
@@ -117,20 +117,6 @@ class FlatManifest:
         if not path.is_file():
             raise NotFoundError(f"{path}: missing; {directory} was not written whole by tokenlake")
         return cls.from_bytes(path.read_bytes(), str(path))
-
-    def check(self, directory: str | Path) -> None:
-        """Compare the files of a directory with this manifest.
-
-        Raises:
-            IntegrityError: one is missing or has other bytes.
-        """
-        for file in self.files:
-            path = Path(directory) / file.path
-            if not path.is_file():
-                raise IntegrityError(f"{path}: missing, but the manifest lists it", file=file.path)
-            if (found := hash_regular(path)) != file.sha256:
-                why = f"its sha256 is {found}, expected {file.sha256}; it was changed or damaged. Write it again"
-                raise IntegrityError(f"{path}: {why}", file=file.path)
 
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -305,14 +291,6 @@ def _system_errors(target: Path) -> Generator[None]:
             raise
         how = "Its parent folder must be writable and on the same file system (a mount point cannot be replaced)"
         raise StoreError(f"cannot write {target}: {error.strerror} ({error.filename}). {how}") from error
-
-
-def write_manifest(folder: Path, manifest: FlatManifest) -> None:
-    """Write ``_tokenlake/manifest.json`` below `folder`."""
-    (folder / FOLDER).mkdir(exist_ok=True)
-    path = folder / FOLDER / MANIFEST
-    path.write_bytes(manifest.to_bytes())
-    path.chmod(file_mode(folder))
 
 
 @final
