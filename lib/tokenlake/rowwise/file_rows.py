@@ -276,8 +276,7 @@ def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, A
 
 def is_lines(file: InputFile) -> bool:
     """Say whether the rows of `file` are the lines of a plain file."""
-    lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
-    return lines and file.compression is None
+    return file.is_lines and file.compression is None
 
 
 def line_rows(

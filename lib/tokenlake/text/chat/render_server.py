@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, cast, final
 
-from tokenlake.config.values import mapped
 from tokenlake.errors import BadRecordError, TokenlakeError, to_json
 from tokenlake.text.chat.sandbox import NoData, Program, forbid_text_of_jinjas_own
 from tokenlake.text.chat.skeleton import OPEN, skeleton
@@ -212,7 +211,7 @@ class _AssemblyScan:
         """Raise BadRecordError if `text`, the rendering of `messages`, has a token that was put together."""
         if not self._joins:
             return
-        broken = [mapped(messages, self._broken), mapped(tools, self._broken)]
+        broken = [self._broken(messages), self._broken(tools)]
         if broken == [messages, tools]:
             return
         other = self._program.render(*broken, **given).text
@@ -226,6 +225,10 @@ class _AssemblyScan:
     def _broken(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], value)
+        if isinstance(value, dict):
+            return {name: self._broken(item) for name, item in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list):
+            return [self._broken(item) for item in cast("list[Any]", value)]
         return value
 
 
