@@ -9,10 +9,11 @@ from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve_dataset, resolve_source
+from tokenlake.config.refusals import raise_problems, refused
+from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.rowwise.combine import limited
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.source import (
@@ -269,10 +270,9 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         NotAvailableError: an option that rows do not follow in this release.
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
-    dataset = section(DatasetConfig, config, "create_source")
-    # What only builds and pipelines act on is refused here; a function that has no name is fine.
-    resolve_dataset(dataset.model_copy(update={"format_callback": None}))
-    pipeline = PipelineConfig(datasets=(dataset,))
+    pipeline = PipelineConfig(datasets=(section(DatasetConfig, config, "create_source"),))
+    # What only builds and pipelines act on is refused.
+    raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
     return open_dataset(pipeline, pipeline.datasets[0])
 
 
