@@ -137,7 +137,7 @@ def _document(source: ConfigSource) -> tuple[Mapping[str, Any], YamlFile | None]
         return source, None
     path = Path(source)
     file = parse_yaml(config_text(path), str(path))
-    if not file.has_keys:
+    if not isinstance(file.data, dict):
         got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
     data = cast("dict[str, Any]", file.data)

@@ -7,12 +7,12 @@ for it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import RESERVED
+from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import columns_for
 
@@ -141,9 +141,9 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
                 found += _refused_in(name, model, path, road)
     if sections is None and road in ("build", "source"):
         for dataset in config.datasets:
-            if remote := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", dataset.exclude or ""):
+            if scheme := scheme_of(dataset.exclude or ""):
                 found.append(
-                    f"datasets.{dataset.name}.exclude: {remote[1]}:// is not available in a build; instead: the path "
+                    f"datasets.{dataset.name}.exclude: {scheme}:// is not available in a build; instead: the path "
                     "of a local file"
                 )
     return found

@@ -26,6 +26,7 @@ from typing import Any, Final, Self, final, get_type_hints
 
 import msgspec
 
+from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.fingerprint import canonical_texts
 from tokenlake.rowwise.source import expected
@@ -119,7 +120,6 @@ class FlatManifest:
         return cls.from_bytes(path.read_bytes(), str(path))
 
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
 
 
@@ -165,8 +165,7 @@ def local_target(output_path: str | os.PathLike[str]) -> Path:
     text = os.fspath(output_path)
     if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise expected("output_path", text, "the path of a directory")
-    if _URL.match(text):
-        scheme = text.split("://")[0]
+    if scheme := scheme_of(text):
         raise NotAvailableError(f"output_path: {scheme}:// is not available; today: paths of this machine")
     target = Path(text).expanduser().resolve()
     if not target.name:
