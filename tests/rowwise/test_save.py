@@ -251,6 +251,15 @@ def test_values_of_several_kinds_among_the_first_rows_are_an_error(tmp_path: Pat
         save_dataset(rows, tmp_path / "out")
 
 
+def test_kinds_are_compared_place_by_place(tmp_path: Path):
+    rows = [{"x": {"ok": True, "score": 0.5, "raw": b"1", "name": "one"}}]
+    save_dataset(rows, tmp_path / "out")
+    assert read("parquet", tmp_path / "out") == rows
+    for values in ([{"a": 0.5}, {"a": True}], [[b"1"], ["one"]]):
+        with pytest.raises(BadRecordError, match=r"row 1, field 'x': .* \(values of"):
+            save_dataset([{"x": value} for value in values], tmp_path / "wrong")
+
+
 def test_a_field_that_the_first_rows_lack_is_an_error(tmp_path: Path):
     with pytest.raises(BadRecordError, match="row 1000, field 'y': the first rows had no such field"):
         save_dataset([{"x": 1}] * 1000 + [{"x": 1, "y": 2}], tmp_path / "out")
