@@ -159,7 +159,7 @@ def fits(value: Any, kind: ColumnType) -> bool:
         return _fits_float(value, kind)
     expected: dict[str, type[Any]] = {"bool": bool, "large_string": str, "large_binary": bytes}
     if kind in expected:
-        return type(value) is expected[kind] and (kind != "large_string" or _is_text(value))
+        return type(value) is expected[kind] and (kind != "large_string" or is_encodable(value))
     return _survives(value, kind)
 
 
@@ -179,9 +179,12 @@ def _fits_float(value: Any, kind: str) -> bool:
     return type(value) is float and (kind == "double" or value != value or _survives(value, kind))
 
 
-def _is_text(value: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Say whether a text can be encoded as UTF-8: it holds no half of a surrogate pair."""
+    if text.isascii():
+        return True
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

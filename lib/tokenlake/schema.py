@@ -112,20 +112,26 @@ def row_group_rows(seq_length: int) -> int:
     return max(1, ROW_GROUP_TOKENS // seq_length)
 
 
-def open_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
-    """A Parquet writer with the one set of properties every shard is written with.
+def open_writer(
+    sink: Any, schema: pa.Schema, compression: str = "zstd", encoded: Sequence[str] = ()
+) -> pq.ParquetWriter:
+    """A Parquet writer with the one set of properties every file is written with.
 
     Args:
         sink: a path, a Python file object or an Arrow output stream.
-        schema: the shard's schema.
+        schema: the file's schema.
+        compression: what is called lz4 is LZ4_RAW: no two readers agree on Parquet's own lz4.
+        encoded: paths of the columns that have dictionaries and statistics; all others are PLAIN.
     """
+    described: Any = list(encoded) or False
+    codec: Any = compression
     return pq.ParquetWriter(
         sink,
         schema,
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=False,
-        write_statistics=False,
+        compression=codec,
+        compression_level=3 if compression == "zstd" else None,
+        use_dictionary=described,
+        write_statistics=described,
         write_page_checksum=True,
         data_page_size=1 << 20,
         write_batch_size=1 << 16,

@@ -470,13 +470,13 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"lengths": {"a": 5}}, r"sources \['a'\] are mixed by the weights of \['a', 'b'\]"),
+            ({"lengths": {"a": 5}}, "weights: must be of just the sources a, but 'b' is no source"),
             ({"lengths": {"a": 5, "b": -1}}, "source 'b' has -1 rows"),
             ({"lanes": 0}, "lanes is 0; expected 1 or more"),
             ({"block_size": 0}, "block_size is 0; expected 1 or more"),
             ({"step_rows": 0}, "step_rows is 0; expected 1 or more"),
             ({"lanes": 2, "batch_size": 3}, "a batch of 3 rows cannot take as many of each of 2 lanes"),
-            ({"stop": "restrat"}, r"stop 'restrat'; expected one of .* Did you mean 'restart'\?"),
+            ({"stop": "restrat"}, r"stop is 'restrat', expected one of .*; did you mean 'restart'\?"),
             ({"rows": -1}, "a mixture cut at -1 rows; expected 0 or more"),
         ],
     )

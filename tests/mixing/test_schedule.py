@@ -119,7 +119,7 @@ class TestMistakes:
 
     def test_an_unknown_interpolation_names_the_nearest(self):
         with pytest.raises(
-            ConfigError, match=r"'liner'; expected one of step, linear, cosine. Did you mean 'linear'\?"
+            ConfigError, match=r"'liner', expected one of 'step', 'linear', 'cosine'; did you mean 'linear'\?"
         ):
             WeightScheduler(SEED, interpolation="liner")
 

@@ -129,7 +129,7 @@ def test_a_document_that_cannot_be_packed_is_named(rows: list[Row], message: str
 
 
 def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ConfigError, match="strategy: got 'worst', expected one of greedy, pool"):
+    with pytest.raises(ConfigError, match="strategy is 'worst', expected one of 'greedy', 'pool'"):
         packing(strategy="worst")
     with pytest.raises(ConfigError, match="seq_length: got 0, expected at least 1"):
         packing(seq_length=0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, final
 
+from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
 
 
@@ -50,6 +53,13 @@ class Known(ShardedDataSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._plain.get_shard_info(shard_name)
         return replace(info, rows=len(self._shards[shard_name]))
+
+
+def check_flat(directory: Path) -> None:
+    """Compare the files of a flat directory with its manifest."""
+    for file in FlatManifest.of(directory).files:
+        data = (directory / file.path).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (file.bytes, file.sha256)
 
 
 def counted(**sizes: int) -> dict[str, list[Row]]:

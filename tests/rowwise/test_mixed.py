@@ -492,8 +492,11 @@ REFUSED = [
     ({"block_size": 0}, "block_size: got 0, must be a whole number from 1 on"),
     ({"block_size": 1.5}, "block_size: got 1.5, must be a whole number"),
     ({"seed": "x"}, "seed: got 'x', must be a whole number"),
-    ({"stop_strategy": "first_exausted"}, "got 'first_exausted', .*did you mean 'first_exhausted'"),
-    ({"stop_strategy": None}, "stop_strategy: got None"),
+    (
+        {"stop_strategy": "first_exausted"},
+        "stop_strategy is 'first_exausted', .*did you mean 'first_exhausted'",
+    ),
+    ({"stop_strategy": None}, "stop_strategy is None"),
     ({"weights": {"a": 0.5, "b": 0.4}}, r"Weights must sum to 1.0, got 0.9\b"),
     ({"weights": {"a": 1.5, "b": -0.5}}, "-0.5"),
     ({"weights": {"a": 0.5, "bb": 0.5}}, r"no weight for 'b', 'bb' is no source"),

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from tests.rowwise.sharded_support import check_flat
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
@@ -92,7 +93,7 @@ def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
         "tokenizer/tokenizer_config.json",
     }
     manifest = FlatManifest.of(out)
-    manifest.check(out)
+    check_flat(out)
     assert [file.rows for file in manifest.files] == [30, 30, 30]
     assert manifest.kind == "tokens"
     assert manifest.made_of["account"]["kept"] == len(TEXTS)

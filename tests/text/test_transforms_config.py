@@ -20,7 +20,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml, json_schema
-from tokenlake.config.resolve import resolve, resolve_dataset
+from tokenlake.config.resolve import resolve, resolve_source
 from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
 from tokenlake.config.texts import callable_name
 from tokenlake.errors import BadRecordError, ConfigError
@@ -178,10 +178,10 @@ def test_a_function_that_others_can_import_has_a_name(function: Any, name: str) 
 def test_a_function_that_others_cannot_import_is_refused_with_what_to_do(function: Any, why: str) -> None:
     dataset = DatasetConfig(data_files="x", format_callback=function)
     with pytest.raises(ConfigError, match=rf"{why}.*\. Define it with `def` at the top of a module"):
-        resolve_dataset(dataset)
+        resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
     steps = DatasetConfig(data_files="x", transforms=({"apply": function},))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=why):
-        resolve_dataset(steps)
+        resolve_source(PipelineConfig(datasets=(steps,)), steps)
 
 
 def test_what_a_notebook_defines_or_a_module_has_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,8 @@ def test_names_are_collected_from_everywhere_once() -> None:
         {"add": {"function": "m:no"}},
     ]
     dataset = DatasetConfig(data_files="x", format_callback="m:zero", transforms=steps)  # pyright: ignore[reportArgumentType]
-    assert resolve_dataset(dataset).texts.functions == ("m:zero", "m:one", "m:two", "m:three", "m:four")
+    texts = resolve_source(PipelineConfig(datasets=(dataset,)), dataset).texts
+    assert texts.functions == ("m:zero", "m:one", "m:two", "m:three", "m:four")
 
 
 # --- their code

@@ -91,7 +91,7 @@ def test_rows_that_a_transform_cannot_use_follow_the_policy() -> None:
     left = TransformedShardedSource(rows, step, on_bad_record="quarantine")
     assert ids(iter(left)) == [0, 2]
     assert not left.every_row
-    with pytest.raises(ConfigError, match="on_bad_record: got 'skip', must be one of 'fail', 'quarantine'"):
+    with pytest.raises(ConfigError, match="on_bad_record is 'skip', expected one of 'fail', 'quarantine'"):
         TransformedShardedSource(rows, step, on_bad_record="skip")  # pyright: ignore[reportArgumentType]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "text"]
@@ -42,6 +42,15 @@ class FormatFacts:
         return self.layout != "blocks"
 
 
+_CSV: Final = FormatFacts(
+    extensions=(".csv",),
+    reader=("csv", "read_csv"),
+    layout="whole",
+    schema=True,
+    nested=False,
+    least_record_bytes=1,  # one empty cell: its newline
+)
+
 FORMATS: Final[dict[Format, FormatFacts]] = {
     "jsonl": FormatFacts(
         extensions=(".jsonl", ".ndjson"),
@@ -61,22 +70,8 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
         layout="blocks",
         schema=True,
     ),
-    "csv": FormatFacts(
-        extensions=(".csv",),
-        reader=("csv", "read_csv"),
-        layout="whole",
-        schema=True,
-        nested=False,
-        least_record_bytes=1,  # one empty cell: its newline
-    ),
-    "tsv": FormatFacts(
-        extensions=(".tsv",),
-        reader=("csv", "read_csv"),
-        layout="whole",
-        schema=True,
-        nested=False,
-        least_record_bytes=1,
-    ),
+    "csv": _CSV,
+    "tsv": replace(_CSV, extensions=(".tsv",)),
     "text": FormatFacts(
         extensions=(".txt",),
         prose=(".text", ".md", ".rst"),

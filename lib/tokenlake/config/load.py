@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.refusals import problems_error
 from tokenlake.config.secret import LITERALS_REFUSED
 from tokenlake.config.section import DATASET_NAME, Section, path_of
 from tokenlake.config.values import did_you_mean, nearest
@@ -124,7 +125,7 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         config = _validated(data, file, overrides)
     assert isinstance(config, PipelineConfig)
     if problems := config.validate():
-        raise _error(file, problems)
+        raise problems_error(ConfigError, problems, file and file.name)
     return config
 
 
@@ -136,7 +137,7 @@ def _document(source: ConfigSource) -> tuple[Mapping[str, Any], YamlFile | None]
         return source, None
     path = Path(source)
     file = parse_yaml(config_text(path), str(path))
-    if not file.has_keys:
+    if not isinstance(file.data, dict):
         got = "nothing" if file.root is None else "something else"
         raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
     data = cast("dict[str, Any]", file.data)
@@ -174,7 +175,7 @@ def _validated(data: Mapping[str, Any], file: YamlFile | None, overrides: Sequen
         return PipelineConfig.model_validate(overridden.data, context=context)
     except ValidationError as error:
         problems = [f"{_place(file, overridden, each['loc'])}{each['msg']}" for each in error.errors()]
-        raise _error(file, problems) from None
+        raise problems_error(ConfigError, problems, file and file.name) from None
 
 
 def _place(file: YamlFile | None, overridden: Overridden, location: tuple[int | str, ...]) -> str:
@@ -183,12 +184,3 @@ def _place(file: YamlFile | None, overridden: Overridden, location: tuple[int | 
     if overridden.covers(location):
         where = " (override)"
     return f"{path_of(location)}{where}: " if location else ""
-
-
-def _error(file: YamlFile | None, problems: list[str]) -> ConfigError:
-    name = None if file is None else file.name
-    prefix = "" if name is None else f"{name}: "
-    if len(problems) == 1:
-        return ConfigError(prefix + problems[0], file=name, problems=problems)
-    head = f"{prefix}{len(problems)} problems in the configuration"
-    return ConfigError("\n  ".join([head, *problems]), file=name, problems=problems)

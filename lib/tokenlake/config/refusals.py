@@ -7,12 +7,12 @@ for it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import RESERVED
+from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import columns_for
 
@@ -141,9 +141,9 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
                 found += _refused_in(name, model, path, road)
     if sections is None and road in ("build", "source"):
         for dataset in config.datasets:
-            if remote := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", dataset.exclude or ""):
+            if scheme := scheme_of(dataset.exclude or ""):
                 found.append(
-                    f"datasets.{dataset.name}.exclude: {remote[1]}:// is not available in a build; instead: the path "
+                    f"datasets.{dataset.name}.exclude: {scheme}:// is not available in a build; instead: the path "
                     "of a local file"
                 )
     return found
@@ -172,11 +172,14 @@ def _shown(value: object) -> str:
 
 def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
     """Raise one error that lists all problems, if there is any."""
-    if len(problems) == 1:
-        raise kind(problems[0], problems=problems)
     if problems:
-        listed = "\n".join(f"  {line}" for line in problems)
-        raise kind(f"{len(problems)} problems in the configuration\n{listed}", problems=problems)
+        raise problems_error(kind, problems)
+
+
+def problems_error(kind: type[ConfigError], problems: list[str], file: str | None = None) -> ConfigError:
+    """Return one error that lists all problems of a configuration, which may come from a file."""
+    told = [f"{len(problems)} problems in the configuration", *problems] if len(problems) > 1 else problems
+    return kind((f"{file}: " if file else "") + "\n  ".join(told), file=file, problems=problems)
 
 
 def build_problems(config: PipelineConfig) -> list[str]:

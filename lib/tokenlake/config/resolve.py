@@ -74,17 +74,6 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     )
 
 
-def resolve_dataset(dataset: DatasetConfig) -> ResolvedSource:
-    """Return the source of rows that a dataset asks for, on its own; a tokenizer need not be named.
-
-    Raises:
-        NotAvailableError: options that do nothing for a source on its own; the message lists everything.
-    """
-    pipeline = PipelineConfig(datasets=(dataset,))
-    raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
-    return resolve_source(pipeline, pipeline.datasets[0])
-
-
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage = config.source

@@ -18,10 +18,6 @@ MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedChat:
     """Conversations to text; see :class:`tokenlake.config.texts.ChatConfig`.
@@ -34,9 +30,9 @@ class ResolvedChat:
     template: str | None = None
     messages_field: str | None = None
     tools_field: str | None = "tools"
-    role_mapping: Mapping[str, str] = field(default_factory=_nothing)
+    role_mapping: Mapping[str, str] = field(default_factory=dict[str, str])
     loss: Literal["assistant", "all"] = "assistant"
-    template_kwargs: Mapping[str, Any] = field(default_factory=_nothing)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     add_generation_prompt: bool = False
 
 
@@ -136,11 +132,6 @@ class ResolvedTexts:
         return {key: value for key, value in asdict(self).items() if value and key != "left_open"}
 
 
-def no_options() -> dict[str, Any]:
-    """Return options of a file system that has none."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedTokenizer:
     """The tokenizer of one source.
@@ -207,7 +198,7 @@ class ResolvedSource:
     num_rows: int | None
     tokenizer: ResolvedTokenizer
     where: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     subset: str | None = None
     split: str = "train"
     delimiter: str | None = None
@@ -327,7 +318,7 @@ class ResolvedBuild:
     parents: tuple[ResolvedParent, ...] = ()
     mixture: ResolvedMixture | None = None
     num_shards: int | None = None
-    store_options: Mapping[str, Any] = field(default_factory=no_options, repr=False)
+    store_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @property
     def kind(self) -> Literal["packed", "tokens", "preference"]:

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember
 from tokenlake.config.section import Section, Text, VariableName, problem
+from tokenlake.config.values import mapped
 
 REDACTED: Final = HIDDEN
 """What stands in a dump where a literal secret was."""
@@ -126,13 +127,13 @@ def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue
 
 def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
     """Return options as JSON: references as a file has them (``{"env": NAME}``), of literal secrets what is asked."""
-    if isinstance(value, SecretStr):
-        return literal(value.get_secret_value())
-    if isinstance(value, Section):
-        return value.model_dump()
-    if isinstance(value, dict):
-        return {key: _dumped(item, literal) for key, item in cast("dict[str, Any]", value).items()}
-    return [_dumped(item, literal) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+
+    def dumped(item: Any) -> Any:
+        if isinstance(item, SecretStr):
+            return literal(item.get_secret_value())
+        return item.model_dump() if isinstance(item, Section) else item
+
+    return mapped(value, dumped)
 
 
 def _redacted(value: Any) -> Any:

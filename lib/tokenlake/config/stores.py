@@ -32,7 +32,7 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 
 def is_local(store: str) -> bool:
     """Whether a store is a folder of this machine."""
-    return _scheme(store) in ("", "file")
+    return scheme_of(store) in ("", "file")
 
 
 def store_problems(config: PipelineConfig, store: str) -> list[str]:
@@ -41,7 +41,7 @@ def store_problems(config: PipelineConfig, store: str) -> list[str]:
     if found and ("@" in found[2] or "?" in found[3]):
         what = "a user name or password" if "@" in found[2] else "a query"
         return [
-            f"save.output_dir: {_scheme(store)}://... has {what} in it (not shown); write the URL without it, and "
+            f"save.output_dir: {scheme_of(store)}://... has {what} in it (not shown); write the URL without it, and "
             "save.storage_options: {key: {env: VARIABLE}, ...}"
         ]
     if config.save.storage_options and is_local(store):
@@ -51,11 +51,11 @@ def store_problems(config: PipelineConfig, store: str) -> list[str]:
 
 def store_not_yet(store: str) -> list[str]:
     """Return a message for a store that no build writes to."""
-    if is_local(store) or _scheme(store) in OBJECT_STORES:
+    if is_local(store) or scheme_of(store) in OBJECT_STORES:
         return []
     return [
-        f"save.output_dir: {_scheme(store)}:// is not available yet for a build; today: a path, s3://bucket/prefix or "
-        "gs://bucket/prefix"
+        f"save.output_dir: {scheme_of(store)}:// is not available yet for a build; today: a path, s3://bucket/prefix "
+        "or gs://bucket/prefix"
     ]
 
 
@@ -65,6 +65,7 @@ def store_overrides(store: str) -> list[str]:
     return [*options, f"save.output_dir={json.dumps(store)}"]
 
 
-def _scheme(store: str) -> str:
+def scheme_of(store: str) -> str:
+    """Return the scheme of a URL in lower case, "" for a path."""
     found = _URL.match(store)
     return found[1].lower() if found else ""

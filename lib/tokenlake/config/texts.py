@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from tokenlake.config.section import Section, Switch, Text, problem, shown
-from tokenlake.config.values import did_you_mean
+from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import Method, Trainer
 
@@ -324,32 +324,19 @@ class TransformStep(Section):
         name, value = self._step
         if isinstance(value, Section):
             value = {key: getattr(value, key) for key in sorted(value.model_fields_set)}
-        return {name: _named(value)}
+        return {name: mapped(value, lambda item: callable_name(item) if callable(item) else item)}
 
 
 Transforms = tuple[TransformStep, ...]
 """The steps, in order."""
 
 
-def _named(value: Any) -> Any:
-    """Return plain values, functions by name."""
-    if callable(value):
-        return callable_name(value)
-    if isinstance(value, Mapping):
-        return {key: _named(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _plain(value: Any) -> Any:
-    """Return plain data; a date, which YAML makes of 2025-01-31, is its text."""
+    """Return a value of plain data; a date, which YAML makes of 2025-01-31, is its text."""
     if isinstance(value, date):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in cast("Mapping[str, Any]", value).items()}
     raise problem(f"got {shown(value)}, must be plain data: texts, numbers, lists, objects")
 
 
@@ -362,7 +349,10 @@ def _variables(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Variables = Annotated[
-    dict[Text, Any], BeforeValidator(_plain), AfterValidator(_variables), WithJsonSchema({"type": "object"})
+    dict[Text, Any],
+    BeforeValidator(lambda value: mapped(value, _plain)),
+    AfterValidator(_variables),
+    WithJsonSchema({"type": "object"}),
 ]
 
 

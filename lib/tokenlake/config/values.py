@@ -1,4 +1,4 @@
-"""What people write and what they meant: the known word nearest to a mistyped one, and sizes such as ``"500MB"``.
+"""What people write and what they meant: the nearest known word, sizes such as ``"500MB"``, plain data.
 
 All units of sizes are binary, with and without the ``i``: 1 KB = 1 KiB = 1024 bytes.
 """
@@ -6,10 +6,10 @@ All units of sizes are binary, with and without the ``i``: 1 KB = 1 KiB = 1024 b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final, cast
 
 from tokenlake.errors import ConfigError
 
@@ -40,12 +40,21 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
-    """Raise a ConfigError, with what was expected, unless the argument `name` is one of `allowed`."""
+    """Raise a ConfigError, with what was expected and the nearest of it, unless an argument is one of `allowed`."""
     if value not in allowed:
         expected = f"one of {', '.join(map(repr, allowed))}"
-        raise ConfigError(
-            f"{name} is {value!r}, expected {expected}", field_path=name, expected=expected, got=repr(value)
-        )
+        near = did_you_mean(value, [each for each in allowed if isinstance(each, str)])
+        told = f"{name} is {value!r}, expected {expected}{near}"
+        raise ConfigError(told, field_path=name, expected=expected, got=repr(value))
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return plain data with `leaf` applied to everything in it that is neither a mapping nor a list."""
+    if isinstance(value, Mapping):
+        return {key: mapped(item, leaf) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [mapped(item, leaf) for item in cast("Sequence[Any]", value)]
+    return leaf(value)
 
 
 def parse_size(value: int | str) -> int:

@@ -31,11 +31,6 @@ class YamlFile:
     data: Any
     root: yaml.Node | None
 
-    @property
-    def has_keys(self) -> bool:
-        """Whether the file is a mapping, as a configuration must be."""
-        return isinstance(self.data, dict)
-
     def line_of(self, location: tuple[int | str, ...]) -> int | None:
         """Return the 1-based line of the deepest part of `location` that is in the file, or None."""
         node, line = self.root, None

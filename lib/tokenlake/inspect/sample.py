@@ -60,10 +60,6 @@ class BoundedBytes(InputBytes):
         return pa.PythonFile(InputReader(self), mode="r")
 
 
-def _no_reasons() -> dict[str, int]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSample:
@@ -90,7 +86,7 @@ class FileSample:
     rows: tuple[dict[str, Any], ...] = ()
     lengths: float | None = None
     seen: int = 0
-    bad: Mapping[str, int] = field(default_factory=_no_reasons)
+    bad: Mapping[str, int] = field(default_factory=dict[str, int])
     stored: int = 0
     total: int | None = None
     delimiter: str | None = None

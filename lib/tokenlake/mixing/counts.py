@@ -55,41 +55,35 @@ class Counts:
         step_rows: rows of the lane per step of the schedule.
         block_size: rows of a block; an extension takes effect at a block boundary.
         batch_rows: rows of the lane in a batch of the whole stream; an extension waits for the end of the batch, too.
+
+    Attributes:
+        before: the counts of the schedule that this one's extends, which hold up to `start`; None where there is none.
+        start: the row at which the extension takes effect; 0 where there is none.
     """
 
-    __slots__ = ("_base", "_before", "_integral", "_start")
+    __slots__ = ("_base", "_integral", "before", "start")
 
     def __init__(
         self, scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
     ) -> None:
         self._integral = _Integral(scheduler.pieces, step_rows)
-        self._before: Counts | None = None
-        self._start = 0
+        self.before: Counts | None = None
+        self.start = 0
         self._base: Tallies = (0,) * len(scheduler.names)
         if scheduler.before is not None:
-            self._before = Counts(
+            self.before = Counts(
                 scheduler.before, step_rows=step_rows, block_size=block_size, batch_rows=batch_rows
             )
             batched = -(-scheduler.at * step_rows // batch_rows) * batch_rows
-            self._start = -(-batched // block_size) * block_size
-            self._base = self._before.draws_before(self._start)
-
-    @property
-    def before(self) -> Counts | None:
-        """The counts of the schedule that this one's extends, which hold up to :attr:`start`."""
-        return self._before
-
-    @property
-    def start(self) -> int:
-        """The row at which the extension takes effect; 0 where there is none."""
-        return self._start
+            self.start = -(-batched // block_size) * block_size
+            self._base = self.before.draws_before(self.start)
 
     def draws_before(self, position: int) -> Tallies:
         """Return how many of the first `position` rows are of each source; they sum to it."""
         if position < 0:
             raise ConfigError(f"position {position}; expected 0 or more")
-        if self._before is not None and position <= self._start:
-            return self._before.draws_before(position)
+        if self.before is not None and position <= self.start:
+            return self.before.draws_before(position)
         return self._search(position)
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
@@ -139,7 +133,7 @@ class Counts:
     def _state(self, time: int) -> _Moment:
         areas = self._integral.areas(time)
         counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
-        if self._before is not None:
+        if self.before is not None:
             counts = tuple(map(max, self._base, counts))
         return _Moment(time, areas, counts, sum(counts))
 

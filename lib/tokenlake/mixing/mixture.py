@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, Final, Literal, final, get_args
 
 import numpy as np
 
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.schedule import WeightScheduler, check_weight_names
 from tokenlake.mixing.slots import Lane, Slots
 from tokenlake.ragged import Int64
 
@@ -46,25 +46,14 @@ def _check_arguments(
     lengths: Mapping[str, int | None], scheduler: WeightScheduler, stop: str, sizes: Mapping[str, int]
 ) -> None:
     """Raise ConfigError unless both name the same sources, all sizes are at least 1, and there is such a strategy."""
-    if set(lengths) != set(scheduler.names):
-        raise ConfigError(
-            f"sources {sorted(lengths)} are mixed by the weights of {sorted(scheduler.names)}; "
-            "expected the same names in both",
-            expected=sorted(lengths),
-            got=sorted(scheduler.names),
-        )
+    check_weight_names("weights", lengths, scheduler.names)
     for name, rows in lengths.items():
         if rows is not None and rows < 0:
             raise ConfigError(f"source {name!r} has {rows} rows; expected 0 or more, or none for unknown")
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"{name} is {size}; expected 1 or more")
-    if stop not in STOPS:
-        near = get_close_matches(stop, STOPS, n=1, cutoff=0.4)
-        guess = f". Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"stop {stop!r}; expected one of {', '.join(STOPS)}{guess}", expected=list(STOPS), got=stop
-        )
+    require_one_of("stop", stop, STOPS)
 
 
 def check_ends(
@@ -191,22 +180,13 @@ class SourceMixture:
         rows: int | None = None,
         order: int = MIXTURE_ORDER,
     ) -> None:
-        self._asked = {
-            "lengths": dict(lengths),
-            "scheduler": scheduler,
-            "lanes": lanes,
-            "batch_size": batch_size,
-            "block_size": block_size,
-            "step_rows": step_rows,
-            "seed": seed,
-            "stop": stop,
-            "rows": rows,
-            "order": order,
-        }
+        self._asked = {name: value for name, value in locals().items() if name != "self"}
         sizes = {"lanes": lanes, "block_size": block_size, "step_rows": step_rows}
         _check_arguments(lengths, scheduler, stop, sizes)
         check_order(order)
-        self._scheduler = scheduler
+        self.scheduler: Final = scheduler
+        self.names: Final = scheduler.names
+        """The sources, in the order in which the schedule names them."""
         self._lanes, self._stop, self._step_rows = lanes, stop, step_rows
         self._endless = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
@@ -219,15 +199,6 @@ class SourceMixture:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SourceMixture, **self._asked), ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sources, in the order in which the schedule names them."""
-        return self._scheduler.names
-
-    @property
-    def scheduler(self) -> WeightScheduler:
-        return self._scheduler
 
     @property
     def rows(self) -> int | None:
@@ -338,7 +309,7 @@ class SourceMixture:
         lanes, batch_size, step_rows = self._lanes, self._endless.batch_size, self._step_rows
         if order == MIXTURE_ORDER:
             return Deal(
-                self._scheduler,
+                self.scheduler,
                 lanes=lanes,
                 batch_size=batch_size,
                 block_size=block_size,
@@ -346,7 +317,7 @@ class SourceMixture:
                 seed=seed,
             )
         each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
-        return EvenDeal(Counts(self._scheduler, **each, block_size=block_size), block_size)
+        return EvenDeal(Counts(self.scheduler, **each, block_size=block_size), block_size)
 
     def _part(self, lane: int) -> Lane:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None

@@ -19,13 +19,13 @@ cut is the same line.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final, Literal, cast, final, get_args
 
+from tokenlake.config.values import did_you_mean, require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.cosine import eased
 
@@ -57,6 +57,14 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
             got=total,
         )
     return floats
+
+
+def check_weight_names(what: str, names: Collection[str], keys: Collection[str]) -> None:
+    """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
+    told = [f"no weight for {name!r}" for name in names if name not in keys]
+    told += [f"{key!r} is no source{did_you_mean(key, names)}" for key in keys if key not in names]
+    if told:
+        raise ConfigError(f"{what}: must be of just the sources {', '.join(names)}, but {', '.join(told)}")
 
 
 def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
@@ -181,7 +189,9 @@ class SchedulePiece:
 
 def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...]:
     """Return the pieces that lead from point to point, the first from its own step on; the last never ends."""
-    between = [SchedulePiece(first, _end(first, last, curve), curve) for first, last in pairwise(points)]
+    between = [
+        SchedulePiece(first, first if curve == "step" else last, curve) for first, last in pairwise(points)
+    ]
     return (*between, SchedulePiece(points[-1], points[-1], "step"))
 
 
@@ -262,10 +272,6 @@ def _field(item: Any, name: str) -> Any:
     return value
 
 
-def _end(first: Point, last: Point, curve: Curve) -> Point:
-    return first if curve == "step" else last
-
-
 INTERPOLATIONS: Final[tuple[str, ...]] = get_args(Curve)
 
 
@@ -285,7 +291,8 @@ class WeightScheduler:
     __slots__ = ("_at", "_before", "_interpolation", "_names", "_pieces", "_points")
 
     def __init__(self, schedule: Sequence[Any], interpolation: str = "step") -> None:
-        self._interpolation: Curve = _curve(interpolation)
+        require_one_of("interpolation", interpolation, INTERPOLATIONS)
+        self._interpolation: Curve = cast("Curve", interpolation)
         self._points = _points_of(schedule, None)
         self._names = point_names(schedule[0])
         self._pieces = led_up_to(pieces_of(self._points, self._interpolation))
@@ -424,15 +431,3 @@ def _points_of(items: Sequence[Any], names: Sequence[str] | None) -> tuple[Point
     points = tuple(point_of(item, names) for item in items)
     check_ascending([point.step for point in points])
     return points
-
-
-def _curve(name: Any) -> Curve:
-    if name in INTERPOLATIONS:
-        return cast("Curve", name)
-    near = get_close_matches(str(name).lower(), INTERPOLATIONS, n=1, cutoff=0.4)
-    raise ConfigError(
-        f"interpolation {name!r}; expected one of {', '.join(INTERPOLATIONS)}"
-        + (f". Did you mean {near[0]!r}?" if near else ""),
-        expected=list(INTERPOLATIONS),
-        got=name,
-    )

@@ -107,20 +107,16 @@ class EpochOrder:
         if (group_rows < 0).any():
             raise ConfigError(f"a row group of {group_rows.min()} rows; expected 0 or more")
         self._group_rows = np.asarray(group_rows, np.int64)
-        self._rows = int(self._group_rows.sum())
-        self._bounds = lane_bounds(self._rows, lanes)
+        self.rows: Final = int(self._group_rows.sum())
+        """Rows of an epoch."""
+        self._bounds = lane_bounds(self.rows, lanes)
         self._lengths = np.diff(self._bounds)
         self._seed = seed
         if window < 1:
             raise ConfigError(f"a window of {window} row groups; expected 1 or more")
-        self._window = window
+        self.window: Final = window
         self._laid: OrderedDict[int, _Laid] = OrderedDict()
         self._lock = Lock()
-
-    @property
-    def rows(self) -> int:
-        """Rows of an epoch."""
-        return self._rows
 
     @property
     def lanes(self) -> int:
@@ -128,14 +124,9 @@ class EpochOrder:
         return len(self._lengths)
 
     @property
-    def window(self) -> int:
-        """Row groups whose rows are permuted together."""
-        return self._window
-
-    @property
     def window_rows(self) -> int:
         """Rows of a window, in the mean."""
-        return max(1, -(-self._rows * self._window // max(len(self._group_rows), 1)))
+        return max(1, -(-self.rows * self.window // max(len(self._group_rows), 1)))
 
     @property
     def lengths(self) -> Int64:
@@ -170,7 +161,7 @@ class EpochOrder:
             low, high = _some(begin, there) + base, _some(end, there) + base
             windows = self._windows(laid, low + place[there], low, high)
             moved = windows.permuted(low + place[there], _some(keys, there))
-            index = windows.index if self._window == 1 else laid.index(moved)
+            index = windows.index if self.window == 1 else laid.index(moved)
             group[there], row[there] = laid.order[index], moved - laid.offsets[index]
         return group, row
 
@@ -190,9 +181,9 @@ class EpochOrder:
         """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""
         index, groups = laid.index(virtual), len(self._group_rows)
         # Counted from the epoch's own first row group, where several epochs are laid out together.
-        number = index % groups // self._window
-        first = index - index % groups + number * self._window
-        after = np.minimum(first + self._window, index - index % groups + groups)
+        number = index % groups // self.window
+        first = index - index % groups + number * self.window
+        after = np.minimum(first + self.window, index - index % groups + groups)
         low, high = np.maximum(laid.offsets[first], begin), np.minimum(laid.offsets[after], end)
         return _Windows(index, number, low, high - low)
 
@@ -204,14 +195,14 @@ class EpochOrder:
             yield self._one(int(epochs[0])), slice(None), 0
             return
         distinct, inverse = np.unique(epochs, return_inverse=True)
-        together = max(1, min(_CELLS // max(len(self._group_rows), 1), (1 << 62) // max(self._rows, 1)))
+        together = max(1, min(_CELLS // max(len(self._group_rows), 1), (1 << 62) // max(self.rows, 1)))
         by_epoch = np.argsort(inverse, kind="stable")
         ends = np.searchsorted(inverse[by_epoch], np.arange(0, len(distinct) + together, together))
         for number, (low, high) in enumerate(pairwise(ends.tolist())):
             some = distinct[number * together : (number + 1) * together]
             laid = self._one(int(some[0])) if len(some) == 1 else self._lay(some)
             there = by_epoch[low:high]
-            yield laid, there, (inverse[there] - number * together) * self._rows
+            yield laid, there, (inverse[there] - number * together) * self.rows
 
     def _one(self, epoch: int) -> _Laid:
         """The row groups of one epoch; a few epochs are kept."""

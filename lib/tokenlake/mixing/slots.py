@@ -69,11 +69,8 @@ class Slots:
 
     def __init__(self, deal: Dealt, *, seed: int) -> None:
         self.deal, self._seed = deal, seed
-
-    @property
-    def block_size(self) -> int:
+        self.block_size: Final = deal.cell
         """Slots of a block, which is a cell of the deal."""
-        return self.deal.cell
 
     def before(self, lane: int, block: int) -> Tallies:
         """Return how many slots of a lane before a block are of each source."""

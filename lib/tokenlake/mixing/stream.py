@@ -129,6 +129,9 @@ class MixtureStream(RowStream):
         orders: the order inside each source, in the order of the mixture's names.
         rows: where it is cut; None: where the mixture is.
 
+    Attributes:
+        mixture, orders: as they were given.
+
     Raises:
         ConfigError: they are not of the same sources.
     """
@@ -143,22 +146,13 @@ class MixtureStream(RowStream):
                 f"{len(orders)} orders of {sorted({order.lanes for order in orders})} lanes; expected one of "
                 f"{lanes} lanes for each of {', '.join(mixture.names)}"
             )
-        self._mixture, self._orders = mixture, tuple(orders)
-
-    @property
-    def mixture(self) -> SourceMixture:
-        """The order of the sources' rows."""
-        return self._mixture
-
-    @property
-    def orders(self) -> tuple[EpochOrder, ...]:
-        """The order inside each source."""
-        return self._orders
+        self.mixture: Final = mixture
+        self.orders: Final = tuple(orders)
 
     def rows(self, start: int, stop: int) -> StreamRows:
         """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""
         parts = [
-            self.places(*self._mixture.layout.locate(np.arange(first, min(first + _AT_ONCE, stop))))
+            self.places(*self.mixture.layout.locate(np.arange(first, min(first + _AT_ONCE, stop))))
             for first in range(start, stop, _AT_ONCE)
         ]
         if len(parts) == 1:
@@ -176,11 +170,11 @@ class MixtureStream(RowStream):
             there = by_lane[begin:end]
             wanted = place[there]
             first = int(wanted.min())
-            drawn = self._mixture.lane(each, first, int(wanted.max()) + 1)
+            drawn = self.mixture.lane(each, first, int(wanted.max()) + 1)
             for target, values in ((source, drawn.source), (epoch, drawn.epoch), (index, drawn.index)):
                 target[there] = values[wanted - first]
         found[0], found[1] = source, epoch
-        for number, order in enumerate(self._orders):
+        for number, order in enumerate(self.orders):
             there = np.flatnonzero(source == number)
             found[2][there], found[3][there] = order.at(epoch[there], lane[there], index[there])
         return StreamRows(*found)
@@ -190,16 +184,16 @@ class MixtureStream(RowStream):
 
         As of any stream, some milliseconds for each row.
         """
-        order = self._orders[source]
+        order = self.orders[source]
         lane, index = order.place_of(epoch, group, row)
         place = np.full(len(lane), -1, np.int64)
         for number, (there, at) in enumerate(zip(lane.tolist(), index.tolist(), strict=True)):
-            found = self._mixture.place_of(there, source, epoch * order.lane_rows(there) + at)
+            found = self.mixture.place_of(there, source, epoch * order.lane_rows(there) + at)
             place[number] = -1 if found is None else found
         return lane, place
 
     def epochs(self, source: int, rows: int) -> range:
-        mixture, order = self._mixture, self._orders[source]
+        mixture, order = self.mixture, self.orders[source]
         most, place = 0, -(-rows // self.layout.lanes)
         for lane in range(self.layout.lanes):
             end = mixture.lane_rows(lane)
@@ -209,7 +203,7 @@ class MixtureStream(RowStream):
 
     def lanes(self, start: int, stop: int) -> Int64:
         """Return the lane of each of these positions, int64[n]."""
-        return self._mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
+        return self.mixture.layout.locate(np.arange(start, stop, dtype=np.int64))[0]
 
 
 def source_order(name: str, group_rows: Int64, *, lanes: int, seed: int) -> EpochOrder:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import binary_over
 from tokenlake.packing.segments import Packed, Segments, Stretch
 from tokenlake.ragged import Int32, Int64
 
@@ -38,8 +39,7 @@ def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> 
     # the half separators outside are sliced off.
     edges = np.concatenate([offsets[:1], offsets, offsets[-1:]]) * 4
     count = len(edges) - 1
-    buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(np.ascontiguousarray(ids).data)]
-    strings: Any = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
+    strings: Any = binary_over(edges, pa.py_buffer(np.ascontiguousarray(ids).data))
     documents: Any = pa.LargeListArray.from_arrays(pa.array([0, count], pa.int64()), strings)
     separator = pa.scalar(suffix.tobytes() + prefix.tobytes(), pa.large_binary())
     joined: Any = pc.binary_join(documents, separator)

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.config.resolved import ResolvedPack
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
@@ -60,12 +61,7 @@ class PackedRows:
     field: str = "input_ids"
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise ConfigError(
-                f"strategy: got {self.strategy!r}, expected one of {', '.join(STRATEGIES)}",
-                expected=list(STRATEGIES),
-                got=self.strategy,
-            )
+        require_one_of("strategy", self.strategy, tuple(STRATEGIES))
         for name in ("seq_length", "num_packers", "shuffle_buffer_factor", "window_tokens", "max_segments"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -279,24 +275,16 @@ def pack_constant_length(
     tokenize_fn: Callable[[Any], Mapping[str, Any] | Sequence[int]],
     seq_length: int,
     eos_token_id: int,
-    batch_size: int = 1,
-    shuffle: bool = False,
-    buffer_factor: int = 10,
-    *,
-    pad_token_id: int | None = None,
-    seed: int = 0,
+    *shuffling: Any,
+    **options: Any,
 ) -> Iterator[Row]:
-    """Tokenize examples with `tokenize_fn` and pack what it returns, as :func:`pack_pre_tokenized` does."""
-    return pack_pre_tokenized(
-        map(tokenize_fn, stream),
-        seq_length,
-        eos_token_id,
-        batch_size,
-        shuffle,
-        buffer_factor,
-        pad_token_id=pad_token_id,
-        seed=seed,
-    )
+    """Tokenize examples with `tokenize_fn` and pack what it returns.
+
+    Args:
+        shuffling, options: `batch_size`, `shuffle`, `buffer_factor` and the other arguments of
+            :func:`pack_pre_tokenized`.
+    """
+    return pack_pre_tokenized(map(tokenize_fn, stream), seq_length, eos_token_id, *shuffling, **options)
 
 
 def _document(given: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import binary_over
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.segments import Packed, Segments, Stretch
 from tokenlake.ragged import Int32, Int64, offsets_of
@@ -70,8 +71,7 @@ class Gather:
         self._string = np.empty(len(order), np.int64)
         self._string[order] = np.arange(len(order))
         edges = np.append(begins[order], len(window.ids)) * 4
-        buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(np.ascontiguousarray(window.ids).data)]
-        self._strings: Any = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(order), buffers)
+        self._strings: Any = binary_over(edges, pa.py_buffer(np.ascontiguousarray(window.ids).data))
 
     def packed(self, first: int, last: int, capacity: int, pad_id: int) -> Packed:
         """Return the rows from `first` to `last`."""

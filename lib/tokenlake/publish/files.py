@@ -17,7 +17,6 @@ from tokenlake.errors import IntegrityError
 from tokenlake.reading.version import verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.manifest import Manifest
 
@@ -131,11 +130,7 @@ class Published:
             for path, entry in listed.items()
         ]
         head = PublishedFile(MANIFEST, len(raw), hashlib.sha256(raw).hexdigest(), raw)
-        shards = [_shard(entry) for entry in manifest.files]
+        shards = [PublishedFile(entry.path, entry.bytes, entry.sha256) for entry in manifest.files]
         left_out = tuple(path for path in manifest.other_files if path not in listed)
         ordered = sorted((head, *texts, *shards), key=lambda file: file.path)
         return cls(layout, manifest, tuple(ordered), left_out)
-
-
-def _shard(entry: ShardEntry) -> PublishedFile:
-    return PublishedFile(entry.path, entry.bytes, entry.sha256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
@@ -121,18 +122,22 @@ def _cast(array: Any, kind: Any) -> Any:
 def _natural(values: Sequence[Any]) -> Any:
     """Return values as Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text."""
     array = _ARROW.array(values)
-    found = set(_kinds_in(values)) if _has_leaf(array.type, ("floating", "binary")) else set[type[Any]]()
-    if {bool, float} <= found or {bytes, str} <= found:
-        raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in found))}")
+    suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
+    if suspect and (mixed := _mixed_kinds(array.type, values)):
+        raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in mixed))}")
     return array
 
 
-def _kinds_in(value: Any) -> Iterator[type[Any]]:
-    if isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _kinds_in(item)
-    else:
-        yield type(value)
+def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
+    """Return the kinds of values at one place of a type, where Arrow would take some for others; else none."""
+    there = [value for value in values if value is not None and not isinstance(value, np.ndarray)]
+    if is_list(kind):
+        return _mixed_kinds(kind.value_type, chain.from_iterable(there))
+    if _ARROW.types.is_struct(kind):
+        found = (_mixed_kinds(child.type, [value.get(child.name) for value in there]) for child in kind)
+        return next(filter(None, found), set())
+    kinds = set(map(type, there))
+    return kinds if {bool, float} <= kinds or {bytes, str} <= kinds else set()
 
 
 def _becomes(kind: Any, wanted: Any) -> bool:
@@ -152,14 +157,6 @@ def _becomes(kind: Any, wanted: Any) -> bool:
 
 def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
     return any(getattr(_ARROW.types, f"is_{name}")(kind) for name in names)
-
-
-def _has_leaf(kind: Any, names: tuple[str, ...]) -> bool:
-    if is_list(kind):
-        return _has_leaf(kind.value_type, names)
-    if _ARROW.types.is_struct(kind):
-        return any(_has_leaf(child.type, names) for child in kind)
-    return _is_a(kind, names)
 
 
 def _joined(values: Sequence[Any]) -> Any:

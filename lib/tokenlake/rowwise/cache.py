@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import orjson
 import pyarrow.parquet as pq
 
 from tokenlake._version import __version__
+from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
@@ -22,12 +23,9 @@ from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.file_rows import default_path
 from tokenlake.rowwise.save import DatasetWriter, create_writer
 from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource
+from tokenlake.rowwise.stage import PipelineContext
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import compute_tokenizer_hash
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.rowwise.stage import PipelineContext
 
 _FORMAT: Final = 1
 """Of the kept rows; a new one makes all of them anew."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
-from tokenlake import config as configuration
+from tokenlake.config.resolved import ResolvedPack
+from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.etl.plan.tokenizer import packing_ids
 from tokenlake.packing.rows import PackedRows
 from tokenlake.rowwise.source import (
     DerivedSource,
@@ -26,10 +28,7 @@ from tokenlake.rowwise.source import (
     section,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from tokenlake.config.stages import PackStageConfig
-    from tokenlake.tokenizers.manager import LoadedTokenizer
+from tokenlake.tokenizers.manager import LoadedTokenizer
 
 
 @final
@@ -242,7 +241,7 @@ class PackedShardedSource(NumberedSource):
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows with input_ids")
         self._source = source
-        pack = section(configuration.PackStageConfig, config or {}, "PackedShardedSource")
+        pack = section(PackStageConfig, config or {}, "PackedShardedSource")
         self._eos, pad = _ends(pack, tokenizer)
         names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
         own: dict[str, Any] = {name: getattr(pack, name) for name in names}
@@ -295,15 +294,12 @@ def _values_of(row: Row, field: str, number: int) -> Any:
 
 def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[int, int]:
     """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
-    files = None if tokenizer is None else tokenizer.files
-    eos = config.eos_token_id if config.eos_token_id is not None else files and files.eos_id
+    eos, pad = config.eos_token_id, config.pad_token_id
+    if tokenizer is not None:
+        pack = ResolvedPack(seq_length=config.seq_length, eos_token_id=eos, pad_token_id=pad)
+        ids = packing_ids(pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}")
+        return ids["eos_id"], ids["pad_id"]
     if eos is None:
-        whose = "there is no tokenizer" if files is None else f"tokenizer {files.name!r} names none"
-        why = f"missing, and {whose}; packing needs an EOS token to mark where documents end"
+        why = "missing, and there is no tokenizer; packing needs an EOS token to mark where documents end"
         raise ConfigError(f"pack.eos_token_id: {why}")
-    pad = config.pad_token_id if config.pad_token_id is not None else files and files.pad_id
-    ends = eos, eos if pad is None else pad
-    for name, value in zip(("eos_token_id", "pad_token_id"), ends, strict=True):
-        if files is not None:
-            whole_number(f"pack.{name} of tokenizer {files.name!r}", value, 0, files.vocab_size - 1)
-    return ends
+    return eos, eos if pad is None else pad

@@ -26,10 +26,11 @@ from typing import Any, Final, Self, final, get_type_hints
 
 import msgspec
 
-from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
+from tokenlake.config.stores import scheme_of
+from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.fingerprint import canonical_texts
 from tokenlake.rowwise.source import expected
-from tokenlake.store.local_files import fsync_directory, hash_regular, lock
+from tokenlake.store.local_files import fsync_directory, lock
 from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 
 FOLDER: Final = "_tokenlake"
@@ -118,22 +119,7 @@ class FlatManifest:
             raise NotFoundError(f"{path}: missing; {directory} was not written whole by tokenlake")
         return cls.from_bytes(path.read_bytes(), str(path))
 
-    def check(self, directory: str | Path) -> None:
-        """Compare the files of a directory with this manifest.
 
-        Raises:
-            IntegrityError: one is missing or has other bytes.
-        """
-        for file in self.files:
-            path = Path(directory) / file.path
-            if not path.is_file():
-                raise IntegrityError(f"{path}: missing, but the manifest lists it", file=file.path)
-            if (found := hash_regular(path)) != file.sha256:
-                why = f"its sha256 is {found}, expected {file.sha256}; it was changed or damaged. Write it again"
-                raise IntegrityError(f"{path}: {why}", file=file.path)
-
-
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
 
 
@@ -179,8 +165,7 @@ def local_target(output_path: str | os.PathLike[str]) -> Path:
     text = os.fspath(output_path)
     if not isinstance(text, str) or not text or "\x00" in text:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise expected("output_path", text, "the path of a directory")
-    if _URL.match(text):
-        scheme = text.split("://")[0]
+    if scheme := scheme_of(text):
         raise NotAvailableError(f"output_path: {scheme}:// is not available; today: paths of this machine")
     target = Path(text).expanduser().resolve()
     if not target.name:
@@ -305,14 +290,6 @@ def _system_errors(target: Path) -> Generator[None]:
             raise
         how = "Its parent folder must be writable and on the same file system (a mount point cannot be replaced)"
         raise StoreError(f"cannot write {target}: {error.strerror} ({error.filename}). {how}") from error
-
-
-def write_manifest(folder: Path, manifest: FlatManifest) -> None:
-    """Write ``_tokenlake/manifest.json`` below `folder`."""
-    (folder / FOLDER).mkdir(exist_ok=True)
-    path = folder / FOLDER / MANIFEST
-    path.write_bytes(manifest.to_bytes())
-    path.chmod(file_mode(folder))
 
 
 @final

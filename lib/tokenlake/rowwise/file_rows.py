@@ -276,8 +276,7 @@ def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, A
 
 def is_lines(file: InputFile) -> bool:
     """Say whether the rows of `file` are the lines of a plain file."""
-    lines = file.format == "jsonl" or (file.format == "text" and file.text_mode == "lines")
-    return lines and file.compression is None
+    return file.is_lines and file.compression is None
 
 
 def line_rows(
@@ -361,20 +360,8 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
             blank = file.format == "jsonl" and _is_blank(block)
             yield np.array([] if blank else [block.offset], np.int64), block.offset + block.size
             continue
-        lines = index_lines(block)
-        starts = lines.positions(block)
-        if file.format == "jsonl":
-            starts = starts[_not_blank(block.data, lines.starts, lines.stops)]
-        yield starts, block.offset + block.size
-
-
-def _not_blank(data: bytes, starts: Int64s, stops: Int64s) -> Int64s:
-    """Return which lines hold more than white space."""
-    rows = np.ones(len(starts), np.bool_)
-    firsts = np.frombuffer(data, np.uint8)[starts]
-    for line in np.flatnonzero(np.isin(firsts, list(_JSON_SPACE))).tolist():
-        rows[line] = bool(data[int(starts[line]) : int(stops[line])].strip(_JSON_SPACE))
-    return np.flatnonzero(rows)
+        lines = index_lines(block, _JSON_SPACE if file.format == "jsonl" else b"")
+        yield lines.positions(block), block.offset + block.size
 
 
 def _is_blank(line: LongLine) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack, final
+from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
-from tokenlake import config as configuration
-from tokenlake.config.resolve import resolve_dataset, resolve_source
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.refusals import raise_problems, refused
+from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.errors import ConfigError
+from tokenlake.config.stages import SourceStageConfig
+from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.rowwise.combine import limited
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.source import (
@@ -29,10 +32,6 @@ from tokenlake.sources.local import expand
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.pipeline import PipelineConfig
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
@@ -271,10 +270,9 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
         NotAvailableError: an option that rows do not follow in this release.
         SourceNotFoundError: an entry of `data_files` matches nothing.
     """
-    dataset = section(configuration.DatasetConfig, config, "create_source")
-    # What only builds and pipelines act on is refused here; a function that has no name is fine.
-    resolve_dataset(dataset.model_copy(update={"format_callback": None}))
-    pipeline = configuration.PipelineConfig(datasets=(dataset,))
+    pipeline = PipelineConfig(datasets=(section(DatasetConfig, config, "create_source"),))
+    # What only builds and pipelines act on is refused.
+    raise_problems(NotAvailableError, refused(pipeline, "source", ("datasets",)))
     return open_dataset(pipeline, pipeline.datasets[0])
 
 
@@ -348,9 +346,9 @@ def _resolved(
         "where": where,
         **more,
     }
-    dataset = section(configuration.DatasetConfig, {**fields, "on_bad_record": on_bad_record})
-    stage = section(configuration.SourceStageConfig, {"max_record_bytes": max_record_bytes})
-    source = resolve_source(configuration.PipelineConfig(datasets=(dataset,), source=stage), dataset)
+    dataset = section(DatasetConfig, {**fields, "on_bad_record": on_bad_record})
+    stage = section(SourceStageConfig, {"max_record_bytes": max_record_bytes})
+    source = resolve_source(PipelineConfig(datasets=(dataset,), source=stage), dataset)
     return replace(
         source,
         num_rows=None if num_rows is None else whole_number("num_rows", num_rows, 0),

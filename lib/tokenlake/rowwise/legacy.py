@@ -13,9 +13,10 @@ from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
+from tokenlake.mixing.schedule import check_weight_names
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
 from tokenlake.rowwise.files import create_source
-from tokenlake.rowwise.mixed import MixedShardedSource, check_weight_names
+from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.source import Row, ShardedDataSource, expected, fields_in
 
 _OF_FILES: Final = (

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, Final, Literal, cast, final
 
 from tokenlake.config.stages import LoadStageConfig
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
@@ -17,7 +18,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchSizes
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected, require_one_of, section, whole_number
+from tokenlake.rowwise.source import Row, ShardedDataSource, expected, section, whole_number
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, cast, final
 
-from tokenlake.config.values import did_you_mean
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.schedule import WeightScheduler, constant
+from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
 from tokenlake.rowwise.source import (
     Numbered,
@@ -21,7 +21,6 @@ from tokenlake.rowwise.source import (
     beyond,
     expected,
     known_length,
-    require_one_of,
     whole_number,
 )
 
@@ -394,14 +393,6 @@ def _scheduler_of(
         raise expected("weights", weights, "a mapping of name to weight")
     check_weight_names("weights", names, tuple(weights))
     return constant({name: weights[name] for name in names})
-
-
-def check_weight_names(what: str, names: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """Raise ConfigError, with the nearest names, unless weights are of just the sources."""
-    told = [f"no weight for {name!r}" for name in names if name not in keys]
-    told += [f"{key!r} is no source{did_you_mean(key, names)}" for key in keys if key not in names]
-    if told:
-        raise ConfigError(f"{what}: must be of just the sources {', '.join(names)}, but {', '.join(told)}")
 
 
 def _never_exhausted(name: str, most: int) -> ConfigError:

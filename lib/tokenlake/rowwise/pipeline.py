@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-from tokenlake import config as configuration
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.load import ConfigSource, load_config
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.stages import (
+    LoadStageConfig,
+    MixStageConfig,
+    PackStageConfig,
+    SaveStageConfig,
+    SourceStageConfig,
+    TokenizerConfig,
+    TokenizeStageConfig,
+)
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.source import expected, section
 from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.load import ConfigSource
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import (
-        LoadStageConfig,
-        MixStageConfig,
-        PackStageConfig,
-        SaveStageConfig,
-        SourceStageConfig,
-        TokenizerConfig,
-        TokenizeStageConfig,
-    )
 
 
 @final
@@ -57,9 +54,9 @@ class Pipeline:
         Raises:
             ConfigError: a mapping or a file is wrong; the message lists everything.
         """
-        if isinstance(config, configuration.PipelineConfig):
+        if isinstance(config, PipelineConfig):
             return cls(config)
-        return cls(configuration.load_config(config))
+        return cls(load_config(config))
 
     def source(self, config: SourceStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
         """Open every dataset: files are listed, no row is read.

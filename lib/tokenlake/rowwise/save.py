@@ -16,15 +16,17 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.job import produced_by
 from tokenlake.rowwise.arrow_rows import LINES, RowsToArrow, lines_of
 from tokenlake.rowwise.directory import (
+    FOLDER,
+    MANIFEST,
     NEW,
     FlatFile,
     FlatManifest,
     Origin,
     WriteStats,
     check_target,
+    file_mode,
     local_target,
     placed,
-    write_manifest,
 )
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shard_files import FileFormat, OpenFile, ShardFiles, check_naming, edges_of
@@ -228,7 +230,10 @@ def put_manifest(
         made_of=dict(origin.made_of),
         produced_by=dict(origin.produced_by) or produced_by(),
     )
-    write_manifest(folder, manifest)
+    path = folder / FOLDER / MANIFEST
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(manifest.to_bytes())
+    path.chmod(file_mode(folder))
     return manifest
 
 

@@ -11,17 +11,17 @@ from typing import Any, Final, Self, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import SourceError
 from tokenlake.rowwise.arrow_rows import is_list, text_of
 from tokenlake.rowwise.directory import FlatFile, file_mode
-from tokenlake.rowwise.source import expected, require_one_of
+from tokenlake.rowwise.source import expected
+from tokenlake.schema import open_writer
 from tokenlake.store.local_files import HashingFile
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
-_PARQUET: Final[Any] = pq
 _GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
 _GZIP_LEVEL: Final = 6
 _COMPRESSIONS: Final = {
@@ -265,20 +265,9 @@ def _nothing() -> None:
 
 
 def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
-    # Page checksums always; token ids PLAIN, because dictionaries and statistics of them cost size and time.
+    # Not of token ids, where they cost size and time.
     encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(field)]
-    writer = _PARQUET.ParquetWriter(
-        sink,
-        schema,
-        compression=compression,  # what is called lz4 is LZ4_RAW: no two readers agree on Parquet's own lz4
-        compression_level=3 if compression == "zstd" else None,
-        use_dictionary=encoded or False,
-        write_statistics=encoded or False,
-        write_page_checksum=True,
-        data_page_size=1 << 20,
-        write_batch_size=1 << 16,
-        version="2.6",
-    )
+    writer: Any = open_writer(sink, schema, compression, encoded)
     return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _nothing, writer.close
 
 

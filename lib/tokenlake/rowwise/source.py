@@ -6,16 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, final
+from typing import Any, Literal, TypeVar, cast, final
 
-from tokenlake.config.values import did_you_mean
+from pydantic import BaseModel
+
+from tokenlake.config.values import did_you_mean, require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 Row = dict[str, Any]
 Numbered = Iterator[tuple[int, Row]]
@@ -24,7 +23,7 @@ Numbered = Iterator[tuple[int, Row]]
 Transform = Callable[[Row], Row | None]
 """A function of a row; None leaves the row out."""
 
-Model = TypeVar("Model", bound="BaseModel")
+Model = TypeVar("Model", bound=BaseModel)
 _SHOWN = 12  # fields of a row that a message names
 
 
@@ -296,19 +295,16 @@ class TransformedShardedSource(DerivedSource):
         return self._source.every_row and not self._drops and self._fails and not expands
 
     def _rows(self, index: int, row: int) -> Numbered:
-        shard = self.shard_names[index]
-        return self.apply(shard, self._source.open_shard_numbered(shard, row))
-
-    def apply(self, shard: str, rows: Numbered) -> Numbered:
-        """Yield (number, row) for all that the transform makes of `rows`.
+        """Yield (number, row) for all that the transform makes of the rows from number `row` on.
 
         Raises:
             BadRecordError: a row cannot be used, and the policy is ``fail``.
             ConfigError: the transform made something that is no row.
         """
-        for number, row in rows:
+        shard = self.shard_names[index]
+        for number, given in self._source.open_shard_numbered(shard, row):
             try:
-                made = self._made(row)
+                made = self._made(given)
             except BadRecordError as error:
                 if self._fails:
                     raise bad_row(shard, number, str(error), **error.details) from error
@@ -374,12 +370,6 @@ def expected(what: str, got: object, must: str) -> ConfigError:
     plain = got is None or isinstance(got, str | int | float)
     shown = f"{got!r:.80}" if plain else f"a {type(got).__name__}"
     return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
-
-
-def require_one_of(what: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ConfigError, with the nearest one, unless an argument is one of `allowed`."""
-    if value not in allowed:
-        raise expected(what, value, f"one of {', '.join(map(repr, allowed))}{did_you_mean(value, allowed)}")
 
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:

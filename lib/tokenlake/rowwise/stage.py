@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.rowwise.save import SavedShardedSource
-    from tokenlake.tokenizers.manager import LoadedTokenizer
+from tokenlake.tokenizers.manager import LoadedTokenizer
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
 

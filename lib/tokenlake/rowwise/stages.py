@@ -9,10 +9,12 @@ from functools import cache, partial
 from itertools import permutations, product
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
-from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.stages import MixStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.rowwise.cache import cached
@@ -31,11 +33,6 @@ from tokenlake.rowwise.tokenized import (
 )
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import MixStageConfig
 
 Sources = Mapping[str, ShardedDataSource]
 """Name of a dataset, or of what a stage made of several, to its rows."""
@@ -378,6 +375,6 @@ def _padding(name: str, context: PipelineContext) -> dict[str, Any]:
         return {}
     files = chosen.files
     return {
-        "pad_token_id": files.eos_id if files.pad_id is None else files.pad_id,
+        "pad_token_id": files.fill_id,
         "padding_side": "left" if chosen.pads_left(chosen.config) else "right",
     }

@@ -10,14 +10,13 @@ from typing import Any, Final, Literal, cast
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.ragged import cells, offsets_of
-from tokenlake.reading.shard_file import ShardBytes
+from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.rowwise.arrow_rows import is_list
 from tokenlake.rowwise.directory import (
     FOLDER,
@@ -35,7 +34,6 @@ from tokenlake.rowwise.save import DEFAULT_NAMING, put_manifest, save_dataset, s
 from tokenlake.rowwise.shard_files import FileFormat, ShardFiles, check_naming, edges_of
 from tokenlake.rowwise.source import Row, ShardedDataSource, expected
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
-from tokenlake.schema import packed_schema, tokens_schema
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
@@ -122,7 +120,8 @@ def tokenize_and_save(
         config["save"] = {"output_dir": str(beside / STORE)}
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
         store = open_store(str(beside / STORE))
-        schema = _exported(_empty_batch(store, built), masks, provenance).schema
+        no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(built))
+        schema = _exported(no_rows, masks, provenance).schema
         files: list[FlatFile] = []
         for split in built.splits or ("train",):
             rows = built.splits[split].rows if built.splits else 0
@@ -234,20 +233,16 @@ def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
 
 def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
-    layout = Layout(manifest.dataset, manifest.version)
-    for shard in manifest.files:
-        if shard.split != split:
-            continue
-        file = ShardBytes(store.open(layout.key(shard.path))).parquet()
-        for group in range(file.num_row_groups):
-            yield from file.read_row_group(group).to_batches()
+    if split in manifest.splits:
+        with StoredRows(store, manifest, split) as rows:
+            yield from map(rows.read, range(len(rows.group_rows)))
 
 
 def _exported(rows: pa.RecordBatch, attention_mask: bool, provenance: bool) -> pa.RecordBatch:
     """Return rows of a version with the columns of a flat directory.
 
     Args:
-        attention_mask: add the column, where the version has none: 1 for ids, 0 for padding.
+        attention_mask: add the column to packed rows, which have none: 1 for ids, 0 for padding.
         provenance: keep the columns that say which input each document comes from.
     """
     left_out = {*_DERIVED, *(() if provenance else _PROVENANCE)}
@@ -262,43 +257,23 @@ def _exported(rows: pa.RecordBatch, attention_mask: bool, provenance: bool) -> p
 
 
 def _mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 where the ids are a document's, and 0 where they are padding."""
-    ids: Any = rows.column("input_ids")
-    inner = pa.field("item", pa.int32(), nullable=False)
-    if _ARROW.types.is_fixed_size_list(ids.type):
-        pieces: Any = rows.column("segment_lengths")
-        before = offsets_of(pieces.flatten().to_numpy())
-        lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
-        mask = cells(lengths, ids.type.list_size, left=False).astype(np.int32).reshape(-1)
-        return _ARROW.FixedSizeListArray.from_arrays(
-            _ARROW.array(mask), type=pa.list_(inner, ids.type.list_size)
-        )
-    offsets = ids.offsets.to_numpy() - ids.offsets[0].as_py()
-    ones = _ARROW.array(np.ones(offsets[-1], np.int32))
-    return _ARROW.ListArray.from_arrays(_ARROW.array(offsets.astype(np.int32)), ones, type=pa.list_(inner))
+    """Return 1 where the ids of packed rows are a document's, and 0 where they are padding."""
+    pieces: Any = rows.column("segment_lengths")
+    before = offsets_of(pieces.flatten().to_numpy())
+    lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
+    ids: Any = rows.schema.field("input_ids").type
+    mask = _ARROW.array(cells(lengths, ids.list_size, left=False).astype(np.int32).reshape(-1))
+    return _ARROW.FixedSizeListArray.from_arrays(mask, type=_named_type(ids))
 
 
 def _named(column: Any) -> Any:
     """Call the values of a list ``item``, as Arrow does; Parquet gives them back as ``element``."""
-    kind = column.type
-    if not is_list(kind):
-        return column
+    return column.cast(_named_type(column.type)) if is_list(column.type) else column
+
+
+def _named_type(kind: Any) -> Any:
     size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
-    return column.cast(pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size))
-
-
-def _empty_batch(store: Store, built: Manifest) -> pa.RecordBatch:
-    """Return no rows of a version, which has perhaps no shards."""
-    layout = Layout(built.dataset, built.version)
-    if built.files:
-        with store.open(layout.key(built.files[0].path)) as stream:
-            schema = pq.read_schema(stream)
-    elif built.seq_length is None:
-        schema = tokens_schema()
-    else:
-        schema = packed_schema(built.seq_length, store_segment_ids=True)
-    arrays = [_ARROW.array([], field.type) for field in schema]
-    return _ARROW.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
 
 
 def _keep_beside(store: Store, built: Manifest, folder: Path) -> None:

@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
-import numpy.typing as npt
 
-from tokenlake import config as configuration
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
@@ -21,7 +21,7 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
-from tokenlake.ragged import Ragged, offsets_of
+from tokenlake.ragged import Int64, Ragged, offsets_of
 from tokenlake.rowwise.memory import IterableShardedSource
 from tokenlake.rowwise.source import (
     DerivedSource,
@@ -42,16 +42,11 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
 
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.pipeline import PipelineConfig
-
 Callback = Callable[[Row], Row | None]
 RowBatch = list[tuple[int, Row]]
 """Rows that are tokenized together, each with its number."""
 
 _Made = tuple[RowBatch, Exception | None]
-_Int64 = npt.NDArray[np.int64]
 
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
@@ -282,7 +277,7 @@ class RowTokens:
 
     def _encoded(
         self, source: ResolvedSource, rendered: Rendered, renderer: Renderer, *, marks: bool
-    ) -> tuple[Ragged, _Int64, dict[int, Fault]]:
+    ) -> tuple[Ragged, Int64, dict[int, Fault]]:
         """Return the documents of texts, of which row each is made, and which rows cannot be used.
 
         Raises:
@@ -321,7 +316,7 @@ class RowTokens:
             )
         return self._encoders[key]
 
-    def _rows_of(self, batch: RowBatch, documents: Ragged, origin: _Int64, *, loss: bool) -> Numbered:
+    def _rows_of(self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool) -> Numbered:
         if not len(documents):
             return
         ids = Ragged(plain(documents.ids), documents.offsets)
@@ -366,14 +361,14 @@ def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -
         name: of the source.
     """
     if dataset is None:
-        dataset = configuration.DatasetConfig(data_files=name)
+        dataset = DatasetConfig(data_files=name)
     return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
 
 
 def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
     """Return how rows become documents where no configuration says more than these."""
-    dataset = configuration.DatasetConfig(data_files="rows", content_field=content_field, tokenizer=options)
-    config = configuration.PipelineConfig(datasets=(dataset,))
+    dataset = DatasetConfig(data_files="rows", content_field=content_field, tokenizer=options)
+    config = PipelineConfig(datasets=(dataset,))
     source = texts_of(config, dataset, "rows")
     return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
 
@@ -384,7 +379,7 @@ def _lean(chat: ResolvedChat, row: Row) -> Row:
     return row | {str(name): without_nulls(row[str(name)]) for name in fields}
 
 
-def _with_empty(documents: Ragged, origin: _Int64, count: int) -> tuple[Ragged, _Int64]:
+def _with_empty(documents: Ragged, origin: Int64, count: int) -> tuple[Ragged, Int64]:
     """Return one document for each of `count` texts, without ids where a text has none."""
     sizes = np.zeros(count, np.int64)
     sizes[origin] = np.diff(documents.offsets)

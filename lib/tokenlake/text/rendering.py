@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.column_types import is_encodable
 from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.tokenizers.arrays import Spans
@@ -100,20 +101,9 @@ class FieldText:
             return Fault(
                 "not_a_string", f"the field {self._path!r} holds {type(value).__name__}, expected text"
             )
-        if not is_utf8(value):
+        if not is_encodable(value):
             return Fault("invalid_utf8", f"the field {self._path!r} holds half of a surrogate pair")
         return None
-
-
-def is_utf8(text: str) -> bool:
-    """Say whether a text can be encoded: it holds no half of a surrogate pair."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def byte_sizes(text: Column) -> Int64:

@@ -28,10 +28,6 @@ _SIMPLE: Final = (str, int, bool, float)
 _MOST_INT: Final = 1 << 63
 
 
-def _none() -> dict[str, int]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
@@ -48,7 +44,7 @@ class StepOutcome:
 
     rows: Rows
     origin: Int64
-    filtered: dict[str, int] = field(default_factory=_none)
+    filtered: dict[str, int] = field(default_factory=dict[str, int])
     bad: Faults = ()
 
 

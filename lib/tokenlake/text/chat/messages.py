@@ -111,11 +111,7 @@ def tools_of(value: Any) -> list[Any] | None:
     """
     if value is None:
         return None
-    if isinstance(value, str):
-        try:
-            value = orjson.loads(value)
-        except ValueError:
-            raise BadRecordError("the tools are text that is not JSON", reason="bad_tools") from None
+    value = _parsed(value, "the tools are text that is not JSON", "bad_tools")
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in cast("list[Any]", value)):
         raise BadRecordError("the tools must be a list of objects (JSON schemas)", reason="bad_tools")
     return cast("list[Any]", value) or None
@@ -131,12 +127,16 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+def _parsed(value: Any, told: str, reason: str) -> Any:
+    """Return a value, or what a text says in JSON."""
+    try:
+        return orjson.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise BadRecordError(told, reason=reason) from None
+
+
 def _listed(conversation: Any) -> list[Any]:
-    if isinstance(conversation, str):
-        try:
-            conversation = orjson.loads(conversation)
-        except ValueError:
-            raise BadRecordError("got text, expected a list of turns", reason="not_messages") from None
+    conversation = _parsed(conversation, "got text, expected a list of turns", "not_messages")
     if conversation is None:
         raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
     if not isinstance(conversation, list | tuple):

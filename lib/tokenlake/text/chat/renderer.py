@@ -10,8 +10,7 @@ difference ends the build.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -225,14 +224,6 @@ def _merged(parts: list[Rendered]) -> Rendered:
     return Rendered(text=text, origin=origin, spans=spans, bad=bad)
 
 
-class _Given(NamedTuple):
-    """What rows hold: in each the field of the conversation, and what should be conversation and tools."""
-
-    fields: Sequence[str]
-    conversations: Sequence[Any]
-    tools: Sequence[Any]
-
-
 @final
 class ChatRenderer:
     """Renders conversations by a chat template.
@@ -264,33 +255,33 @@ class ChatRenderer:
 
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; a row of which none can be made is bad, with the reason of what is wrong with it."""
-        given = self._given(rows)
-        return self._conversations.render(given.conversations, given.tools, partial(self._read, given))
+        fields, found, tools = self._given(rows)
+        return self._conversations.render(
+            found, tools, lambda row: self._read(fields[row], found[row], tools[row])
+        )
 
-    def _given(self, rows: Rows) -> _Given:
-        """Return what rows hold where conversations and tools are."""
+    def _given(self, rows: Rows) -> tuple[Sequence[str], Sequence[Any], Sequence[Any]]:
+        """Return in each row the field of the conversation, and what should be conversation and tools."""
         fields = MESSAGES_FIELDS if self._chat.messages_field is None else (self._chat.messages_field,)
         names, found = [fields[0]] * len(rows), rows.values(fields[0])
         if len(fields) > 1:
-            columns = [rows.values(field) for field in fields]
-            at = [
-                next((i for i, value in enumerate(values) if value is not None), 0)
-                for values in zip(*columns, strict=True)
+            columns = {field: rows.values(field) for field in fields}
+            names = [
+                next((field for field in fields if columns[field][row] is not None), fields[0])
+                for row in range(len(rows))
             ]
-            names = [fields[i] for i in at]
-            found = [columns[i][row] for row, i in enumerate(at)]
+            found = [columns[name][row] for row, name in enumerate(names)]
         tools = [None] * len(rows) if self._chat.tools_field is None else rows.values(self._chat.tools_field)
         if not rows.has_objects:
             # In columns every object has every key; a null there says that the row has none.
             found, tools = list(map(without_nulls, found)), list(map(without_nulls, tools))
-        return _Given(names, found, tools)
+        return names, found, tools
 
-    def _read(self, given: _Given, row: int) -> Chat:
+    def _read(self, field: str, conversation: Any, tools: Any) -> Chat:
         """Return the messages and the tools of a row; BadRecordError where it has none that can be used."""
-        field = given.fields[row]
         try:
-            messages = self._reader.read(given.conversations[row])
+            messages = self._reader.read(conversation)
             field = str(self._chat.tools_field)
-            return messages, tools_of(given.tools[row])
+            return messages, tools_of(tools)
         except BadRecordError as error:
             raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error

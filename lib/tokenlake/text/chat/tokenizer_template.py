@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, Self, cast, final
 
 import pyarrow as pa
 
+from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row
 from tokenlake.text.chat.messages import ConversationReader, tools_of, without_nulls
 from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate
-from tokenlake.text.rendering import is_utf8
 from tokenlake.text.transform import Transform
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -120,6 +120,8 @@ class SpecialTokenGuard:
     def __init__(self, tokens: Sequence[str] = (), normalize: Callable[[str], str] | None = None) -> None:
         self.scan: Final = SpecialScan([*tokens, *(map(normalize, tokens) if normalize else ())])
         self._normalize = normalize
+        self.normalizes: Final = normalize is not None
+        """Whether texts must be looked at as the tokenizer normalizes them, too, so that `scan` alone is not enough."""
 
     @classmethod
     def of(cls, files: TokenizerFiles, special_tokens_in_text: str) -> Self:
@@ -131,11 +133,6 @@ class SpecialTokenGuard:
             return cls(files.special_tokens)
         normalizer: Any = ReferenceEngine(files).backend.normalizer
         return cls(files.special_tokens, normalizer.normalize_str)
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether texts must be looked at as the tokenizer normalizes them, too, so that `scan` alone is not enough."""
-        return self._normalize is not None
 
     def faults(self, values: Sequence[Any]) -> dict[int, Fault]:
         """Return {index: why} of the values that cannot be used."""
@@ -150,7 +147,7 @@ class SpecialTokenGuard:
         try:
             column = pa.array(strings, pa.large_string())
         except UnicodeEncodeError:
-            broken = [not is_utf8(text) for text in strings]
+            broken = [not is_encodable(text) for text in strings]
             found = dict.fromkeys(compress(owners, broken), _BROKEN)
             column = pa.array(
                 ["" if bad else text for text, bad in zip(strings, broken, strict=True)], pa.large_string()

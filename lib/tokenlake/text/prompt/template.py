@@ -34,11 +34,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.rendering import Column, byte_sizes, is_utf8, join_pieces
+from tokenlake.text.rendering import Column, byte_sizes, join_pieces
 from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -251,7 +252,7 @@ def _text_of(value: Any, column: str) -> str | Fault:
     """Return what one value is in a prompt, or why it cannot be there."""
     if isinstance(value, str):
         broken = Fault("invalid_utf8", f"the column {column!r} holds half of a surrogate pair")
-        return value if is_utf8(value) else broken
+        return value if is_encodable(value) else broken
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
