@@ -105,7 +105,7 @@ def test_a_pool_that_closes_under_its_callers_closes_each_pipe_once():
             except Exception as error:
                 ends.append(type(error).__name__)
 
-    for _ in range(6):
+    for _ in range(3):
         ends: list[list[str]] = [[], []]
         with WorkerPool(2) as pool:
             callers = [threading.Thread(target=call, args=(pool, each)) for each in ends]

@@ -94,7 +94,7 @@ class SegmentEngine:
         kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
         self._added = "|".join(map(re.escape, kept))
         made = _Merges if model_type(files) == "BPE" else _Words
-        self._model = made(files, literal, segment_kernels)
+        self._model: _Model = made(files, literal, segment_kernels)
         self._restart(_SMALL)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
         self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
