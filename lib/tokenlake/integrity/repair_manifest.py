@@ -8,7 +8,6 @@ for in tags, in versions that were made of this one, and in the damaged bytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -140,8 +139,8 @@ class LostManifest:
     ) -> Iterator[Manifest]:
         """Yield the manifest as each release that is known here would have written it."""
         writers = [_without(record.produced_by, record.engine) for record in records] or [produced_by()]
-        others = {path: _entry(data) for path, data in plan.preamble().items()}
-        others |= {ledger_path(record.unit): _entry(record.to_bytes()) for record in records}
+        others = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
+        others |= {ledger_path(record.unit): FileEntry.of(record.to_bytes()) for record in records}
         for record in records:
             if (held := record.quarantine) is not None:
                 others[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
@@ -202,10 +201,6 @@ def _without(writer: Mapping[str, str], engine: str) -> dict[str, str]:
     return {name: version for name, version in writer.items() if name != engine}
 
 
-def _entry(data: bytes) -> FileEntry:
-    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
 def _with_card(draft: Manifest) -> Manifest:
     card = rendered(draft, CARD) or b""
-    return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: _entry(card)}.items())))
+    return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: FileEntry.of(card)}.items())))

@@ -21,8 +21,9 @@ from tokenlake.preference_columns import id_weights
 from tokenlake.query import tables
 from tokenlake.query.tables import Relation
 from tokenlake.reading.version import REMEDY, require_same, stored_schema
-from tokenlake.store.base import Digest, ReadStore
+from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
@@ -89,13 +90,13 @@ class VerifiedFiles:
         with ThreadPoolExecutor(_THREADS) as pool:
             return dict(pool.map(check, hashes.items()))
 
-    def _local(self, key: str) -> tuple[Path, Digest]:
+    def _local(self, key: str) -> tuple[Path, FileEntry]:
         with self.store.open(key) as stream:
             sha256 = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
             size = stream.tell()
-        return cast("LocalStore", self.store).local_path(key), Digest(size, sha256)
+        return cast("LocalStore", self.store).local_path(key), FileEntry(bytes=size, sha256=sha256)
 
-    def _copied(self, key: str, expected: str) -> tuple[Path, Digest]:
+    def _copied(self, key: str, expected: str) -> tuple[Path, FileEntry]:
         """Copy a file, once more where the first copy is not what it should be: it may have changed on its way."""
         path = self.copies / key
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, Protocol, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.compare_and_swap import Orphan, Outcome, Put
+from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -62,15 +63,6 @@ class Link:
     def put(self, data: bytes | Path = b"") -> Put:
         """Return what it puts, as far as a judge looks at it."""
         return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """What an object's bytes are, all of them having been read: their number, and their sha256 (hex)."""
-
-    bytes: int
-    sha256: str
 
 
 @final
@@ -129,13 +121,13 @@ class HashingTarget:
                 self._bytes, view = self._bytes + done, view[done:]
         self._bytes += len(view)
 
-    def finish(self) -> Digest:
+    def finish(self) -> FileEntry:
         """Return what came since the last start; the file holds that and nothing else."""
         if self._file is not None:
             with self._writing():
                 self._file.flush()
                 self._file.truncate()
-        return Digest(self._bytes, self._hash.hexdigest())
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
@@ -187,13 +179,13 @@ class ReadStore(ABC):
         """
         return False
 
-    def digest(self, key: str) -> Digest:
+    def digest(self, key: str) -> FileEntry:
         """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
         target = HashingTarget()
         self._pour(key, target)
         return target.finish()
 
-    def download(self, key: str, path: Path) -> Digest:
+    def download(self, key: str, path: Path) -> FileEntry:
         """Write an object to a new file of this machine, and return the size and hash of what was written.
 
         Raises:
@@ -411,7 +403,7 @@ def looked_twice(read: Callable[[], _Found]) -> _Found:
         return read()
 
 
-def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
+def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry | QuarantineEntry) -> None:
     """Read an object and compare it with what it should be.
 
     Raises:
@@ -421,7 +413,7 @@ def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
 
     def look() -> None:
         got = store.digest(key)
-        if got != expected:
+        if (got.bytes, got.sha256) != (expected.bytes, expected.sha256):
             raise IntegrityError(
                 f"{key}: it has {got.bytes} bytes with sha256 {got.sha256}; expected {expected.bytes} bytes with "
                 f"sha256 {expected.sha256}, as they were written",
