@@ -23,7 +23,8 @@ from dataclasses import replace
 from typing import Any
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.etl.job import MixtureSpec, produced_by
+from tokenlake.etl.job import produced_by
+from tokenlake.etl.plan.mixture import order_of
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.report.card import render_card
@@ -36,7 +37,7 @@ from tokenlake.store.entries import FileEntry, InputFileEntry
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureOrder, MixtureRecord, WeightPoint, drawn_ids, share
+from tokenlake.store.mixture import MixtureRecord, drawn_ids, share
 
 
 def draft_manifest(
@@ -136,19 +137,9 @@ def _mixture_record(
     return MixtureRecord(
         level=plan.level,
         weights_by=plan.build.mixture.weights_by,
-        order=_order(plan.spec),
+        order=order_of(plan.spec),
         rows=Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad),
         sources=sources,
-    )
-
-
-def _order(spec: MixtureSpec) -> MixtureOrder:
-    same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "interpolation")
-    return MixtureOrder(
-        rows=spec.rows or 0,
-        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
-        version=spec.order,
-        **{name: getattr(spec, name) for name in same},
     )
 
 
