@@ -32,7 +32,14 @@ from tokenlake.integrity.findings import (
 )
 from tokenlake.integrity.repair_manifest import LostManifest
 from tokenlake.integrity.repair_plan import BuildRequest, Replanned
-from tokenlake.integrity.repair_sources import DamagedFile, Good, claim_bytes, find, readable_records
+from tokenlake.integrity.repair_sources import (
+    DamagedFile,
+    Good,
+    claim_bytes,
+    find,
+    readable_records,
+    units_of,
+)
 from tokenlake.integrity.repair_units import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
@@ -199,7 +206,7 @@ class _Repair:
 
     def _repair(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
         """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
-        records = readable_records(self.store, self.layout, manifest)
+        records = readable_records(self.store, self.layout, units_of(manifest), manifest)
         request = BuildRequest.of(self.address, manifest, self.config, self.overrides)
         self._say("looking for copies")
         files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(request).plan)

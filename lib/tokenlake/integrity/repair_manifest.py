@@ -16,10 +16,10 @@ from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.commit import draft_manifest
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.integrity.repair_plan import input_changes, planned_inputs
-from tokenlake.integrity.repair_sources import common, manifests, rendered
+from tokenlake.integrity.repair_plan import input_changes
+from tokenlake.integrity.repair_sources import common, manifests, readable_records, rendered
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, read_record
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CARD, LEDGER, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 from tokenlake.store.ledger import UnitRecord
@@ -68,7 +68,12 @@ class LostManifest:
                 "version again under another name, and restore this one from a backup",
                 file=layout.manifest,
             )
-        return cls(layout, store.read(layout.manifest), claim.fingerprint, _records(store, layout))
+        return cls(
+            layout,
+            store.read(layout.manifest),
+            claim.fingerprint,
+            readable_records(store, layout, _units(store, layout)),
+        )
 
     def again(self, store: ReadStore, plan: Plan, names: Mapping[str, str], *, fewer: bool) -> Manifest:
         """Make the manifest.
@@ -128,7 +133,7 @@ class LostManifest:
             for record in self.records.values()
             for entry in record.inputs
         }
-        changes = input_changes(known.values(), planned_inputs(plan), added=True)
+        changes = input_changes(known.values(), plan.inputs, added=True)
         raise self._refused(
             "the configuration and its inputs are not what the claim was for: "
             + ("; ".join(changes) or f"their fingerprint is {plan.fingerprint}; expected {self.fingerprint}")
@@ -164,17 +169,11 @@ class LostManifest:
         )
 
 
-def _records(store: ReadStore, layout: Layout) -> dict[int, UnitRecord]:
-    found: dict[int, UnitRecord] = {}
+def _units(store: ReadStore, layout: Layout) -> Iterator[int]:
+    """Yield the units of which there is a file in the ledger."""
     for info in store.list(layout.key(LEDGER)):
-        unit = ledger_unit(layout.path(info.key))
-        if unit is None:
-            continue
-        try:
-            found[unit] = read_record(store, layout, unit)
-        except (IntegrityError, StoreError):
-            continue
-    return found
+        if (unit := ledger_unit(layout.path(info.key))) is not None:
+            yield unit
 
 
 def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:

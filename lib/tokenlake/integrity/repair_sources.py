@@ -7,6 +7,7 @@ or from the configuration, and ledger records that follow from others; what is l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from tokenlake.report.card import render_card
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim
-from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_path, ledger_unit
+from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local_files import HashingFile
 from tokenlake.store.manifest import Manifest
@@ -315,17 +316,14 @@ def _writers(built: UnitRecord, others: Iterable[UnitRecord]) -> Iterator[tuple[
         yield engine, produced_by(engine)
 
 
-def readable_records(store: ReadStore, layout: Layout, manifest: Manifest) -> dict[int, UnitRecord]:
-    """Return the records of a version that are the manifest's, by unit."""
+def readable_records(
+    store: ReadStore, layout: Layout, units: Iterable[int], manifest: Manifest | None = None
+) -> dict[int, UnitRecord]:
+    """Return the records of units that can be read and, where there is a manifest, are those that it lists."""
     found: dict[int, UnitRecord] = {}
-    for unit in units_of(manifest):
-        entry = manifest.other_files.get(ledger_path(unit))
-        try:
-            record = read_record(store, layout, unit)
-        except (IntegrityError, StoreError):
-            continue
-        if entry is None or _is_bytes_of(record, entry.sha256):
-            found[unit] = record
+    for unit in units:
+        with contextlib.suppress(IntegrityError, StoreError):
+            found[unit] = read_record(store, layout, unit, manifest)
     return found
 
 
