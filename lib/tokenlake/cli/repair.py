@@ -21,7 +21,7 @@ from tokenlake.cli.console import (
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
-from tokenlake.integrity.findings import RepairProgress, RepairReport
+from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
@@ -54,10 +54,6 @@ def repair(
         dry_run: Print what would be repaired, and write nothing.
     """
     with counting("repairing") as counter:
-
-        def told(progress: RepairProgress) -> None:
-            counter.set(progress.bytes, progress.bytes_total)
-
         report = repair_version(
             store or default_store(),
             name,
@@ -65,7 +61,7 @@ def repair(
             overrides=set_,
             dry_run=dry_run,
             workers=workers,
-            on_progress=told,
+            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
     emit(report.to_json(), json, lambda: _print(report))
     return exit_code(report)

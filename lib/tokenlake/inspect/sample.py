@@ -19,7 +19,7 @@ from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import reader_of
-from tokenlake.sources.stream import ByteStream, has_lines
+from tokenlake.sources.stream import SPACE, ByteStream
 
 FILE_BYTES: Final = 4 << 20
 """Stored bytes that are read of one file at most."""
@@ -60,10 +60,6 @@ class BoundedBytes(InputBytes):
         return pa.PythonFile(InputReader(self), mode="r")
 
 
-def _no_reasons() -> dict[str, int]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSample:
@@ -90,7 +86,7 @@ class FileSample:
     rows: tuple[dict[str, Any], ...] = ()
     lengths: float | None = None
     seen: int = 0
-    bad: Mapping[str, int] = field(default_factory=_no_reasons)
+    bad: Mapping[str, int] = field(default_factory=dict[str, int])
     stored: int = 0
     total: int | None = None
     delimiter: str | None = None
@@ -249,7 +245,8 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head = stream.read(_BLOCK_BYTES if document else _BUFFER_BYTES)
-    file = _by_its_bytes(file, head)
+    if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
+        file = replace(file, format="json")
     if delimiter is None and file.format in {"csv", "tsv"}:
         delimiter = _delimiter(file, head)
     blocks, whole = _first_blocks(file, data, delimiter)
@@ -329,15 +326,6 @@ def _seen_columns(
         return columns_of(rows)
     schema = next((block.rows.columns.schema for block in blocks if block.rows is not None), None)
     return {} if schema is None else _columns(schema)
-
-
-def _by_its_bytes(file: InputFile, head: bytes) -> InputFile:
-    """Return the file with the format that it has: .json is often JSON Lines, and the other way round."""
-    if file.format not in {"json", "jsonl"}:
-        return file
-    if file.format == "jsonl" and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        return replace(file, format="json")
-    return replace(file, format="jsonl") if has_lines(head) else file
 
 
 _LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]] = {

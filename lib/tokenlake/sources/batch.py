@@ -25,10 +25,6 @@ ALL: Final = None
 """`Want.columns` for every field there is."""
 
 
-def _none() -> dict[str, int]:
-    return {}
-
-
 def _nowhere() -> npt.NDArray[np.int64]:
     return np.zeros(0, np.int64)
 
@@ -75,10 +71,10 @@ class ReadBatch:
     positions: npt.NDArray[np.int64]
     bytes_read: int
     bad: tuple[BadRecord, ...] = ()
-    filtered: dict[str, int] = field(default_factory=_none)
+    filtered: dict[str, int] = field(default_factory=dict[str, int])
     left_out: npt.NDArray[np.int64] = field(default_factory=_nowhere)
-    skipped: dict[str, int] = field(default_factory=_none)
-    normalized: dict[str, int] = field(default_factory=_none)
+    skipped: dict[str, int] = field(default_factory=dict[str, int])
+    normalized: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def rows_read(self) -> int:
@@ -183,8 +179,8 @@ class Parsed:
     bytes_read: int
     rows: Rows | None = None
     doubtful: tuple[BadLine, ...] = ()
-    normalized: dict[str, int] = field(default_factory=_none)
-    skipped: dict[str, int] = field(default_factory=_none)
+    normalized: dict[str, int] = field(default_factory=dict[str, int])
+    skipped: dict[str, int] = field(default_factory=dict[str, int])
     lines: int = 0
     as_bad: Callable[[int, Fault], BadLine] = _without_bytes
 

@@ -289,10 +289,6 @@ def _comparable(bound: Any, value: Any) -> bool:
     return type(bound) is type(value)
 
 
-def _none() -> dict[int, Fault]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Verdicts:
@@ -304,7 +300,7 @@ class Verdicts:
     """
 
     mask: npt.NDArray[np.bool_]
-    faults: dict[int, Fault] = field(default_factory=_none)
+    faults: dict[int, Fault] = field(default_factory=dict[int, Fault])
 
 
 @final

@@ -21,10 +21,6 @@ from tokenlake.store.remote.url import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
 
 
-def _no_options() -> dict[str, Any]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
@@ -36,7 +32,7 @@ class StoreAddress:
     """
 
     url: str
-    options: Mapping[str, Any] = field(default_factory=_no_options, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @classmethod
     def of(cls, where: str | os.PathLike[str] | StoreAddress) -> StoreAddress:
