@@ -8,6 +8,8 @@ from typing import Any, Final, cast, final
 
 import pyarrow as pa
 
+from tokenlake.column_types import STRINGS
+
 _SHOWN_FIELDS: Final = 12  # of a struct; JSON objects used as dictionaries have thousands
 _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
@@ -69,7 +71,7 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
         return Shape("struct", fields=inner, nullable=nullable)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if kind in STRINGS:
         return Shape("string", nullable=nullable)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return Shape("binary", nullable=nullable)
