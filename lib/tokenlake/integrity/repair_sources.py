@@ -181,15 +181,12 @@ def _places(store: ReadStore, hashes: Collection[str]) -> dict[str, list[tuple[L
 def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
     """Yield the manifest of every committed version of a store; a damaged one tells nothing, and is left out."""
     catalog = Catalog(store)
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            if not info.committed:
-                continue
-            try:
-                manifest = catalog.manifest(dataset, info.version)
-            except (IntegrityError, StoreError):
-                continue
-            yield Layout(dataset, info.version), manifest
+    for layout in catalog.committed_versions():
+        try:
+            manifest = catalog.manifest(layout.dataset, layout.version)
+        except (IntegrityError, StoreError):
+            continue
+        yield layout, manifest
 
 
 def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:

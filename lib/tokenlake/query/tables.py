@@ -63,10 +63,8 @@ def build(catalog: Catalog, name: str) -> pa.Table:
 
 def manifests(catalog: Catalog) -> Iterator[Manifest]:
     """Yield the manifest of every committed version."""
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            if info.committed:
-                yield catalog.manifest(dataset, info.version)
+    for layout in catalog.committed_versions():
+        yield catalog.manifest(layout.dataset, layout.version)
 
 
 def _datasets(catalog: Catalog) -> Rows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
@@ -96,6 +96,13 @@ class Catalog:
         if not found:
             raise self._no_dataset(dataset)
         return found
+
+    def committed_versions(self) -> Iterator[Layout]:
+        """Yield every committed version of the store."""
+        for dataset in self.datasets():
+            for info in self.versions(dataset):
+                if info.committed:
+                    yield Layout(dataset, info.version)
 
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
