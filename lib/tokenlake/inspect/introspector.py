@@ -186,7 +186,7 @@ class DatasetIntrospector:
                 groups,
                 found,
                 tokenizer=self._tokenizer,
-                looked=f"FileSample into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
                 f"{numbers.size(read)} read.",
             ),
         )
