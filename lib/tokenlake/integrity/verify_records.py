@@ -14,7 +14,6 @@ from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.layout import LEDGER, MANIFEST, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource
 from tokenlake.store.tags import Tag, stored_tag
 from tokenlake.threads import Stop, in_order
 
@@ -155,14 +154,11 @@ def _sources(manifest: Manifest, parent: Manifest) -> list[Problem]:
     found: list[Problem] = []
     for name, source in manifest.mixture.sources.items():
         if (source.dataset, source.version) == of_parent:
-            expected, got = _split(parent, source.split), _stated(source)
+            expected = _split(parent, source.split)
+            got = {key: getattr(source, key) for key in expected}
             if expected != got:
                 found.append(Problem(MANIFEST, f"mixture source {name}", f"{expected}", f"{got}"))
     return found
-
-
-def _stated(source: MixedSource) -> dict[str, int]:
-    return {"rows": source.rows, "tokens": source.tokens, "window": source.window}
 
 
 def _split(parent: Manifest, split: str) -> dict[str, int]:

@@ -136,14 +136,12 @@ def create(
         if relation.kind != "table":
             maker.make(relation)
         elif relation.name == "documents":
-            maker.all_documents([each for each in known.values() if _is_newest_documents(each)])
+            maker.all_documents(
+                [each for each in known.values() if each.kind == "documents" and "@" not in each.name]
+            )
         else:
             maker.table(relation.name, tables.build(catalog, relation.name))
     return maker.readable
-
-
-def _is_newest_documents(relation: Relation) -> bool:
-    return relation.kind == "documents" and "@" not in relation.name
 
 
 @final

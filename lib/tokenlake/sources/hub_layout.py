@@ -92,14 +92,9 @@ _MEDIA: Final = r"jpe?g|png|webp|gif|tiff?|bmp|wav|mp3|flac|ogg|opus|m4a|mp4|avi
 _FOREIGN: Final = re.compile(rf"\.({_ARCHIVES}|{_TABLES}|{_MEDIA})$", re.IGNORECASE)
 
 
-def readable(path: str) -> bool:
-    """Say whether a file holds records in a format that is read here."""
-    return format_of(path) is not None
-
-
 def foreign(path: str) -> bool:
     """Say whether a file holds records in a format that is not read here."""
-    return not readable(path) and _FOREIGN.search(path) is not None
+    return format_of(path) is None and _FOREIGN.search(path) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,7 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | 
     Raises:
         ConfigError: the card is of no use.
     """
-    data = [path for path in paths if readable(path) or foreign(path)]
+    data = [path for path in paths if format_of(path) is not None or foreign(path)]
     configs = card_configs(card or "", repo)
     if configs:
         return _by_card(configs, data, repo)
