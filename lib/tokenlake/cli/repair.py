@@ -26,7 +26,7 @@ from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 
-_COLUMNS = (label("version"), label("path"), label("damage"), label("result"), label("how"))
+_COLUMNS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
 
 
 def repair(
@@ -78,17 +78,7 @@ def _print(report: RepairReport) -> None:
     console = stdout()
     console.print(f"{report.dataset} v{report.version}: {_summary(report)}")
     if report.files:
-        rows = [
-            {
-                "version": one.version,
-                "path": one.path,
-                "damage": one.damage,
-                "result": one.how,
-                "how": one.note,
-            }
-            for one in report.files
-        ]
-        print_tables([Table.of(_COLUMNS, rows)])
+        print_tables([Table.of(_COLUMNS, [asdict(one) for one in report.files])])
     left = [problem for problem in report.problems if problem.path not in {one.path for one in report.files}]
     if left and not report.dry_run:
         columns = (label("path"), label("problem"), label("expected"), label("got"))

@@ -238,13 +238,10 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
     )
     records = [
         {
+            **account.to_json(),
             "source": name,
-            "rows_read": account.rows_read,
             "filtered": sum(account.filtered.values()),
             "quarantined": sum(account.quarantined.values()),
-            "documents": account.documents,
-            "tokens": account.tokens,
-            "text_bytes": account.text_bytes,
         }
         for name, account in accounts.items()
     ]

@@ -214,11 +214,6 @@ class Rows:
         return self._objects
 
     @property
-    def is_columnar(self) -> bool:
-        """Whether columns are there already, so that a step that can use either form should use them."""
-        return self._columns is not None
-
-    @property
     def has_objects(self) -> bool:
         """Whether objects are there already."""
         return self._objects is not None
