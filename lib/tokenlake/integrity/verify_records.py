@@ -122,7 +122,7 @@ def _accounts(manifest: Manifest, records: list[UnitRecord]) -> list[Problem]:
 
 def _differ(problem: str, expected: Account, got: Account | None) -> list[Problem]:
     # A mixed unit may name a source that has no weight in it, and is none of the version.
-    if expected + Account.zero() == Account.zero() + (got or Account.zero()):
+    if Account.total([expected]) == Account.total([] if got is None else [got]):
         return []
     return [Problem(MANIFEST, problem, f"the ledger's sum {expected}", f"{got}")]
 
