@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, final
@@ -27,6 +26,7 @@ from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import in_order
 
 _NO_DOCUMENTS: Final = pa.schema(
     [
@@ -87,8 +87,7 @@ class VerifiedFiles:
             return path, where
 
         # hashlib releases the GIL: threads hash as fast as the disk reads
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return dict(pool.map(check, hashes.items()))
+        return dict(in_order(check, list(hashes.items()), _THREADS))
 
     def _local(self, key: str) -> tuple[Path, FileEntry]:
         with self.store.open(key) as stream:
