@@ -7,17 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import (
-    AsJson,
-    Name,
-    Overrides,
-    StoreUrl,
-    Workers,
-    emit,
-    note,
-    print_tables,
-    stdout,
-)
+from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError

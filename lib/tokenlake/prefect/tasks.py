@@ -86,15 +86,13 @@ def build_all(engine: LocalEngine) -> None:
 
 def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None:
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
-    running = 0
-    for units in groups:
-        # One more than there are workers, so that no worker waits for Prefect.
-        if running > engine.workers:
+    # One more than there are workers, so that no worker waits for Prefect.
+    at_once = engine.workers + 1
+    for index, units in enumerate(groups):
+        if index >= at_once:
             _check(engine, finished.get())
-            running -= 1
         build_units.submit(engine, units).add_done_callback(finished.put)
-        running += 1
-    for _ in range(running):
+    for _ in groups[-at_once:]:
         _check(engine, finished.get())
 
 

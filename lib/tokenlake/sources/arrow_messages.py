@@ -14,9 +14,7 @@ from typing import Any, Final, NamedTuple, final
 import pyarrow as pa
 
 from tokenlake.reading.pages import Pread
-from tokenlake.sources.columnar import (
-    reading,
-)
+from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import InputBytes, InputFile, damaged
 from tokenlake.sources.opening import opened
 

@@ -143,7 +143,8 @@ def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
     try:
         meta: object = parse_yaml(front_matter(card), "README.md").data
     except ConfigError as error:
-        raise _bad_card(repo, f"its front matter is no YAML ({_oneline(error)})") from error
+        why = " ".join(str(error).split())[:200]
+        raise _bad_card(repo, f"its front matter is no YAML ({why})") from error
     entries = cast("dict[str, Any]", meta).get("configs") if isinstance(meta, dict) else None
     if not entries:
         return []
@@ -277,7 +278,3 @@ def _bad_card(repo: str, what: str) -> ConfigError:
         f"data_files: hf://datasets/{repo}/PATTERN",
         repo=repo,
     )
-
-
-def _oneline(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -106,16 +106,7 @@ class GcReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``bytes`` and ``files`` included."""
-        return {
-            "store": self.store,
-            "grace": self.grace,
-            "dry_run": self.dry_run,
-            "files": len(self.removed),
-            "bytes": self.bytes,
-            "removed": [asdict(each) for each in self.removed],
-            "swept": [asdict(each) for each in self.swept],
-            "kept": [asdict(each) for each in self.kept],
-        }
+        return asdict(self) | {"files": len(self.removed), "bytes": self.bytes}
 
 
 @final
