@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
@@ -25,9 +24,9 @@ from tokenlake.report.card import render_card
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.local_files import HashingFile
 from tokenlake.store.manifest import Manifest
 
 MakePlan = Callable[[], Plan]
@@ -65,23 +64,17 @@ class Good:
             # Linked where nothing is there, else copied.
             store.link(self.key, damage.key, damage.sha256, replace_orphan=lambda: _is_seen(store, damage))
             return
+        if self.workshop is None:
+            sha256 = damage.sha256 or FileEntry.of(self.data).sha256
+            store.replace(self.data, damage.key, sha256, damage.found)
+            return
         temp = store.temp(damage.layout.prefix)
         try:
-            if self.workshop is not None:
-                temp.unlink()
-                self.workshop.download(self.key, temp)
-                expected = damage.sha256
-            else:
-                expected = _write(temp, self.data)
-            store.replace(temp, damage.key, damage.sha256 or expected, damage.found)
+            temp.unlink()
+            self.workshop.download(self.key, temp)
+            store.replace(temp, damage.key, damage.sha256, damage.found)
         finally:
             temp.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> str:
-    with HashingFile(path) as sink:
-        sink.write(data)
-    return sink.sha256
 
 
 def _is_seen(store: ReadStore, damage: Damage) -> bool:

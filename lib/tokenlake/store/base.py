@@ -64,6 +64,14 @@ class Link:
         """Return what it puts, as far as a judge looks at it."""
         return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
 
+    def damaged(self, found: str) -> IntegrityError:
+        """Return the error of a source that has another sha256 (hex)."""
+        return IntegrityError(
+            f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
+            "Verify the version it belongs to; without reuse the unit is built again.",
+            file=self.source,
+        )
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -304,14 +312,14 @@ class Store(ReadStore):
         seen = None if expected is None else _sha256(expected)
         return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
 
-    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        """Put a written temporary file in the place of a damaged object; nobody but repair replaces committed bytes.
+    def replace(self, data: bytes | Path, key: str, sha256: str, found: str | None) -> Outcome:
+        """Put good bytes in the place of a damaged object; nobody but repair replaces committed bytes.
 
         A reader that has the old object open keeps it. The temporary name is gone after.
 
         Args:
-            temp: a file of :meth:`temp`, written and closed.
-            sha256: hex, of what it holds; it is read back and compared.
+            data: the bytes, or a file of :meth:`temp`, written and closed.
+            sha256: hex, of them; they are read back and compared.
             found: hex, of the damaged bytes as the caller saw them; None: there was no object.
 
         Returns:
@@ -321,7 +329,7 @@ class Store(ReadStore):
             VersionConflictError: what is there is neither; nothing was changed.
             StoreError: what was read back is not what was written.
         """
-        return self._put([Put(key=key, data=temp, sha256=sha256, expected=found)])[0]
+        return self._put([Put(key=key, data=data, sha256=sha256, expected=found)])[0]
 
     def link(self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
