@@ -133,12 +133,11 @@ def _mixture_record(
         )
         for name, planned in plan.forecast.sources.items()
     }
-    whole = Account.total(record.account for record in records)
     return MixtureRecord(
         level=plan.level,
         weights_by=plan.build.mixture.weights_by,
         order=order_of(plan.spec),
-        rows=Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad),
+        rows=Account.total(record.account for record in records).of_rows,
         sources=sources,
     )
 

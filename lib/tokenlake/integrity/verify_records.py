@@ -114,8 +114,7 @@ def _accounts(manifest: Manifest, records: list[UnitRecord]) -> list[Problem]:
         expected = Account.total(share[source] for share in shares if source in share)
         found += _differ(f"account of {source}", expected, manifest.accounts.get(source))
     if manifest.mixture is not None:  # the rows of mixed units, which are of no one source
-        whole = Account.total(record.account for record in records)
-        rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
+        rows = Account.total(record.account for record in records).of_rows
         found += _differ("rows of the mixture", rows, manifest.mixture.rows)
     return found
 

@@ -113,9 +113,7 @@ def _by_source(record: UnitRecord) -> dict[str, Account]:
     """The accounts of a unit, which add up to its whole: those of its sources, and of a mixed unit that of its rows."""
     if record.source != MIXED:
         return record.by_source()
-    whole = record.account
-    rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
-    return record.by_source() | {MIXED: rows}
+    return record.by_source() | {MIXED: record.account.of_rows}
 
 
 def _mixture(catalog: Catalog) -> Rows:

@@ -78,6 +78,11 @@ class Account:
         found = [dict(account._items()) for account in (cls(), *accounts)]
         return cls(**{name: _sum([each[name] for each in found]) for name in found[0]})
 
+    @property
+    def of_rows(self) -> Self:
+        """What belongs to packed rows, and to no one source of those that share them."""
+        return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict with every field."""
         return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
