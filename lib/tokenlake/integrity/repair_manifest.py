@@ -143,7 +143,10 @@ class LostManifest:
         self, plan: Plan, records: Sequence[UnitRecord], names: Mapping[str, str]
     ) -> Iterator[Manifest]:
         """Yield the manifest as each release that is known here would have written it."""
-        writers = [_without(record.produced_by, record.engine) for record in records] or [produced_by()]
+        writers = [
+            {name: version for name, version in record.produced_by.items() if name != record.engine}
+            for record in records
+        ] or [produced_by()]
         others = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
         others |= {ledger_path(record.unit): FileEntry.of(record.to_bytes()) for record in records}
         for record in records:
@@ -194,10 +197,6 @@ def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
             if (dataset, version) == (layout.dataset, layout.version)
         }
     return found
-
-
-def _without(writer: Mapping[str, str], engine: str) -> dict[str, str]:
-    return {name: version for name, version in writer.items() if name != engine}
 
 
 def _with_card(draft: Manifest) -> Manifest:

@@ -224,7 +224,8 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
         if step.name == dataset:
             return step
     versions = {parent.dataset: parent.version for parent in parents}
-    names = {source: tokens_name(whole, _of(whole, source)) for source in steps}
+    datasets = {dataset.name or "": dataset for dataset in whole.datasets}
+    names = {source: tokens_name(whole, datasets[source]) for source in steps}
     missing = [name for name in names.values() if name not in versions]
     if missing:
         made = ", ".join([*names.values(), whole.name or ""])
@@ -232,10 +233,6 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
             f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
         )
     return last_step(whole, {source: versions[name] for source, name in names.items()})
-
-
-def _of(whole: PipelineConfig, source: str) -> DatasetConfig:
-    return next(dataset for dataset in whole.datasets if (dataset.name or "") == source)
 
 
 def _pinned(datasets: Sequence[DatasetConfig], parents: Sequence[Parent]) -> tuple[DatasetConfig, ...]:

@@ -59,11 +59,7 @@ def retried(
     )
 
 
-def _name(parameters: dict[str, Any]) -> str:
-    return group_name(parameters["units"])
-
-
-@retried("build-units", _name)
+@retried("build-units", lambda parameters: group_name(parameters["units"]))
 def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
     """Build a group of units."""
     try:

@@ -16,7 +16,6 @@ from tokenlake.store.account import Account
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource
 
 Rows = Iterator[dict[str, Any]]
 
@@ -121,13 +120,9 @@ def _mixture(catalog: Catalog) -> Rows:
         if manifest.mixture is None:
             continue
         for name, source in manifest.mixture.sources.items():
-            parent = {"parent": source.dataset, "parent_version": source.version}
-            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | _facts(source)
-
-
-def _facts(source: MixedSource) -> dict[str, Any]:
-    """All but its name and version, which are the parent's."""
-    return {key: value for key, value in source.to_json().items() if key not in ("dataset", "version")}
+            facts = source.to_json()
+            parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
+            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | facts
 
 
 def _id(manifest: Manifest) -> dict[str, Any]:
