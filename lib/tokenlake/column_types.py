@@ -37,6 +37,9 @@ RESERVED: Final = frozenset(
 )
 """Names, in lower case, that a kept field cannot have: columns of every row, and what views in SQL add to them."""
 
+STRINGS: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+"""Arrow's types of text."""
+
 _ARROW: Final[Any] = pa
 _INTEGERS: Final = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _FLOATS: Final = ("halffloat", "float", "double")
@@ -56,7 +59,7 @@ def column_type(kind: Any) -> ColumnType:
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type(kind.value_type)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if kind in STRINGS:
         return "large_string"
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return "large_binary"

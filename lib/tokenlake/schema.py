@@ -25,7 +25,7 @@ Token columns are PLAIN, without dictionary and statistics: both cost size and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tokenlake.arrays import values as plain_values
+from tokenlake.column_types import STRINGS
 from tokenlake.preference_columns import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
@@ -41,52 +42,51 @@ FORMAT_VERSION: Final = 1
 #: Tokens in a full row group: 128 sequences of 2,048, 1 MiB, one page of ids, 1 ms to read one at random.
 ROW_GROUP_TOKENS: Final = 1 << 18
 
-DOCUMENT: Final = pa.struct(
-    [
-        pa.field("file", pa.int64(), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("start", pa.int32(), nullable=False),
-    ]
-)
+_PLACE: Final = {"file": pa.int64(), "position": pa.int64()}
+
+
+def _fields(columns: Mapping[str, Any]) -> list[pa.Field[Any]]:
+    """Return fields without nulls, of names and types."""
+    return [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
+
+
+def _lists(kind: Any, length: int = -1) -> Any:
+    """Return the type of lists of values that are not null, of one length where it is given."""
+    return pa.list_(pa.field("item", kind, nullable=False), length)
+
+
+DOCUMENT: Final = pa.struct(_fields({**_PLACE, "start": pa.int32()}))
 
 
 def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
     """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
-    tokens = pa.list_(pa.field("item", pa.int32(), nullable=False), seq_length)
-    fields: list[pa.Field[Any]] = [
-        pa.field("input_ids", tokens, nullable=False),
-        pa.field("segment_lengths", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("documents", pa.list_(pa.field("item", DOCUMENT, nullable=False)), nullable=False),
-    ]
-    if store_segment_ids:
-        fields.insert(1, pa.field("segment_ids", tokens, nullable=False))
-    if loss_mask:
-        bits = pa.list_(pa.field("item", pa.bool_(), nullable=False), seq_length)
-        fields.append(pa.field("loss_mask", bits, nullable=False))
-    return pa.schema(fields)
+    tokens = _lists(pa.int32(), seq_length)
+    columns = {
+        "input_ids": tokens,
+        **({"segment_ids": tokens} if store_segment_ids else {}),
+        "segment_lengths": _lists(pa.int32()),
+        "documents": _lists(DOCUMENT),
+        **({"loss_mask": _lists(pa.bool_(), seq_length)} if loss_mask else {}),
+    }
+    return pa.schema(_fields(columns))
 
 
 def tokens_schema(
     *, loss_mask: bool = False, attention_mask: bool = False, kept: Sequence[tuple[str, pa.DataType]] = ()
 ) -> pa.Schema:
     """Schema of a tokens shard: one row per document; `kept` are the names and types of the fields kept beside it."""
-    fields: list[pa.Field[Any]] = [
-        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("file", pa.int64(), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-    ]
-    if attention_mask:
-        ones = pa.list_(pa.field("item", pa.int32(), nullable=False))
-        fields.insert(1, pa.field("attention_mask", ones, nullable=False))
-    if loss_mask:
-        bits = pa.list_(pa.field("item", pa.bool_(), nullable=False))
-        fields.append(pa.field("loss_mask", bits, nullable=False))
-    return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kept)])
+    columns = {
+        "input_ids": _lists(pa.int32()),
+        **({"attention_mask": _lists(pa.int32())} if attention_mask else {}),
+        **_PLACE,
+        **({"loss_mask": _lists(pa.bool_())} if loss_mask else {}),
+    }
+    return pa.schema([*_fields(columns), *(pa.field(name, kind) for name, kind in kept)])
 
 
 _HELD: Final[dict[str, Any]] = {
-    **dict.fromkeys(("ids", "labels"), pa.list_(pa.field("item", pa.int32(), nullable=False))),
-    "mask": pa.list_(pa.field("item", pa.int8(), nullable=False)),
+    **dict.fromkeys(("ids", "labels"), _lists(pa.int32())),
+    "mask": _lists(pa.int8()),
     "label": pa.bool_(),
     "text": pa.large_string(),
 }
@@ -94,17 +94,15 @@ _HELD: Final[dict[str, Any]] = {
 
 def preference_fields(method: Method, trainer: Trainer) -> list[pa.Field[Any]]:
     """Return the columns that the trainer of a method reads."""
-    columns = columns_for(method, trainer)
-    return [pa.field(column.name, _HELD[column.holds], nullable=False) for column in columns]
+    return _fields({column.name: _HELD[column.holds] for column in columns_for(method, trainer)})
 
 
 def preference_schema(
     method: Method, trainer: Trainer, kept: Sequence[tuple[str, pa.DataType]] = ()
 ) -> pa.Schema:
     """Schema of a preference shard: one row per judged prompt, where it comes from, and the fields kept beside it."""
-    place = [pa.field(name, pa.int64(), nullable=False) for name in ("file", "position")]
     beside = [pa.field(name, kind) for name, kind in kept]
-    return pa.schema([*preference_fields(method, trainer), *place, *beside])
+    return pa.schema([*preference_fields(method, trainer), *_fields(_PLACE), *beside])
 
 
 def row_group_rows(seq_length: int) -> int:
@@ -228,7 +226,7 @@ def _flatten(array: Any) -> list[_Level]:
 def _flat(array: Any, nulls: _Values | None) -> list[_Level]:
     """The level, or two, of an array that is not nested."""
     kind, types = array.type, pa.types
-    if types.is_string_view(kind) or types.is_string(kind) or types.is_large_string(kind):
+    if kind in STRINGS:
         return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return _bytes(array.cast(pa.large_binary()), nulls)

@@ -73,7 +73,7 @@ def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
         tally.add(event)
         now += 1.0
         assert number > 1 or tally.left() is None  # what was resumed says nothing of this run's speed
-    assert (tally.units, tally.finished) == (4, 3)
+    assert (tally.plan.units, tally.finished) == (4, 3)
     assert (tally.total, tally.done, tally.built) == (40 * MB, 30 * MB, 20 * MB)
     assert {name: (s.done, s.total) for name, s in tally.sources.items()} == {
         "web": (20 * MB, 30 * MB),
@@ -169,8 +169,9 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
         "unit 0 (all sources) is retried after: worker died",
     ]
     web, pile = progress.tallies
-    assert (web.what, web.dataset, web.pending, web.tokens) == ("tokens of web", "pile.web.tokens", 0, 700)
-    assert (pile.number, pile.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 900)
+    assert (web.step.what, web.plan.dataset) == ("tokens of web", "pile.web.tokens")
+    assert (web.plan.pending, web.tokens) == (0, 700)
+    assert (pile.step.number, pile.step.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 900)
     assert progress.tally is pile
 
 

@@ -28,7 +28,8 @@ from tests.store.object_store_support import (
     written,
 )
 from tokenlake.errors import TokenlakeError
-from tokenlake.store.base import Digest, Store
+from tokenlake.store.base import Store
+from tokenlake.store.entries import FileEntry
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}
@@ -52,7 +53,7 @@ def digest(store: Store, prefix: str) -> Any:
 
 
 def download(store: Store, prefix: str) -> Any:
-    def once() -> Digest:
+    def once() -> FileEntry:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "x"
             found = store.download(f"{prefix}/large", path)
@@ -62,7 +63,7 @@ def download(store: Store, prefix: str) -> Any:
     return looking_twice(once)
 
 
-def looking_twice(look: Callable[[], Digest]) -> Digest:
+def looking_twice(look: Callable[[], FileEntry]) -> FileEntry:
     """Return what an object is to somebody who knows its hash: a large one has no other checksum on S3."""
     found = look()
     return found if found.sha256 == HASH[LARGE] else look()

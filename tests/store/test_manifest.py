@@ -370,7 +370,7 @@ def test_check_compares_accounts_and_files() -> None:
         replace(manifest, files=()),
         replace(manifest, accounts={}),
         replace(manifest, accounts={"c": replace(account, pad=5)}),
-        replace(manifest, accounts={"c": account + account}),
+        replace(manifest, accounts={"c": Account.total([account, account])}),
         replace(manifest, seq_length=9),
     ):
         with pytest.raises(AccountError, match=r"manifest\.json"):

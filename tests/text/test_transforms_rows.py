@@ -342,7 +342,7 @@ def test_columns_stay_columns_where_the_step_knows_them() -> None:
         >> SelectFields(["all"])
     )
     outcome = chain.on_rows(Rows(batch))
-    assert outcome.rows.is_columnar
+    assert not outcome.rows.has_objects
     assert outcome.rows.columns.to_pydict() == {"all": ["X/u/1"]}
     assert outcome.filtered == {"filter_non_empty": 2}
 

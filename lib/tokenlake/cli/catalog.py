@@ -327,6 +327,5 @@ def rm(
         what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
         verb = "would be removed" if dry_run else "removed"
         stdout().print(f"{found.dataset}@v{found.version}: {what} {verb}", markup=False)
-    for each in found.kept:
-        note(f"kept {each.name}: {each.reason}")
+    _notes(found.kept)
     return 1 if found.kept else 0

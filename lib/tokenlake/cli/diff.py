@@ -168,10 +168,6 @@ def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -
         label("name", ""),
         number("a", names[0]),
         number("b", names[1]),
-        number("more", "difference", _signed),
+        number("more", "difference", lambda value: f"{value:+,}"),
     )
     return Table.of(columns, rows, title)
-
-
-def _signed(value: int) -> str:
-    return f"{value:+,}"

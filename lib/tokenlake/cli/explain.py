@@ -18,13 +18,7 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset
-from tokenlake.loader.explain import (
-    Document,
-    ExplainedRow,
-    explain_step,
-    files_of,
-    steps_of_document,
-)
+from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored

@@ -28,12 +28,11 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
+from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
-from tokenlake.etl.plan.mixture import rows_of
+from tokenlake.etl.plan.mixture import rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import WeightScheduler, row_weights
 from tokenlake.report import numbers
 from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import STOPS, share, weights_in_words
@@ -364,21 +363,7 @@ def _guess_drawn(
     Raises:
         ConfigError: there is no such mixture of so much.
     """
-    means = {name: tokens / rows for name, (rows, tokens) in there.items()}
-    points: list[dict[str, object]] = []
-    for step, asked_weights in asked.points:
-        weights = {name: float(asked_weights.get(name, 0.0)) for name in there}
-        by_row = row_weights(weights, means) if asked.weights_by == "tokens" else weights
-        points.append({"step": step, "weights": by_row})
-    mixture = SourceMixture(
-        {name: rows for name, (rows, _) in there.items()},
-        WeightScheduler(points, asked.interpolation),
-        batch_size=asked.batch_size,
-        block_size=asked.block_size,
-        step_rows=asked.step_rows,
-        seed=asked.seed,
-        stop=asked.stop,
-    )
+    mixture = open_mixture(spec_of(asked, there))
     per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
     wanted = rows_of(asked, mixture, sum(rows for rows, _ in there.values()), per_row, None)
     drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))

@@ -42,16 +42,19 @@ class SourceTally:
     built: int = 0
 
 
+_ALONE: Final = events.BuildStep(1, 1, "")
+_UNPLANNED: Final = events.BuildPlanned("", 0, 0, 0, 0)
+
+
 @final
 @dataclass(slots=True)
 class RunTally:
     """Running sums. ``built`` counts this run alone, so that a resumed run shows its true speed.
 
     Attributes:
-        what: of several builds, which one this is: ``tokens of code``; empty where there is one alone.
-        number, of: which one, and of how many.
-        dataset, version, pending: as planned.
-        units, finished: of the plan, and those with a ledger record.
+        step: of several builds, which one this is; of nothing where there is one alone.
+        plan: what is to be done; of no dataset before it is known.
+        finished: units with a ledger record.
         documents, tokens: so far, those of resumed units included.
         written: ids in finished units, BOS and EOS included and what was cut away not.
         sources: per source, in plan order.
@@ -60,13 +63,8 @@ class RunTally:
         clock: what these times are read from, in seconds.
     """
 
-    what: str = ""
-    number: int = 1
-    of: int = 1
-    dataset: str = ""
-    version: int = 0
-    pending: int = 0
-    units: int = 0
+    step: events.BuildStep = _ALONE
+    plan: events.BuildPlanned = _UNPLANNED
     finished: int = 0
     documents: int = 0
     tokens: int = 0
@@ -95,8 +93,7 @@ class RunTally:
         """Count one event."""
         match event:
             case events.BuildPlanned():
-                self.dataset, self.version, self.pending = event.dataset, event.version, event.pending
-                self.units = event.units
+                self.plan = event
                 self.sources = {name: SourceTally(total) for name, total in event.source_bytes.items()}
             case events.UnitStarted():
                 self.began = self.clock() if self.began is None else self.began
@@ -125,7 +122,7 @@ class RunTally:
         self.finished += 1
         account = event.record.account
         self.written += account.content_packed + account.bos + account.eos
-        self.ended = self.clock() if self.finished == self.units else None
+        self.ended = self.clock() if self.finished == self.plan.units else None
         self._move(event.source, event.bytes - event.progressed, built=event.how == "built")
         if event.how != "built":
             self.documents += event.record.account.documents
@@ -186,8 +183,8 @@ class RunProgress:
         """Count an event and show what a person should see of it."""
         with self._lock:
             if isinstance(event, events.BuildStep):
-                begun = [tally for tally in self.tallies if tally.dataset]
-                self.tallies = [*begun, RunTally(event.what, event.number, event.of)]
+                begun = [tally for tally in self.tallies if tally.plan.dataset]
+                self.tallies = [*begun, RunTally(event)]
             self.tally.add(event)
         self._tell(event)
 
@@ -198,8 +195,8 @@ class RunProgress:
     def _tell(self, event: events.Event) -> None:
         match event:
             case events.BuildStep():
-                self._spinner.update(text=Text(f"{_step(self.tally)}: planning"))
-                self._say(_step(self.tally))
+                self._spinner.update(text=Text(f"{_step(event)}: planning"))
+                self._say(_step(event))
             case events.Planning():
                 self._tell_planning(event)
             case events.Listed():
@@ -254,7 +251,7 @@ class RunProgress:
         for _ in range(3):
             grid.add_column(no_wrap=True, justify="right")
         with self._lock:
-            heading = [Text(_step(self.tally), style="bold")] if self.tally.what else []
+            heading = [Text(_step(self.tally.step), style="bold")] if self.tally.step.what else []
             names = map(_shown, self.tally.sources)
             room = self._console.width - _FIGURES - max(map(len, names), default=0)
             for name, source in self.tally.sources.items():
@@ -263,9 +260,9 @@ class RunProgress:
         return Group(*heading, grid, status)
 
 
-def _step(tally: RunTally) -> str:
+def _step(step: events.BuildStep) -> str:
     """``step 2 of 4: tokens of code``."""
-    return f"step {tally.number} of {tally.of}: {tally.what}"
+    return f"step {step.number} of {step.of}: {step.what}"
 
 
 def _shown(source: str) -> str:
@@ -292,7 +289,7 @@ def _bar(name: str, source: SourceTally, seconds: float, width: int) -> list[Ren
 def _status(tally: RunTally) -> str:
     """``7 of 9 units  3.12 M tokens  21.4 MB/s  12 s left``."""
     parts = [
-        f"{tally.finished} of {numbers.plural(tally.units, 'unit')}",
+        f"{tally.finished} of {numbers.plural(tally.plan.units, 'unit')}",
         f"{numbers.short(tally.tokens)} tokens",
     ]
     if tally.built:
@@ -400,8 +397,9 @@ def _steps(tallies: Sequence[RunTally]) -> Table:
     ]
     records = [
         {
-            **{name: getattr(tally, name) for name in ("what", "dataset", "version", "units")},
-            "built": tally.pending,
+            "what": tally.step.what,
+            **{name: getattr(tally.plan, name) for name in ("dataset", "version", "units")},
+            "built": tally.plan.pending,
             # Of a version that was there nobody counted.
             "written": tally.written or None,
             "seconds": round(tally.seconds(), 3),

@@ -7,26 +7,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import (
-    AsJson,
-    Name,
-    Overrides,
-    StoreUrl,
-    Workers,
-    emit,
-    note,
-    print_tables,
-    stdout,
-)
+from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
-from tokenlake.integrity.findings import RepairProgress, RepairReport
+from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 
-_COLUMNS = (label("version"), label("path"), label("damage"), label("result"), label("how"))
+_COLUMNS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
 
 
 def repair(
@@ -54,10 +44,6 @@ def repair(
         dry_run: Print what would be repaired, and write nothing.
     """
     with counting("repairing") as counter:
-
-        def told(progress: RepairProgress) -> None:
-            counter.set(progress.bytes, progress.bytes_total)
-
         report = repair_version(
             store or default_store(),
             name,
@@ -65,7 +51,7 @@ def repair(
             overrides=set_,
             dry_run=dry_run,
             workers=workers,
-            on_progress=told,
+            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
     emit(report.to_json(), json, lambda: _print(report))
     return exit_code(report)
@@ -82,17 +68,7 @@ def _print(report: RepairReport) -> None:
     console = stdout()
     console.print(f"{report.dataset} v{report.version}: {_summary(report)}")
     if report.files:
-        rows = [
-            {
-                "version": one.version,
-                "path": one.path,
-                "damage": one.damage,
-                "result": one.how,
-                "how": one.note,
-            }
-            for one in report.files
-        ]
-        print_tables([Table.of(_COLUMNS, rows)])
+        print_tables([Table.of(_COLUMNS, [asdict(one) for one in report.files])])
     left = [problem for problem in report.problems if problem.path not in {one.path for one in report.files}]
     if left and not report.dry_run:
         columns = (label("path"), label("problem"), label("expected"), label("got"))

@@ -8,15 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import (
-    AsJson,
-    StoreUrl,
-    Workers,
-    note,
-    print_json,
-    print_tables,
-    stdout,
-)
+from tokenlake.cli.console import AsJson, StoreUrl, Workers, note, print_json, print_tables, stdout
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError

@@ -49,11 +49,11 @@ _SAMPLE_BYTES: Final = 6_000_000
 _SAMPLE_PER_TEXT: Final = 20_000
 
 
-def _quiet(line: str) -> None:
+def quiet(line: str) -> None:
     """Report nothing."""
 
 
-def ensure_corpus(directory: str | os.PathLike[str], report: Report = _quiet) -> dict[str, Path]:
+def ensure_corpus(directory: str | os.PathLike[str], report: Report = quiet) -> dict[str, Path]:
     """Write the demo's corpus below ``directory`` unless it is there.
 
     A stamp written last says that the corpus is whole; with it present nothing is done.
@@ -191,7 +191,7 @@ def _utf8(path: Path) -> bytes | None:
 
 
 def ensure_tokenizer(
-    directory: str | os.PathLike[str], corpus: Mapping[str, Path], report: Report = _quiet
+    directory: str | os.PathLike[str], corpus: Mapping[str, Path], report: Report = quiet
 ) -> Path:
     """Train a byte-level BPE of 8,192 ids on a sample of ``corpus`` unless ``directory`` has one.
 
@@ -213,7 +213,7 @@ def ensure_tokenizer(
 
 
 def demo_settings(
-    directory: str | os.PathLike[str], report: Report = _quiet, *, trained: bool = True
+    directory: str | os.PathLike[str], report: Report = quiet, *, trained: bool = True
 ) -> dict[str, Any]:
     """Return the demo's configuration, as a person would write it in YAML; corpus and tokenizer are made where missing.
 

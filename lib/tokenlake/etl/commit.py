@@ -18,26 +18,26 @@ So a manifest that is visible names files that no sweep deletes, and a swept num
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.etl.job import MixtureSpec, produced_by
+from tokenlake.etl.job import produced_by
+from tokenlake.etl.plan.mixture import order_of
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.report.card import render_card
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
-from tokenlake.store.base import Digest, Store, require_digest
+from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
 from tokenlake.store.entries import FileEntry, InputFileEntry
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureOrder, MixtureRecord, WeightPoint, drawn_ids, share
+from tokenlake.store.mixture import MixtureRecord, drawn_ids, share
 
 
 def draft_manifest(
@@ -133,23 +133,12 @@ def _mixture_record(
         )
         for name, planned in plan.forecast.sources.items()
     }
-    whole = Account.total(record.account for record in records)
     return MixtureRecord(
         level=plan.level,
         weights_by=plan.build.mixture.weights_by,
-        order=_order(plan.spec),
-        rows=Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad),
+        order=order_of(plan.spec),
+        rows=Account.total(record.account for record in records).of_rows,
         sources=sources,
-    )
-
-
-def _order(spec: MixtureSpec) -> MixtureOrder:
-    same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "interpolation")
-    return MixtureOrder(
-        rows=spec.rows or 0,
-        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
-        version=spec.order,
-        **{name: getattr(spec, name) for name in same},
     )
 
 
@@ -262,7 +251,7 @@ def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitReco
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
     store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
-    others[layout.path(layout.card)] = _entry_of(card)
+    others[layout.path(layout.card)] = FileEntry.of(card)
     manifest = replace(draft, other_files=_sorted(others))
     publish_manifest(store, layout, manifest)
     return manifest
@@ -270,10 +259,10 @@ def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitReco
 
 def _made(plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
     """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
-    made = {path: _entry_of(data) for path, data in plan.preamble().items()}
+    made = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
     for record in records:
         made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
-        made[layout.path(layout.ledger(record.unit))] = _entry_of(record.to_bytes())
+        made[layout.path(layout.ledger(record.unit))] = FileEntry.of(record.to_bytes())
         if (held := record.quarantine) is not None:
             made[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
     return made
@@ -300,18 +289,13 @@ def _tidied(store: Store, layout: Layout, made: Mapping[str, FileEntry]) -> dict
             with contextlib.suppress(NotFoundError):
                 store.delete(layout.key(path))
         else:
-            digest = store.digest(layout.key(path))
-            kept[path] = FileEntry(bytes=digest.bytes, sha256=digest.sha256)
+            kept[path] = store.digest(layout.key(path))
     for path, entry in made.items():
         if found.get(path) != entry.bytes or not path.startswith(
             (f"{DATA}/", f"{QUARANTINE}/", f"{LEDGER}/")
         ):
-            require_digest(store, layout.key(path), Digest(entry.bytes, entry.sha256))
+            require_digest(store, layout.key(path), entry)
     return kept
-
-
-def _entry_of(data: bytes) -> FileEntry:
-    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:

@@ -129,7 +129,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
     notes += [line for each in exclusions for line in each.notes()]
     excluded = {name: found for each in exclusions for name, found in each.positions.items()}
     units: list[TextUnit] = []
-    for source, parts, files in zip(sources, ranges, _shares(build, ranges), strict=True):
+    weights = [sum(part.weight for whole in parts for part in whole) for parts in ranges]
+    for source, parts, files in zip(sources, ranges, files_of_sources(build, weights), strict=True):
         base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
         first, passed = len(units), dict[int, int | None]()
         for group, number in _groups(build, source, parts, files):
@@ -151,12 +152,6 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
-
-
-def _shares(build: ResolvedBuild, ranges: list[list[list[FileRange]]]) -> list[int | None]:
-    """How many files each source gets."""
-    weights = [sum(part.weight for whole in parts for part in whole) for parts in ranges]
-    return files_of_sources(build, weights)
 
 
 def _groups(

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.plan.plan import PlannedUnit
-from tokenlake.store.base import Digest, Link, ObjectInfo, Store, caught, require_digest
+from tokenlake.store.base import Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import QuarantineEntry, ShardEntry
 from tokenlake.store.layout import (
@@ -50,7 +50,7 @@ def finished_records(
                 raise IntegrityError(f"{layout.ledger(index)}: not a unit of this build")
             for file in _files(record):
                 if listed.proof(file, index) is None:
-                    require_digest(store, layout.key(file.path), Digest(file.bytes, file.sha256))
+                    require_digest(store, layout.key(file.path), file)
         except (IntegrityError, NotFoundError):
             store.delete(layout.ledger(index))
             return None

@@ -194,7 +194,7 @@ def formats(files: Iterable[InputFile]) -> dict[str, int]:
 def name_of(files: Iterable[InputFile]) -> str:
     """Return a name that fits a source of a configuration, from what the files' names have in common."""
     stems = [_stem(file.path) for file in files]
-    common = common_prefix(stems)
+    common = os.path.commonprefix(stems)  # noqa: RUF071 - characters are meant
     plain = common if common in stems else re.sub(r"[\d._-]*$", "", common)
     return source_name(plain) or "data"
 
@@ -300,11 +300,6 @@ def _by_name(file: InputFile) -> Hashable:
 
 def _by_top_folder(file: InputFile) -> Hashable:
     return file.format, file.compression, PurePosixPath(file.path).parts[0] if "/" in file.path else ""
-
-
-def common_prefix(texts: Sequence[str]) -> str:
-    """Return the longest text that all of them begin with, character by character; "" for none."""
-    return os.path.commonprefix(list(texts))  # noqa: RUF071 - characters are meant
 
 
 def data_files(

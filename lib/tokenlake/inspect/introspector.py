@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, Final, cast, final
@@ -38,6 +37,7 @@ from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
 from tokenlake.report import numbers
 from tokenlake.sources.inputs import InputFile
+from tokenlake.threads import in_order
 
 STRING_CHARACTERS: Final = 300
 _ITEMS: Final = 5
@@ -168,7 +168,9 @@ class DatasetIntrospector:
             *(each for part in parts for each in findings(part)),
         ]
         damaged = {finding.file for finding in found if finding.fatal}
-        groups = self._groups(parts, damaged)
+        groups = [
+            self._group(part, name, damaged) for part, name in zip(parts, self._names(parts), strict=True)
+        ]
         seen = [look for part in parts for look in part.looks]
         read = sum(look.bytes_read for look in seen)
         return Inspection(
@@ -186,7 +188,7 @@ class DatasetIntrospector:
                 groups,
                 found,
                 tokenizer=self._tokenizer,
-                looked=f"FileSample into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
+                looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
                 f"{numbers.size(read)} read.",
             ),
         )
@@ -196,20 +198,9 @@ class DatasetIntrospector:
         grouped = families(self._files)
         picked = chosen(grouped)
         source = self._request.source
-        with ThreadPoolExecutor(_THREADS) as pool:
-            looks = iter(
-                list(
-                    pool.map(
-                        lambda file: look(file, source.delimiter, source.storage_options),
-                        [file for files in picked for file in files],
-                    )
-                )
-            )
+        files = [file for files in picked for file in files]
+        looks = in_order(lambda file: look(file, source.delimiter, source.storage_options), files, _THREADS)
         return [(files, [next(looks) for _ in few]) for files, few in zip(grouped, picked, strict=True)]
-
-    def _groups(self, parts: list[FileGroup], damaged: set[str]) -> list[Group]:
-        names = self._names(parts)
-        return [self._group(part, name, damaged) for part, name in zip(parts, names, strict=True)]
 
     def _names(self, parts: list[FileGroup]) -> list[str]:
         """Names of sources, each once."""

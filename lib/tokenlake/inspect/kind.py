@@ -105,20 +105,14 @@ def text_options(kind: Kind, mapping: ColumnMapping) -> dict[str, Any] | None:
     """Return the options of a dataset of this kind; None where nothing can be proposed."""
     columns = mapping.columns
     if kind == "chat":
-        return (
-            {"content_field": columns["messages"]}
-            if _usual(columns)
-            else {"chat": {"messages_field": columns["messages"]}}
-        )
+        field = columns["messages"]
+        usual = field in ("messages", "conversations", "conversation")
+        return {"content_field": field} if usual else {"chat": {"messages_field": field}}
     if kind == "instruction":
         return {"prompt": _prompt(columns)}
     if kind == "preference":
         return {"preference": _preference(columns)}
     return None
-
-
-def _usual(columns: dict[str, str]) -> bool:
-    return columns["messages"] in ("messages", "conversations", "conversation")
 
 
 def _prompt(columns: dict[str, str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _MADE: Final = {
     "prompt": "A template makes one text of the columns; the loss covers the label. Adapt the template to your model.",
     "preference": "Set the method to one of dpo, orpo, cpo, reward, kto, bco and grpo.",
 }
+_PAIRS: Final = "Preferences are not packed: a row of the result is a row of the input."
 _TEXT_MODES: Final = {
     "document": "A file is one document; with `text_mode: lines` every line is one.",
     "lines": "Every line is a document; with `text_mode: document` a whole file is one.",
@@ -72,7 +73,7 @@ def proposal(
     lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
     paired = any(group.kind == "preference" for group in runnable)
     spoken = any(group.kind == "chat" for group in runnable)
-    return _text([*lines, *_tokenizer(tokenizer, spoken), "", *(_pairs() if paired else _pack())])
+    return _text([*lines, *_tokenizer(tokenizer, spoken), "", *(_comment(_PAIRS) if paired else _pack())])
 
 
 def _of_one_sort(groups: list[Group]) -> list[Group]:
@@ -214,10 +215,6 @@ def _pack() -> list[str]:
         "  enabled: true",
         f"  seq_length: {_SEQ_LENGTH}",
     ]
-
-
-def _pairs() -> list[str]:
-    return _comment("Preferences are not packed: a row of the result is a row of the input.")
 
 
 def _comment(text: str, indent: str = "", hanging: str = "") -> list[str]:

@@ -19,7 +19,7 @@ from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import reader_of
-from tokenlake.sources.stream import ByteStream, has_lines
+from tokenlake.sources.stream import SPACE, ByteStream
 
 FILE_BYTES: Final = 4 << 20
 """Stored bytes that are read of one file at most."""
@@ -245,7 +245,8 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head = stream.read(_BLOCK_BYTES if document else _BUFFER_BYTES)
-    file = _by_its_bytes(file, head)
+    if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
+        file = replace(file, format="json")
     if delimiter is None and file.format in {"csv", "tsv"}:
         delimiter = _delimiter(file, head)
     blocks, whole = _first_blocks(file, data, delimiter)
@@ -325,15 +326,6 @@ def _seen_columns(
         return columns_of(rows)
     schema = next((block.rows.columns.schema for block in blocks if block.rows is not None), None)
     return {} if schema is None else _columns(schema)
-
-
-def _by_its_bytes(file: InputFile, head: bytes) -> InputFile:
-    """Return the file with the format that it has: .json is often JSON Lines, and the other way round."""
-    if file.format not in {"json", "jsonl"}:
-        return file
-    if file.format == "jsonl" and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        return replace(file, format="json")
-    return replace(file, format="jsonl") if has_lines(head) else file
 
 
 _LOOKS: Final[dict[str, Callable[[InputFile, BoundedBytes, str | None], FileSample]]] = {

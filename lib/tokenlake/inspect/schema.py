@@ -8,6 +8,8 @@ from typing import Any, Final, cast, final
 
 import pyarrow as pa
 
+from tokenlake.column_types import STRINGS
+
 _SHOWN_FIELDS: Final = 12  # of a struct; JSON objects used as dictionaries have thousands
 _CHAT_KEYS: Final = (frozenset({"role", "content"}), frozenset({"from", "value"}))
 
@@ -69,7 +71,7 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
         return Shape("struct", fields=inner, nullable=nullable)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+    if kind in STRINGS:
         return Shape("string", nullable=nullable)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return Shape("binary", nullable=nullable)
@@ -94,12 +96,9 @@ def shape_of_value(value: object) -> Shape:
 
 def merged(shapes: Iterable[Shape]) -> Shape:
     """Return the shape of values of all these shapes, in whatever order they come; NULL for none."""
-    return _folded(list(shapes))
-
-
-def _folded(shapes: list[Shape]) -> Shape:
-    nullable = any(shape.nullable for shape in shapes)
-    some = [shape for shape in shapes if shape.kind != "null"]
+    every = list(shapes)
+    nullable = any(shape.nullable for shape in every)
+    some = [shape for shape in every if shape.kind != "null"]
     kinds = {shape.kind for shape in some}
     if not some:
         return NULL
@@ -110,13 +109,13 @@ def _folded(shapes: list[Shape]) -> Shape:
     if kinds == {"struct"}:
         return Shape("struct", fields=_fields([dict(shape.fields) for shape in some]), nullable=nullable)
     if kinds == {"list"}:
-        return Shape("list", item=_folded([s.item for s in some if s.item is not None]), nullable=nullable)
+        return Shape("list", item=merged(s.item for s in some if s.item is not None), nullable=nullable)
     return replace(some[0], nullable=nullable)
 
 
 def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
     names = dict.fromkeys(name for struct in structs for name in struct)
-    return tuple((name, _folded([struct.get(name, NULL) for struct in structs])) for name in names)
+    return tuple((name, merged(struct.get(name, NULL) for struct in structs)) for name in names)
 
 
 def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Shape]:

@@ -97,10 +97,10 @@ class VerifyReport:
     version: int
     deep: bool
     listed: bool = True
-    files: int
-    bytes: int
-    rows: int
-    tokens: int
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    tokens: int = 0
     problems: tuple[Problem, ...]
 
     @property
@@ -160,7 +160,8 @@ def look(store: ReadStore, layout: Layout, path: str, sha256: str, word: str = "
     except NotFoundError:
         return Damage(layout, path, sha256, word or "missing", None)
     except StoreError as error:  # a symlink, a folder, no permission, a failing disk
-        return Damage(layout, path, sha256, word or "unreadable", None, _obstacle(error))
+        obstacle = f"{error}. Remove what is there, and repair again"
+        return Damage(layout, path, sha256, word or "unreadable", None, obstacle)
     return None if found == sha256 else Damage(layout, path, sha256, word or "sha256", found)
 
 
@@ -186,10 +187,6 @@ def unit_of(manifest: Manifest, path: str) -> int | None:
     if (unit := ledger_unit(path)) is not None:
         return unit
     return next((shard.unit for shard in manifest.files if shard.path == path), None)
-
-
-def _obstacle(error: StoreError) -> str:
-    return f"{error}. Remove what is there, and repair again"
 
 
 How = Literal["copied", "rebuilt", "rendered", "new version", "not repaired"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,6 @@ from typing import Final, final
 from tokenlake.config.load import load_config
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
@@ -32,7 +32,14 @@ from tokenlake.integrity.findings import (
 )
 from tokenlake.integrity.repair_manifest import LostManifest
 from tokenlake.integrity.repair_plan import BuildRequest, Replanned
-from tokenlake.integrity.repair_sources import DamagedFile, Good, claim_bytes, find, readable_records
+from tokenlake.integrity.repair_sources import (
+    DamagedFile,
+    Good,
+    claim_bytes,
+    find,
+    readable_records,
+    units_of,
+)
 from tokenlake.integrity.repair_units import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
@@ -40,6 +47,7 @@ from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
 from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import available_cpus
 
@@ -199,7 +207,7 @@ class _Repair:
 
     def _repair(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
         """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
-        records = readable_records(self.store, self.layout, manifest)
+        records = readable_records(self.store, self.layout, units_of(manifest), manifest)
         request = BuildRequest.of(self.address, manifest, self.config, self.overrides)
         self._say("looking for copies")
         files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(request).plan)
@@ -207,8 +215,9 @@ class _Repair:
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
         if units and not self.dry_run and self._replanned is not None:
-            with Workshop(self._replanned.plan, self.layout) as workshop:
-                for unit, came in self._build(workshop, self._replanned.plan, units).items():
+            with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
+                workshop = Workshop(self._replanned.plan, self.layout, LocalStore(folder))
+                for unit, came in self._build(workshop, units).items():
                     of_unit = [file for file in left if file.unit == unit]
                     judge(workshop.store, self.layout, manifest, came, records, of_unit)
                 self._put_all(left)
@@ -275,9 +284,9 @@ class _Repair:
         return session.version
 
     def _build(
-        self, workshop: Workshop, plan: Plan, units: Mapping[int, tuple[int, str | None]]
+        self, workshop: Workshop, units: Mapping[int, tuple[int, str | None]]
     ) -> dict[int, UnitRecord | TokenlakeError]:
-        total = sum(plan.units[index].bytes for index, _ in units.values())
+        total = sum(workshop.plan.units[index].bytes for index, _ in units.values())
         done = 0
 
         def on_bytes(more: int) -> None:

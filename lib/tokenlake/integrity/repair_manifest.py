@@ -8,7 +8,6 @@ for in tags, in versions that were made of this one, and in the damaged bytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
@@ -17,10 +16,10 @@ from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.commit import draft_manifest
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.integrity.repair_plan import input_changes, planned_inputs
-from tokenlake.integrity.repair_sources import common, manifests, rendered
+from tokenlake.integrity.repair_plan import input_changes
+from tokenlake.integrity.repair_sources import common, manifests, readable_records, rendered
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, read_record
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CARD, LEDGER, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 from tokenlake.store.ledger import UnitRecord
@@ -69,7 +68,12 @@ class LostManifest:
                 "version again under another name, and restore this one from a backup",
                 file=layout.manifest,
             )
-        return cls(layout, store.read(layout.manifest), claim.fingerprint, _records(store, layout))
+        return cls(
+            layout,
+            store.read(layout.manifest),
+            claim.fingerprint,
+            readable_records(store, layout, _units(store, layout)),
+        )
 
     def again(self, store: ReadStore, plan: Plan, names: Mapping[str, str], *, fewer: bool) -> Manifest:
         """Make the manifest.
@@ -129,7 +133,7 @@ class LostManifest:
             for record in self.records.values()
             for entry in record.inputs
         }
-        changes = input_changes(known.values(), planned_inputs(plan), added=True)
+        changes = input_changes(known.values(), plan.inputs, added=True)
         raise self._refused(
             "the configuration and its inputs are not what the claim was for: "
             + ("; ".join(changes) or f"their fingerprint is {plan.fingerprint}; expected {self.fingerprint}")
@@ -139,9 +143,12 @@ class LostManifest:
         self, plan: Plan, records: Sequence[UnitRecord], names: Mapping[str, str]
     ) -> Iterator[Manifest]:
         """Yield the manifest as each release that is known here would have written it."""
-        writers = [_without(record.produced_by, record.engine) for record in records] or [produced_by()]
-        others = {path: _entry(data) for path, data in plan.preamble().items()}
-        others |= {ledger_path(record.unit): _entry(record.to_bytes()) for record in records}
+        writers = [
+            {name: version for name, version in record.produced_by.items() if name != record.engine}
+            for record in records
+        ] or [produced_by()]
+        others = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
+        others |= {ledger_path(record.unit): FileEntry.of(record.to_bytes()) for record in records}
         for record in records:
             if (held := record.quarantine) is not None:
                 others[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
@@ -165,17 +172,11 @@ class LostManifest:
         )
 
 
-def _records(store: ReadStore, layout: Layout) -> dict[int, UnitRecord]:
-    found: dict[int, UnitRecord] = {}
+def _units(store: ReadStore, layout: Layout) -> Iterator[int]:
+    """Yield the units of which there is a file in the ledger."""
     for info in store.list(layout.key(LEDGER)):
-        unit = ledger_unit(layout.path(info.key))
-        if unit is None:
-            continue
-        try:
-            found[unit] = read_record(store, layout, unit)
-        except (IntegrityError, StoreError):
-            continue
-    return found
+        if (unit := ledger_unit(layout.path(info.key))) is not None:
+            yield unit
 
 
 def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
@@ -198,14 +199,6 @@ def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
     return found
 
 
-def _without(writer: Mapping[str, str], engine: str) -> dict[str, str]:
-    return {name: version for name, version in writer.items() if name != engine}
-
-
-def _entry(data: bytes) -> FileEntry:
-    return FileEntry(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
 def _with_card(draft: Manifest) -> Manifest:
     card = rendered(draft, CARD) or b""
-    return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: _entry(card)}.items())))
+    return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: FileEntry.of(card)}.items())))

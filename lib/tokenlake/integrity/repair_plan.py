@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, cast, final
+from typing import Any, Self, TypeAlias, cast, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
@@ -25,10 +25,11 @@ from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.run_log import newest_asked
+from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
 from tokenlake.store.diff import changes_between
-from tokenlake.store.entries import Parent
+from tokenlake.store.entries import InputFileEntry, Parent
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -223,7 +224,8 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
         if step.name == dataset:
             return step
     versions = {parent.dataset: parent.version for parent in parents}
-    names = {source: tokens_name(whole, _of(whole, source)) for source in steps}
+    datasets = {dataset.name or "": dataset for dataset in whole.datasets}
+    names = {source: tokens_name(whole, datasets[source]) for source in steps}
     missing = [name for name in names.values() if name not in versions]
     if missing:
         made = ", ".join([*names.values(), whole.name or ""])
@@ -231,10 +233,6 @@ def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> Pip
             f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
         )
     return last_step(whole, {source: versions[name] for source, name in names.items()})
-
-
-def _of(whole: PipelineConfig, source: str) -> DatasetConfig:
-    return next(dataset for dataset in whole.datasets if (dataset.name or "") == source)
 
 
 def _pinned(datasets: Sequence[DatasetConfig], parents: Sequence[Parent]) -> tuple[DatasetConfig, ...]:
@@ -253,17 +251,8 @@ def _pinned(datasets: Sequence[DatasetConfig], parents: Sequence[Parent]) -> tup
 _SHOWN = 5  # inputs that a message names
 
 
-class Identity(Protocol):
-    """An input file as identity knows it."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def token(self) -> str: ...
+Identified: TypeAlias = InputFile | InputFileEntry
+"""An input file as identity knows it: by source, path, size and token."""
 
 
 def planned_unit(plan: Plan, manifest: Manifest, unit: int, record: UnitRecord | None) -> int | None:
@@ -280,10 +269,10 @@ def planned_unit(plan: Plan, manifest: Manifest, unit: int, record: UnitRecord |
 def why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     """Say what of a plan is not what a version, or one unit of which there is a record, was built from."""
     wanted = manifest.inputs if record is None else tuple(entry.file for entry in record.inputs)
-    inputs = input_changes(wanted, planned_inputs(plan))
+    inputs = input_changes(wanted, plan.inputs)
     if inputs:
         return "its inputs are not what they were: " + "; ".join(inputs)
-    if record is None and (others := input_changes(manifest.inputs, planned_inputs(plan), added=True)):
+    if record is None and (others := input_changes(manifest.inputs, plan.inputs, added=True)):
         return (
             "the list of inputs is not what it was, and its ledger record is damaged as well: "
             + "; ".join(others)
@@ -305,12 +294,9 @@ def why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
     return f"the configuration is not what it was built with: {shown}; give the one of then with --config"
 
 
-def planned_inputs(plan: Plan) -> Iterable[Identity]:
-    """Return the input files of a plan."""
-    return plan.inputs
-
-
-def input_changes(wanted: Iterable[Identity], got: Iterable[Identity], *, added: bool = False) -> list[str]:
+def input_changes(
+    wanted: Iterable[Identified], got: Iterable[Identified], *, added: bool = False
+) -> list[str]:
     """Return a clause for each input that changed or vanished; with `added` also for those that are new."""
     there = {(file.source, file.path): file for file in got}
     known = {(file.source, file.path): file for file in wanted}
@@ -327,9 +313,9 @@ def input_changes(wanted: Iterable[Identity], got: Iterable[Identity], *, added:
     return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found
 
 
-def _name(file: Identity) -> str:
+def _name(file: Identified) -> str:
     return f"{file.path} of {file.source}"
 
 
-def _what(file: Identity) -> str:
+def _what(file: Identified) -> str:
     return f"{file.size} bytes, {file.token}"

@@ -7,11 +7,11 @@ or from the configuration, and ledger records that follow from others; what is l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
@@ -24,9 +24,9 @@ from tokenlake.report.card import render_card
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim
-from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_path, ledger_unit
+from tokenlake.store.entries import FileEntry
+from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.local_files import HashingFile
 from tokenlake.store.manifest import Manifest
 
 MakePlan = Callable[[], Plan]
@@ -64,23 +64,17 @@ class Good:
             # Linked where nothing is there, else copied.
             store.link(self.key, damage.key, damage.sha256, replace_orphan=lambda: _is_seen(store, damage))
             return
+        if self.workshop is None:
+            sha256 = damage.sha256 or FileEntry.of(self.data).sha256
+            store.replace(self.data, damage.key, sha256, damage.found)
+            return
         temp = store.temp(damage.layout.prefix)
         try:
-            if self.workshop is not None:
-                temp.unlink()
-                self.workshop.download(self.key, temp)
-                expected = damage.sha256
-            else:
-                expected = _write(temp, self.data)
-            store.replace(temp, damage.key, damage.sha256 or expected, damage.found)
+            temp.unlink()
+            self.workshop.download(self.key, temp)
+            store.replace(temp, damage.key, damage.sha256, damage.found)
         finally:
             temp.unlink(missing_ok=True)
-
-
-def _write(path: Path, data: bytes) -> str:
-    with HashingFile(path) as sink:
-        sink.write(data)
-    return sink.sha256
 
 
 def _is_seen(store: ReadStore, damage: Damage) -> bool:
@@ -180,15 +174,12 @@ def _places(store: ReadStore, hashes: Collection[str]) -> dict[str, list[tuple[L
 def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
     """Yield the manifest of every committed version of a store; a damaged one tells nothing, and is left out."""
     catalog = Catalog(store)
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            if not info.committed:
-                continue
-            try:
-                manifest = catalog.manifest(dataset, info.version)
-            except (IntegrityError, StoreError):
-                continue
-            yield Layout(dataset, info.version), manifest
+    for layout in catalog.committed_versions():
+        try:
+            manifest = catalog.manifest(layout.dataset, layout.version)
+        except (IntegrityError, StoreError):
+            continue
+        yield layout, manifest
 
 
 def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:
@@ -315,17 +306,14 @@ def _writers(built: UnitRecord, others: Iterable[UnitRecord]) -> Iterator[tuple[
         yield engine, produced_by(engine)
 
 
-def readable_records(store: ReadStore, layout: Layout, manifest: Manifest) -> dict[int, UnitRecord]:
-    """Return the records of a version that are the manifest's, by unit."""
+def readable_records(
+    store: ReadStore, layout: Layout, units: Iterable[int], manifest: Manifest | None = None
+) -> dict[int, UnitRecord]:
+    """Return the records of units that can be read and, where there is a manifest, are those that it lists."""
     found: dict[int, UnitRecord] = {}
-    for unit in units_of(manifest):
-        entry = manifest.other_files.get(ledger_path(unit))
-        try:
-            record = read_record(store, layout, unit)
-        except (IntegrityError, StoreError):
-            continue
-        if entry is None or _is_bytes_of(record, entry.sha256):
-            found[unit] = record
+    for unit in units:
+        with contextlib.suppress(IntegrityError, StoreError):
+            found[unit] = read_record(store, layout, unit, manifest)
     return found
 
 

@@ -9,12 +9,9 @@ the pieces that the manifest knows.
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self, final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,35 +30,28 @@ from tokenlake.store.layout import Layout, ledger_path, quarantine_path
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import in_order
 
 _TRIES: Final = 3
-_PREFIX: Final = "tokenlake-repair-"
 _FROM_INPUTS: Final = "from its inputs"
 
 OnBytes = Callable[[int], None]
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where units are built again; a context, whose files are gone after it.
+    """Where units of a version are built again.
 
     Attributes:
+        plan: that has them.
+        layout: of the version.
         store: what was built lies there, under the version's own keys.
     """
 
-    def __init__(self, plan: Plan, layout: Layout) -> None:
-        self._plan, self._layout = plan, layout
-        # Only its context may remove it: a report of a failure must not lose what was built.
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
-        self.store = LocalStore(self._folder.name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._folder.cleanup()
+    plan: Plan
+    layout: Layout
+    store: LocalStore
 
     def build(
         self, units: Mapping[int, tuple[int, str | None]], workers: int, on_bytes: OnBytes
@@ -76,18 +66,14 @@ class Workshop:
         Returns:
             Unit -> its record as it is now, or why it could not be built.
         """
-        publish_preamble(self.store, self._plan, self._layout)
+        publish_preamble(self.store, self.plan, self.layout)
         count = max(1, min(workers, len(units)))
-        with (
-            WorkerPool(count) as pool,
-            ThreadPoolExecutor(count, "tokenlake-repair") as threads,
-        ):
+        with WorkerPool(count) as pool:
             try:
-                futures = {
-                    unit: threads.submit(self._one, unit, index, engine, pool, on_bytes)
-                    for unit, (index, engine) in units.items()
-                }
-                return {unit: future.result() for unit, future in futures.items()}
+                found = in_order(
+                    lambda unit: self._one(unit, *units[unit], pool, on_bytes), list(units), count
+                )
+                return dict(zip(units, found, strict=True))
             except BaseException:
                 pool.cancel()
                 raise
@@ -103,9 +89,9 @@ class Workshop:
         tries = [engine if engine and known else REFERENCE, *[REFERENCE] * (_TRIES - 1)]
         failed = list[TokenlakeError]()
         for chosen in tries:
-            planned, address = self._plan.units[index], StoreAddress(self.store.url)
+            planned, address = self.plan.units[index], StoreAddress(self.store.url)
             # Files are named by the unit's place in the version, which may be another one in the plan.
-            job = replace(self._plan.job(planned, address, self._layout, chosen), unit=unit)
+            job = replace(self.plan.job(planned, address, self.layout, chosen), unit=unit)
             try:
                 return UnitRecord.from_json(pool.run(job, progress))
             except (WorkerDiedError, EngineMismatchError) as error:

@@ -62,17 +62,7 @@ def verify(
     except (IntegrityError, StoreError) as error:
         problem = "damaged" if isinstance(error, IntegrityError) else "unreadable"
         damaged = Problem(MANIFEST, problem, "a sealed manifest of this version", str(error))
-        return VerifyReport(
-            dataset=dataset,
-            version=version,
-            deep=deep,
-            listed=False,
-            files=0,
-            bytes=0,
-            rows=0,
-            tokens=0,
-            problems=(damaged,),
-        )
+        return VerifyReport(dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,))
     work = _Verification(store, Layout(dataset, version), manifest, deep, workers or available_cpus())
     return work.run(on_progress)
 

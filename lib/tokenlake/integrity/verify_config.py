@@ -18,7 +18,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreEr
 from tokenlake.fingerprint import canonical_json
 from tokenlake.integrity.findings import Problem
 from tokenlake.store.base import ReadStore
-from tokenlake.store.layout import CONFIG, MANIFEST, TOKENIZER, Layout
+from tokenlake.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, special_ids
@@ -71,9 +71,7 @@ def _of_tokenizers(store: ReadStore, layout: Layout, manifest: Manifest) -> Iter
                 with deliberate(what):
                     described[folder] = describe(files)
         except TokenizerError as error:
-            yield Problem(
-                f"{TOKENIZER}/{folder}".rstrip("/"), what, "a tokenizer that can be loaded", str(error)
-            )
+            yield Problem(tokenizer_path(folder), what, "a tokenizer that can be loaded", str(error))
             continue
         expected = described[folder] | {key: facts.get(key) for key in ("name", "revision", "folder")}
         settings = _mapping(_mapping(sources.get(source)).get("tokenizer"))
@@ -104,7 +102,7 @@ def _ids(
 
 def _load(store: ReadStore, layout: Layout, manifest: Manifest, folder: str) -> TokenizerFiles | None:
     """Return the files of a folder of ``tokenizer/``; None where one is damaged, which is told elsewhere."""
-    prefix = f"{TOKENIZER}/{folder}/" if folder else f"{TOKENIZER}/"
+    prefix = f"{tokenizer_path(folder)}/"
     names = [path.removeprefix(prefix) for path in manifest.other_files if path.startswith(prefix)]
     found = {
         name: _intact(store, layout, manifest, prefix + name, _TOKENIZER_BYTES)

@@ -14,7 +14,6 @@ from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.layout import LEDGER, MANIFEST, Layout, ledger_path, ledger_unit, tag_of, tags_prefix
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource
 from tokenlake.store.tags import Tag, stored_tag
 from tokenlake.threads import Stop, in_order
 
@@ -115,15 +114,14 @@ def _accounts(manifest: Manifest, records: list[UnitRecord]) -> list[Problem]:
         expected = Account.total(share[source] for share in shares if source in share)
         found += _differ(f"account of {source}", expected, manifest.accounts.get(source))
     if manifest.mixture is not None:  # the rows of mixed units, which are of no one source
-        whole = Account.total(record.account for record in records)
-        rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
+        rows = Account.total(record.account for record in records).of_rows
         found += _differ("rows of the mixture", rows, manifest.mixture.rows)
     return found
 
 
 def _differ(problem: str, expected: Account, got: Account | None) -> list[Problem]:
     # A mixed unit may name a source that has no weight in it, and is none of the version.
-    if expected + Account.zero() == Account.zero() + (got or Account.zero()):
+    if Account.total([expected]) == Account.total([] if got is None else [got]):
         return []
     return [Problem(MANIFEST, problem, f"the ledger's sum {expected}", f"{got}")]
 
@@ -155,14 +153,11 @@ def _sources(manifest: Manifest, parent: Manifest) -> list[Problem]:
     found: list[Problem] = []
     for name, source in manifest.mixture.sources.items():
         if (source.dataset, source.version) == of_parent:
-            expected, got = _split(parent, source.split), _stated(source)
+            expected = _split(parent, source.split)
+            got = {key: getattr(source, key) for key in expected}
             if expected != got:
                 found.append(Problem(MANIFEST, f"mixture source {name}", f"{expected}", f"{got}"))
     return found
-
-
-def _stated(source: MixedSource) -> dict[str, int]:
-    return {"rows": source.rows, "tokens": source.tokens, "window": source.window}
 
 
 def _split(parent: Manifest, split: str) -> dict[str, int]:

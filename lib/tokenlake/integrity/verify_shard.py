@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import values
+from tokenlake.arrays import Int64s, values
 from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
+from tokenlake.ragged import offsets_of
 from tokenlake.reading.footer import ColumnChunk
 from tokenlake.reading.pages import SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes, ShardFile
@@ -28,7 +29,6 @@ from tokenlake.schema import LogicalHasher
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.manifest import Manifest
 
-Int64s = npt.NDArray[np.int64]
 Fault = tuple[str, str, str]  # problem, expected, got
 
 _LAWS: Final = {
@@ -109,12 +109,14 @@ class RowCheck:
         length = self.rules.seq_length or 0
         lengths, pieces = _list(table, "segment_lengths")
         documents, provenance = _list(table, "documents")
-        limits = np.concatenate(([0], np.cumsum(lengths)))
-        ends = np.concatenate(([0], np.cumsum(pieces, dtype=np.int64)))[limits]
+        limits = offsets_of(lengths)
+        ends = offsets_of(pieces)[limits]
         used = np.diff(ends)
         self._rows("segment lengths", "at least one piece in every row", lengths < 1)
         self._rows("segment lengths", f"at most {length} ids in a row", used > length)
-        self._rows("segment lengths", "pieces of at least one id", np.diff(_marked(pieces < 1)[limits]) > 0)
+        self._rows(
+            "segment lengths", "pieces of at least one id", np.diff(offsets_of(pieces < 1)[limits]) > 0
+        )
         self._rows("provenance", "a document for every segment", lengths != documents)
         start = values(provenance.field("start"))
         self._provenance(values(provenance.field("file")), values(provenance.field("position")))
@@ -140,11 +142,11 @@ class RowCheck:
         if (sizes != lengths).any():
             return 0
         self._values("attention_mask", "1 or 0", (mask != 0) & (mask != 1))
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        ones = np.diff(np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))[offsets])
+        offsets = offsets_of(lengths)
+        ones = np.diff(offsets_of(mask)[offsets])
         self._rows("attention_mask", "at least one id that is not padding", ones < 1)
         # Padding is on one side: of the places where the mask changes none, or one, lies inside a row.
-        changes = np.concatenate(([0], np.cumsum(np.diff(mask, prepend=mask[:1]) != 0)))
+        changes = offsets_of(np.diff(mask, prepend=mask[:1]) != 0)
         inside = changes[offsets[1:]] - changes[np.minimum(offsets[:-1] + 1, offsets[1:])]
         self._rows("attention_mask", "padding at one end of the row", inside > 1)
         return int(mask.sum())
@@ -199,7 +201,7 @@ def _unlike(
     else:
         wrong = is_before.copy()
         wrong[is_before] = found[is_before] != before if int(is_before.sum()) == len(before) else True
-    return np.diff(_marked(wrong)[np.concatenate((offsets, [len(found)]))]) > 0
+    return np.diff(offsets_of(wrong)[np.concatenate((offsets, [len(found)]))]) > 0
 
 
 def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
@@ -208,10 +210,6 @@ def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
     lengths = np.diff(values(column.offsets)).astype(np.int64)
     flat = column.flatten()
     return lengths, flat if pa.types.is_struct(flat.type) else values(flat)
-
-
-def _marked(wrong: npt.NDArray[np.bool_]) -> Int64s:
-    return np.concatenate(([0], np.cumsum(wrong, dtype=np.int64)))
 
 
 def _nulls(column: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -11,6 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from pydantic import WithJsonSchema
 
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.errors import TokenlakeError
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
@@ -62,17 +63,8 @@ def tokenize(
         workers: Worker processes. 0: one per core.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
     """  # noqa: E501 - a line break here is a line break in the form
-    try:
-        engine = take_engine()
-        if engine is None:
-            log = get_run_logger().info
-            request = resolve_request(config, data_files, tokenizer, output, name, overrides or (), log)
-            require_flow("tokenize", request)
-            require_allowed(request)
-            engine = LocalEngine(request, workers=workers)
-        return _build(engine)
-    except (KeyboardInterrupt, TokenlakeError) as error:
-        return final_state(error)
+    asked = partial(resolve_request, config, data_files, tokenizer, output, name, overrides or ())
+    return _run("tokenize", asked, workers)
 
 
 @flow(name="mix", flow_run_name=run_name(partial(requested_name, DEFAULT_MIXTURE)), persist_result=False)
@@ -98,14 +90,18 @@ def mix(
         workers: Worker processes. 0: one per core.
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
+    config = config or DEFAULT_MIXTURE
+    asked = partial(resolve_request, config, data_files, tokenizer, output, name, overrides or ())
+    return _run("mix", partial(asked, weights=weights), workers)
+
+
+def _run(flow: str, asked: Callable[..., PipelineConfig], workers: int | None) -> Summary | State[Any]:
+    """Build with the engine that a command has made ready; of a deployment's run, what its parameters ask for."""
     try:
         engine = take_engine()
         if engine is None:
-            log = get_run_logger().info
-            request = resolve_request(
-                config or DEFAULT_MIXTURE, data_files, tokenizer, output, name, overrides or (), log, weights
-            )
-            require_flow("mix", request)
+            request = asked(report=get_run_logger().info)
+            require_flow(flow, request)
             require_allowed(request)
             engine = LocalEngine(request, workers=workers)
         return _build(engine)

@@ -12,7 +12,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stores import store_overrides
 from tokenlake.config.values import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
-from tokenlake.demo.corpus import demo_settings
+from tokenlake.demo.corpus import demo_settings, quiet
 from tokenlake.errors import ConfigError
 from tokenlake.prefect.policy import contents_untold, require_allowed_config
 from tokenlake.sources.hash_cache import default_path
@@ -26,10 +26,6 @@ DEFAULT: Final = "demo"
 DEFAULT_MIXTURE: Final = "pretrain-2048"
 
 
-def _ignore(line: str) -> None:
-    """Report nothing."""
-
-
 def resolve_request(
     config: str | Mapping[str, Any] | None,
     data_files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
@@ -37,7 +33,7 @@ def resolve_request(
     output: str | None = None,
     name: str | None = None,
     overrides: Sequence[str] = (),
-    report: Callable[[str], None] = _ignore,
+    report: Callable[[str], None] = quiet,
     weights: Mapping[str, float] | None = None,
 ) -> PipelineConfig:
     """Return the configuration that the parameters of `tokenize` or `mix` describe; see :mod:`.flows`.

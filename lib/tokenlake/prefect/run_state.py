@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from prefect import get_client
@@ -19,17 +19,10 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 
 from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.prefect.engine import LocalEngine
 
 #: Seconds between two looks at whether somebody cancelled the run.
 _LOOK_SECONDS: Final = 1.5
-
-
-class Cancellable(Protocol):
-    """An engine, or several."""
-
-    def cancel(self) -> None:
-        """Kill the workers at once; from any thread."""
-        ...
 
 
 def result_of_flow(state: State[Any]) -> Any:
@@ -67,7 +60,7 @@ logging.getLogger("prefect.task_runs").addFilter(_without_traceback)
 
 
 @contextmanager
-def cancellable(engine: Cancellable) -> Generator[None]:
+def cancellable(engine: LocalEngine) -> Generator[None]:
     """Cancel ``engine`` when the flow run is cancelled on the server.
 
     A worker ends a deployment's run by signal; a run started by a command has no such guard and
@@ -86,7 +79,7 @@ def cancellable(engine: Cancellable) -> Generator[None]:
         done.set()
 
 
-def _watch(engine: Cancellable, flow_run: UUID, done: threading.Event) -> None:
+def _watch(engine: LocalEngine, flow_run: UUID, done: threading.Event) -> None:
     # No client before the first look: a run that ends at once takes its server with it.
     while not done.wait(_LOOK_SECONDS):
         try:

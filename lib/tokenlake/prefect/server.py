@@ -41,14 +41,12 @@ def configured_api_url() -> str | None:
         ConfigError: it is named but does not answer.
     """
     for where, url in _named_servers():
+        why = "it is not healthy"
         try:
-            healthy = is_healthy(url, _ANSWER_SECONDS)
+            if is_healthy(url, _ANSWER_SECONDS):
+                return url
         except OSError as cause:
-            healthy, why = False, str(cause)
-        else:
-            why = "it is not healthy"
-        if healthy:
-            return url
+            why = str(cause)
         raise ConfigError(
             f"the Prefect server {url} named by {where} does not answer ({why}): start it with"
             " `prefect server start`, or unset it, and the run starts a server of its own"

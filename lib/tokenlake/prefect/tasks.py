@@ -59,11 +59,7 @@ def retried(
     )
 
 
-def _name(parameters: dict[str, Any]) -> str:
-    return group_name(parameters["units"])
-
-
-@retried("build-units", _name)
+@retried("build-units", lambda parameters: group_name(parameters["units"]))
 def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
     """Build a group of units."""
     try:
@@ -86,15 +82,13 @@ def build_all(engine: LocalEngine) -> None:
 
 def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None:
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
-    running = 0
-    for units in groups:
-        # One more than there are workers, so that no worker waits for Prefect.
-        if running > engine.workers:
+    # One more than there are workers, so that no worker waits for Prefect.
+    at_once = engine.workers + 1
+    for index, units in enumerate(groups):
+        if index >= at_once:
             _check(engine, finished.get())
-            running -= 1
         build_units.submit(engine, units).add_done_callback(finished.put)
-        running += 1
-    for _ in range(running):
+    for _ in groups[-at_once:]:
         _check(engine, finished.get())
 
 
@@ -110,50 +104,37 @@ def plan_build(engine: LocalEngine) -> dict[str, Any]:
     if engine.blocks:
         engine.provide(load_blocks(engine.blocks))
     session = engine.planned(get_run_logger().info)
-    total = sum(unit.bytes for unit in session.plan.units)
-    plan = {
-        "dataset": session.dataset,
-        "version": session.version,
-        "status": session.status,
-        "units": len(session.plan.units),
-        "pending": len(session.pending),
-        "input_bytes": total,
-    }
+    units, pending, size = len(session.plan.units), len(session.pending), session.plan.input_bytes
     get_run_logger().info(
-        "%s v%d is %s: %s of %s, %s to build, %s",
-        session.dataset,
-        session.version,
-        session.status,
-        numbers.plural(len(session.plan.units), "unit"),
-        numbers.size(total),
-        numbers.count(len(session.pending)),
-        numbers.plural(engine.workers, "worker"),
+        f"{session.dataset} v{session.version} is {session.status}: {numbers.plural(units, 'unit')} of "
+        f"{numbers.size(size)}, {numbers.count(pending)} to build, {numbers.plural(engine.workers, 'worker')}"
     )
     for note in session.plan.notes:
         get_run_logger().info(note)
-    return plan
+    own = {name: getattr(session, name) for name in ("dataset", "version", "status")}
+    return {**own, "units": units, "pending": pending, "input_bytes": size}
 
 
 Summary: TypeAlias = dict[str, Any]
 """JSON-able: what was committed and what this run did for it."""
 
 
+_OF_RESULT: Final = (
+    *("dataset", "version", "path", "status"),
+    *("units_built", "units_resumed", "units_reused"),
+)
+
+
 def summarize(result: BuildResult) -> Summary:
     """Figures of the committed version, and of what this run itself did."""
     account = result.manifest.account
     return {
-        "dataset": result.dataset,
-        "version": result.version,
-        "path": result.path,
-        "status": result.status,
+        **{name: getattr(result, name) for name in _OF_RESULT},
         "documents": account.documents,
         "tokens": account.tokens,
         "rows": result.manifest.totals.rows,
         "fill": fill(result.manifest),
         "bytes": result.manifest.totals.bytes,
-        "units_built": result.units_built,
-        "units_resumed": result.units_resumed,
-        "units_reused": result.units_reused,
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
         **_mixture(result),

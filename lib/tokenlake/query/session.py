@@ -19,7 +19,7 @@ from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.tables import Relation, mentioned, relations
 from tokenlake.query.views import FilesNeededError, OnVerified, VerifiedFiles, create, literal
-from tokenlake.sources.sql import draw_nothing
+from tokenlake.sources.sql import CLOSED, draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -50,13 +50,6 @@ def memory_bytes(environ: Mapping[str, str] = os.environ) -> int:
     return size
 
 
-_SETTINGS: Final = {
-    # `from x` must never find a Python variable of ours
-    "python_enable_replacements": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-}
 _SPILLED: Final = 10  # times the memory, on the disk
 _ROWS: Final = 1 << 14  # of a result that come at once
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
@@ -91,7 +84,7 @@ def query(
     known, memory = relations(catalog), memory_bytes()
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
         settings: dict[str, str | bool | int | float | list[str]] = {
-            **_SETTINGS,
+            **CLOSED,
             "memory_limit": f"{memory} bytes",
             "temp_directory": spill,
             "max_temp_directory_size": f"{_SPILLED * memory} bytes",

@@ -16,7 +16,6 @@ from tokenlake.store.account import Account
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource
 
 Rows = Iterator[dict[str, Any]]
 
@@ -63,10 +62,8 @@ def build(catalog: Catalog, name: str) -> pa.Table:
 
 def manifests(catalog: Catalog) -> Iterator[Manifest]:
     """Yield the manifest of every committed version."""
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            if info.committed:
-                yield catalog.manifest(dataset, info.version)
+    for layout in catalog.committed_versions():
+        yield catalog.manifest(layout.dataset, layout.version)
 
 
 def _datasets(catalog: Catalog) -> Rows:
@@ -115,9 +112,7 @@ def _by_source(record: UnitRecord) -> dict[str, Account]:
     """The accounts of a unit, which add up to its whole: those of its sources, and of a mixed unit that of its rows."""
     if record.source != MIXED:
         return record.by_source()
-    whole = record.account
-    rows = Account(sequences=whole.sequences, slots=whole.slots, pad=whole.pad)
-    return record.by_source() | {MIXED: rows}
+    return record.by_source() | {MIXED: record.account.of_rows}
 
 
 def _mixture(catalog: Catalog) -> Rows:
@@ -125,13 +120,9 @@ def _mixture(catalog: Catalog) -> Rows:
         if manifest.mixture is None:
             continue
         for name, source in manifest.mixture.sources.items():
-            parent = {"parent": source.dataset, "parent_version": source.version}
-            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | _facts(source)
-
-
-def _facts(source: MixedSource) -> dict[str, Any]:
-    """All but its name and version, which are the parent's."""
-    return {key: value for key, value in source.to_json().items() if key not in ("dataset", "version")}
+            facts = source.to_json()
+            parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
+            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | facts
 
 
 def _id(manifest: Manifest) -> dict[str, Any]:

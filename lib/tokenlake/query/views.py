@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, final
@@ -21,11 +20,13 @@ from tokenlake.preference_columns import id_weights
 from tokenlake.query import tables
 from tokenlake.query.tables import Relation
 from tokenlake.reading.version import REMEDY, require_same, stored_schema
-from tokenlake.store.base import Digest, ReadStore
+from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import in_order
 
 _NO_DOCUMENTS: Final = pa.schema(
     [
@@ -86,16 +87,15 @@ class VerifiedFiles:
             return path, where
 
         # hashlib releases the GIL: threads hash as fast as the disk reads
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return dict(pool.map(check, hashes.items()))
+        return dict(in_order(check, list(hashes.items()), _THREADS))
 
-    def _local(self, key: str) -> tuple[Path, Digest]:
+    def _local(self, key: str) -> tuple[Path, FileEntry]:
         with self.store.open(key) as stream:
             sha256 = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
             size = stream.tell()
-        return cast("LocalStore", self.store).local_path(key), Digest(size, sha256)
+        return cast("LocalStore", self.store).local_path(key), FileEntry(bytes=size, sha256=sha256)
 
-    def _copied(self, key: str, expected: str) -> tuple[Path, Digest]:
+    def _copied(self, key: str, expected: str) -> tuple[Path, FileEntry]:
         """Copy a file, once more where the first copy is not what it should be: it may have changed on its way."""
         path = self.copies / key
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,14 +135,12 @@ def create(
         if relation.kind != "table":
             maker.make(relation)
         elif relation.name == "documents":
-            maker.all_documents([each for each in known.values() if _is_newest_documents(each)])
+            maker.all_documents(
+                [each for each in known.values() if each.kind == "documents" and "@" not in each.name]
+            )
         else:
             maker.table(relation.name, tables.build(catalog, relation.name))
     return maker.readable
-
-
-def _is_newest_documents(relation: Relation) -> bool:
-    return relation.kind == "documents" and "@" not in relation.name
 
 
 @final

@@ -22,9 +22,12 @@ _SIZES = (
     (10**5, "10K<n<100K"),
     (10**6, "100K<n<1M"),
     (10**7, "1M<n<10M"),
+    (10**8, "10M<n<100M"),
+    (10**9, "100M<n<1B"),
+    (10**10, "1B<n<10B"),
+    (10**11, "10B<n<100B"),
+    (10**12, "100B<n<1T"),
 )
-_LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
-
 
 _PLACE = (
     "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
@@ -77,10 +80,7 @@ def _paths(manifest: Manifest, split: str) -> str:
 
 
 def _size(rows: int) -> str:
-    return next(
-        (name for limit, name in (*_SIZES, *_LARGER) if rows < limit),
-        "n>1T" if rows >= 10**12 else "100B<n<1T",
-    )
+    return next((name for limit, name in _SIZES if rows < limit), "n>1T")
 
 
 def _introduction(manifest: Manifest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import mixture_table, order_table
 from tokenlake.report.numbers import count
 from tokenlake.report.table import Column, Table, facts, label, number
-from tokenlake.store.account import Account
+from tokenlake.store.account import LAWS, Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource
 
@@ -152,8 +152,7 @@ def versions(produced_by: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(produced_by.items()))
 
 
-Term = tuple[str, int, Mapping[str, int]]
-"""A name, a count, and what the count is made of by reason."""
+_CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
 
 
 def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]:
@@ -162,31 +161,16 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
     A packed dataset (``seq_length`` given) has the equation on slots too. Terms that are 0 are left out:
     ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
     """
-    kept: Term = ("kept", account.kept, {})
-    found = [
-        _equation(
-            "rows read",
-            account.rows_read,
-            [kept, _by_reason("filtered", account.filtered), _by_reason("quarantined", account.quarantined)],
-        ),
-        _equation("documents", account.documents, [kept, ("expanded", account.expanded, {})]),
-        _equation(
-            "tokens",
-            account.tokens,
-            [("written", account.content_packed, {}), _by_reason("dropped", account.dropped)],
-        ),
-    ]
-    if seq_length is not None:
-        slots: list[Term] = [
-            ("content", account.content_packed, {}),
-            ("BOS", account.bos, {}),
-            ("EOS", account.eos, {}),
-            ("padding", account.pad, {}),
-        ]
-        product = f"{count(account.sequences)} x {count(seq_length)}"
-        name, written = _equation("slots", account.slots, slots)
-        left, equals, right = written.partition(" = ")
-        found.append((name, f"{left} = {product}{equals}{right}"))
+    found: list[tuple[str, str]] = []
+    for whole, parts in LAWS.items():
+        called = _CALLED | {"content_packed": "written"} if whole == "tokens" else _CALLED
+        names = {part: called.get(part, part) for part in parts}
+        terms = [_term(account, part, name) for part, name in names.items() if account.count(part)]
+        sums = [count(getattr(account, whole)), " + ".join(terms) or f"0 {names[parts[0]]}"]
+        if whole == "slots" and seq_length is not None:
+            sums.insert(1, f"{count(account.sequences)} x {count(seq_length)}")
+        if whole != "slots" or seq_length is not None:
+            found.append((whole.replace("_", " "), " = ".join(sums)))
     return found
 
 
@@ -238,33 +222,21 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
     )
     records = [
         {
+            **account.to_json(),
             "source": name,
-            "rows_read": account.rows_read,
-            "filtered": sum(account.filtered.values()),
-            "quarantined": sum(account.quarantined.values()),
-            "documents": account.documents,
-            "tokens": account.tokens,
-            "text_bytes": account.text_bytes,
+            **{name: account.count(name) for name in ("filtered", "quarantined")},
         }
         for name, account in accounts.items()
     ]
     return Table.of(columns, records, title)
 
 
-def _by_reason(name: str, reasons: Mapping[str, int]) -> Term:
-    return name, sum(reasons.values()), reasons
-
-
-def _equation(name: str, left: int, terms: Sequence[Term]) -> tuple[str, str]:
-    shown = [_term(term) for term in terms if term[1]] or [f"0 {terms[0][0]}"]
-    return name, f"{count(left)} = {' + '.join(shown)}"
-
-
-def _term(term: Term) -> str:
-    name, value, reasons = term
+def _term(account: Account, part: str, name: str) -> str:
+    value = getattr(account, part)
+    reasons: Mapping[str, int] = {} if isinstance(value, int) else value
     there = [reason for reason, many in reasons.items() if many]
     made_of = f" ({there[0] if len(there) == 1 else _reasons(reasons)})" if there else ""
-    return f"{count(value)} {name}{made_of}"
+    return f"{count(account.count(part))} {name}{made_of}"
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:

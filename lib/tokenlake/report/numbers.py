@@ -67,9 +67,9 @@ def age(seconds: float) -> str:
     return plural(int(seconds), "second")
 
 
-def plural(number: int, noun: str, many: str | None = None) -> str:
+def plural(number: int, noun: str) -> str:
     """``1 shard``, ``2 shards``."""
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def _three_digits(value: float) -> str:

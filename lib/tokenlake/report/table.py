@@ -15,11 +15,6 @@ from tokenlake.report import numbers
 Writer = Callable[[Any], str]
 
 
-def text(value: object) -> str:
-    """Any value as text; ``None`` is an empty cell."""
-    return "" if value is None else str(value)
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -27,7 +22,7 @@ class Column:
 
     key: str
     heading: str
-    write: Writer = text
+    write: Writer = str
     align: Literal["left", "right"] = "left"
 
     def cell(self, value: object) -> str:

@@ -211,7 +211,9 @@ class WantedColumns:
         if pa.types.is_dictionary(column.type):
             sizes = sizes_unfolded(column)
         else:
-            sizes = _COMPUTE.binary_length(_viewless(column)).fill_null(0).to_numpy(zero_copy_only=False)
+            if pa.types.is_string_view(column.type):
+                column = column.cast(pa.large_string(), safe=False)
+            sizes = _COMPUTE.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         ends, edges = np.cumsum(sizes, dtype=np.int64), [0]
         while edges[-1] < len(ends):
             before = int(ends[edges[-1]]) - int(sizes[edges[-1]])
@@ -227,10 +229,6 @@ class WantedColumns:
             for piece in unfolded(batch.slice(start, size), self._plain):
                 text = as_text(pick(piece, self.text)) if self.text else None
                 yield piece.select(list(self.names)), text
-
-
-def _viewless(column: Any) -> Any:
-    return column.cast(pa.large_string(), safe=False) if pa.types.is_string_view(column.type) else column
 
 
 @final

@@ -14,9 +14,7 @@ from typing import Any, Final, NamedTuple, final
 import pyarrow as pa
 
 from tokenlake.reading.pages import Pread
-from tokenlake.sources.columnar import (
-    reading,
-)
+from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import InputBytes, InputFile, damaged
 from tokenlake.sources.opening import opened
 
@@ -25,6 +23,7 @@ FEATHER_V1: Final = b"FEA1"
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 FILE_START: Final = 8  # the magic and two bytes of padding
 SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+_BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 _MAX_METADATA: Final = 256 << 20
 _TAIL: Final = 10
 _PADDING: Final = 128  # alignment and an end mark may stand between messages; none is as small
@@ -232,15 +231,7 @@ def _own(kind: Any, variadic: Iterator[int]) -> int:
         return 1 if kind.mode == "sparse" else 2
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return 2 + next(variadic, 0)
-    three = (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
-    return 3 if three else 2
+    return 3 if kind in _BYTES or types.is_list_view(kind) or types.is_large_list_view(kind) else 2
 
 
 def decoded_bytes(message: Message, numbers: list[int], pread: Callable[[int, int], bytes]) -> int:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import Int64s, bytes_of, is_utf8, mask_of, no_text, select, sizes_of, text_over
+from tokenlake.column_types import STRINGS
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import InputFile, damaged
@@ -20,6 +21,7 @@ from tokenlake.sources.rows import Fault, Rows
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
+_BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 _STEP_BYTES: Final = 64 << 20
 _COUNTED_ROWS: Final = 1 << 20
 
@@ -56,7 +58,7 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
     metadata: dict[bytes, bytes] = found[-1].metadata or {}
     name = metadata.get(_EXTENSION)
     shown = f"the extension type {name.decode(errors='replace')}" if name else str(kind)
-    if name or not _is_string(inner):
+    if name or inner not in STRINGS:
         raise damaged(file, f"column {field!r} holds {shown}, expected strings", column=field)
     return tuple(part.name for part in found)
 
@@ -73,10 +75,6 @@ def _find(fields: list[Any], path: str) -> list[Any]:
             if rest:
                 return [field, *rest]
     return []
-
-
-def _is_string(kind: Any) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
@@ -262,21 +260,9 @@ def _unfolded_bytes(column: Any) -> int:
         return _unfolded_bytes(column.flatten())
     if not pa.types.is_dictionary(kind):
         return 0
-    if not _is_binary(kind.value_type):
+    if kind.value_type not in _BYTES:
         return 8 * len(column)
     return int(np.sum(sizes_unfolded(column)))
-
-
-def _is_binary(kind: Any) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
 
 
 def check_offsets(column: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
-from tokenlake.threads import in_order
+from tokenlake.threads import Stop, in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _SCHEMA: Final = (
@@ -141,21 +141,18 @@ def hash_files(
     unknown = [index for index, sha256 in enumerate(known) if sha256 is None]
     told = [file.stat.st_size for file, sha256 in zip(files, known, strict=True) if sha256 is not None]
     meter.add(len(told), sum(told))
-    hasher = _Hasher(meter)
+    stop = Stop()
 
     def take(indices: list[int]) -> list[str]:
-        found = [hasher.hash(files[index]) for index in indices]
-        if cache and not hasher.stopped:
+        found = [_hash(files[index], meter, stop) for index in indices]
+        if cache:
             cache.put_many((files[index].stat, sha256) for index, sha256 in zip(indices, found, strict=True))
         return found
 
     taken = list(_takes(unknown, files))
-    try:
-        for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
-            for index, sha256 in zip(indices, found, strict=True):
-                known[index] = sha256
-    finally:
-        hasher.stop()
+    for indices, found in zip(taken, in_order(take, taken, threads, stop=stop), strict=True):
+        for index, sha256 in zip(indices, found, strict=True):
+            known[index] = sha256
     return [sha256 or "" for sha256 in known]
 
 
@@ -172,43 +169,28 @@ def _takes(indices: list[int], files: Sequence[FoundFile]) -> Iterator[list[int]
         yield take
 
 
-@final
-class _Hasher:
-    """Hashes files one by one; usable from several threads, and stopped from another one."""
+def _hash(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
+    """Return the sha256 of a file that stays as it was found."""
+    try:
+        sha256 = _read(file, meter, stop)
+        after = os.stat(file.path)  # noqa: PTH116
+    except FileNotFoundError as error:
+        raise _changed(file) from error
+    if (*state(after), after.st_size) != (*state(file.stat), file.stat.st_size):
+        raise _changed(file)
+    return sha256
 
-    def __init__(self, meter: ProgressMeter) -> None:
-        self._meter = meter
-        self._stopped = threading.Event()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether hashes are worth nothing any more."""
-        return self._stopped.is_set()
-
-    def stop(self) -> None:
-        """Let files being hashed end early."""
-        self._stopped.set()
-
-    def hash(self, file: FoundFile) -> str:
-        """Return the sha256 of a file that stays as it was found."""
-        try:
-            sha256 = self._read(file)
-            after = os.stat(file.path)  # noqa: PTH116
-        except FileNotFoundError as error:
-            raise _changed(file) from error
-        if (*state(after), after.st_size) != (*state(file.stat), file.stat.st_size):
-            raise _changed(file)
-        return sha256
-
-    def _read(self, file: FoundFile) -> str:
-        digest = hashlib.sha256()
-        with open(file.path, "rb", buffering=0) as stream:  # noqa: PTH123 - no Path per file
-            size = min(file.stat.st_size + 1, _PIECE)
-            while (data := stream.read(size)) and not self._stopped.is_set():
-                digest.update(data)
-                self._meter.add(0, len(data))
-        self._meter.add(1, 0)
-        return digest.hexdigest()
+def _read(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
+    digest = hashlib.sha256()
+    with open(file.path, "rb", buffering=0) as stream:  # noqa: PTH123 - no Path per file
+        size = min(file.stat.st_size + 1, _PIECE)
+        while data := stream.read(size):
+            stop.check()
+            digest.update(data)
+            meter.add(0, len(data))
+    meter.add(1, 0)
+    return digest.hexdigest()
 
 
 def _changed(file: FoundFile) -> InputChangedError:

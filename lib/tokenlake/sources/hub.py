@@ -45,6 +45,7 @@ from tokenlake.sources.hub_repo import (
 )
 from tokenlake.sources.inputs import InputFile, changed, damaged, planned, state
 from tokenlake.sources.readahead import ReadAheadBytes
+from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -181,8 +182,9 @@ def _subset(listing: HubListing, asked: str | None) -> str:
     if asked is not None and asked in subsets:
         return asked
     what = "has several subsets and no default one" if asked is None else f"has no subset {asked!r}"
+    hint = "" if asked is None else did_you_mean(asked, subsets)
     raise ConfigError(
-        f"{listing} {what}; set `subset` to one of {listed(subsets)}{_suggestion(asked, subsets)}",
+        f"{listing} {what}; set `subset` to one of {listed(subsets)}{hint}",
         repo=listing.repo.id.repo,
         subsets=list(subsets),
     )
@@ -200,12 +202,8 @@ def _no_split(listing: HubListing, subset: str, split: str) -> ConfigError:
             f"data_files: hf://datasets/{repo}/PATTERN"
         )
     else:
-        message = f"{what} has no split {split!r}; set `split` to one of {listed(splits)}{_suggestion(split, splits)}"
+        message = f"{what} has no split {split!r}; set `split` to one of {listed(splits)}{did_you_mean(split, splits)}"
     return ConfigError(message, repo=repo, splits=list(splits))
-
-
-def _suggestion(word: str | None, known: Iterable[str]) -> str:
-    return "" if word is None else did_you_mean(word, known)
 
 
 def listed(names: Iterable[str], limit: int = 20) -> str:
@@ -365,8 +363,7 @@ def downloaded(
         SourceError: a download failed.
     """
     client = HubClient(storage_options)
-    with ThreadPoolExecutor(_FETCHES) as pool:
-        return list(pool.map(lambda file: _local(file, client, cache_dir), files))
+    return list(in_order(lambda file: _local(file, client, cache_dir), list(files), _FETCHES))
 
 
 def _local(file: InputFile, client: HubClient, cache_dir: str | Path | None) -> InputFile:

@@ -92,14 +92,9 @@ _MEDIA: Final = r"jpe?g|png|webp|gif|tiff?|bmp|wav|mp3|flac|ogg|opus|m4a|mp4|avi
 _FOREIGN: Final = re.compile(rf"\.({_ARCHIVES}|{_TABLES}|{_MEDIA})$", re.IGNORECASE)
 
 
-def readable(path: str) -> bool:
-    """Say whether a file holds records in a format that is read here."""
-    return format_of(path) is not None
-
-
 def foreign(path: str) -> bool:
     """Say whether a file holds records in a format that is not read here."""
-    return not readable(path) and _FOREIGN.search(path) is not None
+    return format_of(path) is None and _FOREIGN.search(path) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +123,7 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | 
     Raises:
         ConfigError: the card is of no use.
     """
-    data = [path for path in paths if readable(path) or foreign(path)]
+    data = [path for path in paths if format_of(path) is not None or foreign(path)]
     configs = card_configs(card or "", repo)
     if configs:
         return _by_card(configs, data, repo)
@@ -148,7 +143,8 @@ def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
     try:
         meta: object = parse_yaml(front_matter(card), "README.md").data
     except ConfigError as error:
-        raise _bad_card(repo, f"its front matter is no YAML ({_oneline(error)})") from error
+        why = " ".join(str(error).split())[:200]
+        raise _bad_card(repo, f"its front matter is no YAML ({why})") from error
     entries = cast("dict[str, Any]", meta).get("configs") if isinstance(meta, dict) else None
     if not entries:
         return []
@@ -282,7 +278,3 @@ def _bad_card(repo: str, what: str) -> ConfigError:
         f"data_files: hf://datasets/{repo}/PATTERN",
         repo=repo,
     )
-
-
-def _oneline(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
@@ -10,6 +9,7 @@ from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import InputFile, OnProgress, is_hub_url, is_url
 from tokenlake.sources.local import Enough, list_local
 from tokenlake.sources.opening import as_it_begins
+from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -88,5 +88,5 @@ def _at_urls(source: ResolvedSource, *, hub: bool) -> list[InputFile]:
         from tokenlake.sources.hub import list_hub as listed
     else:
         from tokenlake.sources.remote import list_remote as listed
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # of JSON a look at the beginning; of other formats nothing
-        return list(pool.map(lambda file: as_it_begins(file, source.storage_options), listed(source)))
+    # Of JSON a look at the beginning; of other formats nothing.
+    return list(in_order(lambda file: as_it_begins(file, source.storage_options), listed(source), _AT_ONCE))

@@ -19,11 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
-from tokenlake.reading.pages import (
-    check_unfolded,
-    chunk_start,
-    walk_pages,
-)
+from tokenlake.reading.pages import check_unfolded, chunk_start, walk_pages
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
     as_text,
@@ -137,7 +133,8 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     names: tuple[str, ...] = want.names(schema.names)
     check_names(part.file, schema.names, names)
     text = text_path(part.file, schema, want.text) if want.text is not None else ()
-    paths: list[list[str]] = _reader(parquet).column_paths
+    reader: Any = parquet.reader
+    paths: list[list[str]] = reader.column_paths
     indices = [at for at, path in enumerate(paths) if path[0] in names or path == list(text)]
     foldable = [at for at in indices if names and paths[at] != list(text)]
     return Leaves(
@@ -147,10 +144,6 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
         dictionaries=_dictionaries(parquet, foldable, part),
         schema=_read_schema(schema, names, text),
     )
-
-
-def _reader(parquet: pq.ParquetFile) -> Any:
-    return parquet.reader
 
 
 def _dictionaries(parquet: pq.ParquetFile, indices: list[int], part: FileRange) -> tuple[str, ...]:

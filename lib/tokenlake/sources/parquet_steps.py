@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.reading.pages import (
-    DELTA_BYTE_ARRAY,
-    Bomb,
-    PageHeader,
-    check_unfolded,
-)
+from tokenlake.reading.pages import DELTA_BYTE_ARRAY, Bomb, PageHeader, check_unfolded
 
 STEP_BYTES: Final = 8 << 20  # aimed at
 STEP_ROWS: Final = 1 << 16

@@ -229,14 +229,11 @@ class RemoteBytes(ReadAheadBytes):
                     with _planned_only(self.file):
                         return self._ahead.spans(offset, size)
                 except NoRangesError:
-                    self._spool = self._downloaded()
+                    # The server knows no ranges: the whole object goes to a nameless file on the local disk.
+                    with _planned_only(self.file):
+                        self._spool = spooled(self._client, self._url, self._planned)
             data = os.pread(self._spool.fileno(), size, offset)
             return [memoryview(data)] if data else []
-
-    def _downloaded(self) -> BinaryIO:
-        """Fetch the whole object to a nameless file on the local disk, because the server knows no ranges."""
-        with _planned_only(self.file):
-            return spooled(self._client, self._url, self._planned)
 
 
 @contextmanager

@@ -112,10 +112,10 @@ class _SeenTypes:
             self.inexact |= abs(value) > _EXACT
             self.large |= not -_BITS <= value < _BITS
         elif kind is list or kind is dict:
-            return MAX_CELLS if depth == MAX_DEPTH else self._notevalue_at(value, depth + 1)
+            return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
         return 0
 
-    def _notevalue_at(self, value: list[Any] | Record, depth: int) -> int:
+    def _note_inside(self, value: list[Any] | Record, depth: int) -> int:
         if isinstance(value, list):
             self.items = items = self.items or _SeenTypes()
             return sum(items.note(item, depth) for item in value)
@@ -212,11 +212,6 @@ class Rows:
             assert self._columns is not None
             self._objects = self._columns.to_pylist()
         return self._objects
-
-    @property
-    def is_columnar(self) -> bool:
-        """Whether columns are there already, so that a step that can use either form should use them."""
-        return self._columns is not None
 
     @property
     def has_objects(self) -> bool:

@@ -25,8 +25,6 @@ from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.rows import Rows
 from tokenlake.threads import in_order
 
-_TAKE: Final = 64  # files that one thread takes at a time
-
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
@@ -87,22 +85,16 @@ def split_files(
         DamagedFileError: a footer cannot be read.
         InputChangedError: a file is not what was listed.
     """
-    ranges: list[list[FileRange]] = [[]] * len(files)
-    footers = [index for index, file in enumerate(files) if file.has_blocks]
-    meter = ProgressMeter("splitting", len(footers), sum(files[index].size for index in footers), on_progress)
+    blocks = [file for file in files if file.has_blocks]
+    meter = ProgressMeter("splitting", len(blocks), sum(file.size for file in blocks), on_progress)
 
-    def take(indices: Sequence[int]) -> list[list[FileRange]]:
-        found = [split_file(files[index], unit_size, storage_options) for index in indices]
-        meter.add(len(indices), sum(files[index].size for index in indices))
+    def split(file: InputFile) -> list[FileRange]:
+        found = split_file(file, unit_size, storage_options)
+        meter.add(1, file.size)
         return found
 
-    taken = [footers[start : start + _TAKE] for start in range(0, len(footers), _TAKE)]
-    for indices, found in zip(taken, in_order(take, taken, threads), strict=True):
-        for index, parts in zip(indices, found, strict=True):
-            ranges[index] = parts
-    for index, file in enumerate(files):
-        ranges[index] = ranges[index] or split_file(file, unit_size, storage_options)
-    return ranges
+    ranges = in_order(split, blocks, threads)
+    return [next(ranges) if file.has_blocks else split_file(file, unit_size) for file in files]
 
 
 @final

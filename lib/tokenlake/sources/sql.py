@@ -19,16 +19,21 @@ import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError
 
-_SETTINGS: Final = {
-    "threads": "1",
-    # of one batch of records; nothing is spilled to a disk
-    "memory_limit": "2GB",
-    "enable_external_access": "false",
+CLOSED: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
     # a name must never find a Python variable of ours
     "python_enable_replacements": "false",
+}
+"""Settings of every DuckDB of ours: no code and no data but what it is given."""
+
+_SETTINGS: Final = {
+    "threads": "1",
+    # of one batch of records; nothing is spilled to a disk
+    "memory_limit": "2GB",
+    "enable_external_access": "false",
+    **CLOSED,
 }
 _ROWS: Final = "tokenlake rows"  # no identifier that anybody writes
 _UNDERLINED: Final = re.compile(r"(LINE \d+: )(.*)\n( *)(\^+)")

@@ -17,6 +17,14 @@ from typing import Any, Final, Self, final
 from tokenlake.errors import AccountError
 from tokenlake.store.sealed import Count
 
+LAWS: Final[dict[str, tuple[str, ...]]] = {
+    "rows_read": ("kept", "filtered", "quarantined"),
+    "documents": ("kept", "expanded"),
+    "tokens": ("content_packed", "dropped"),
+    "slots": ("content_packed", "bos", "eos", "pad"),
+}
+"""What each count is the sum of; the last one of packed rows only."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +73,15 @@ class Account:
     text_bytes: Count = 0
 
     @classmethod
-    def zero(cls) -> Self:
-        """Return the account of nothing: ``zero() + a == a``."""
-        return cls()
-
-    @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
-        """Return the sum of any number of accounts."""
+        """Return the sum of any number of accounts, field by field and reason by reason; of none, an empty one."""
         found = [dict(account._items()) for account in (cls(), *accounts)]
         return cls(**{name: _sum([each[name] for each in found]) for name in found[0]})
 
-    def __add__(self, other: Self) -> Self:
-        """Sum field by field and reason by reason; associative and commutative."""
-        return self.total((self, other))
+    @property
+    def of_rows(self) -> Self:
+        """What belongs to packed rows, and to no one source of those that share them."""
+        return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict with every field."""
@@ -111,24 +115,24 @@ class Account:
                     where=where,
                 )
 
+    def count(self, name: str) -> int:
+        """Return a count, or the sum of those by reason."""
+        value = getattr(self, name)
+        return value if isinstance(value, int) else sum(value.values())
+
     def _items(self) -> list[tuple[str, int | dict[str, int]]]:
         return [(name, getattr(self, name)) for name in _NAMES]
 
     def _equations(self, seq_length: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
-        filtered, quarantined = sum(self.filtered.values()), sum(self.quarantined.values())
-        found: list[tuple[str, int, tuple[int, ...]]] = [
-            ("rows_read = kept + filtered + quarantined", self.rows_read, (self.kept, filtered, quarantined)),
-            ("documents = kept + expanded", self.documents, (self.kept, self.expanded)),
-            (
-                "tokens = content_packed + dropped",
-                self.tokens,
-                (self.content_packed, sum(self.dropped.values())),
-            ),
+        found = [
+            (f"{whole} = {' + '.join(parts)}", getattr(self, whole), tuple(map(self.count, parts)))
+            for whole, parts in LAWS.items()
+            if whole != "slots" or seq_length is not None
         ]
         if seq_length is not None:
-            parts = (self.content_packed, self.bos, self.eos, self.pad)
-            found.append((f"slots = sequences * {seq_length}", self.slots, (self.sequences * seq_length,)))
-            found.append(("slots = content_packed + bos + eos + pad", self.slots, parts))
+            found.insert(
+                -1, (f"slots = sequences * {seq_length}", self.slots, (self.sequences * seq_length,))
+            )
         return found
 
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.values import parse_size
@@ -38,15 +38,6 @@ class StoreAddress:
     def of(cls, where: str | os.PathLike[str] | StoreAddress) -> StoreAddress:
         """Return an address as it is, a path or URL as one without options."""
         return where if isinstance(where, StoreAddress) else cls(os.fspath(where))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form, for the job of a worker."""
-        return {"url": self.url, "options": dict(self.options)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild what :meth:`to_json` gave."""
-        return cls(data["url"], dict(data["options"]))
 
     def __str__(self) -> str:
         return self.url

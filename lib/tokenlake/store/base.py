@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, Protocol, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.compare_and_swap import Orphan, Outcome, Put
+from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -63,14 +64,13 @@ class Link:
         """Return what it puts, as far as a judge looks at it."""
         return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """What an object's bytes are, all of them having been read: their number, and their sha256 (hex)."""
-
-    bytes: int
-    sha256: str
+    def damaged(self, found: str) -> IntegrityError:
+        """Return the error of a source that has another sha256 (hex)."""
+        return IntegrityError(
+            f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
+            "Verify the version it belongs to; without reuse the unit is built again.",
+            file=self.source,
+        )
 
 
 @final
@@ -129,13 +129,13 @@ class HashingTarget:
                 self._bytes, view = self._bytes + done, view[done:]
         self._bytes += len(view)
 
-    def finish(self) -> Digest:
+    def finish(self) -> FileEntry:
         """Return what came since the last start; the file holds that and nothing else."""
         if self._file is not None:
             with self._writing():
                 self._file.flush()
                 self._file.truncate()
-        return Digest(self._bytes, self._hash.hexdigest())
+        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
@@ -187,13 +187,13 @@ class ReadStore(ABC):
         """
         return False
 
-    def digest(self, key: str) -> Digest:
+    def digest(self, key: str) -> FileEntry:
         """Read an object, whole and once, and return its size and hash; NotFoundError if there is none."""
         target = HashingTarget()
         self._pour(key, target)
         return target.finish()
 
-    def download(self, key: str, path: Path) -> Digest:
+    def download(self, key: str, path: Path) -> FileEntry:
         """Write an object to a new file of this machine, and return the size and hash of what was written.
 
         Raises:
@@ -312,14 +312,14 @@ class Store(ReadStore):
         seen = None if expected is None else _sha256(expected)
         return self._put([Put(key=key, data=data, sha256=_sha256(data), expected=seen)])[0]
 
-    def replace(self, temp: Path, key: str, sha256: str, found: str | None) -> Outcome:
-        """Put a written temporary file in the place of a damaged object; nobody but repair replaces committed bytes.
+    def replace(self, data: bytes | Path, key: str, sha256: str, found: str | None) -> Outcome:
+        """Put good bytes in the place of a damaged object; nobody but repair replaces committed bytes.
 
         A reader that has the old object open keeps it. The temporary name is gone after.
 
         Args:
-            temp: a file of :meth:`temp`, written and closed.
-            sha256: hex, of what it holds; it is read back and compared.
+            data: the bytes, or a file of :meth:`temp`, written and closed.
+            sha256: hex, of them; they are read back and compared.
             found: hex, of the damaged bytes as the caller saw them; None: there was no object.
 
         Returns:
@@ -329,7 +329,7 @@ class Store(ReadStore):
             VersionConflictError: what is there is neither; nothing was changed.
             StoreError: what was read back is not what was written.
         """
-        return self._put([Put(key=key, data=temp, sha256=sha256, expected=found)])[0]
+        return self._put([Put(key=key, data=data, sha256=sha256, expected=found)])[0]
 
     def link(self, src_key: str, dst_key: str, sha256: str, *, replace_orphan: Orphan = False) -> Outcome:
         """Reuse an object under a second key (hard link, else a copy), after checking its hash.
@@ -411,7 +411,7 @@ def looked_twice(read: Callable[[], _Found]) -> _Found:
         return read()
 
 
-def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
+def require_digest(store: ReadStore, key: str, expected: FileEntry | ShardEntry | QuarantineEntry) -> None:
     """Read an object and compare it with what it should be.
 
     Raises:
@@ -421,7 +421,7 @@ def require_digest(store: ReadStore, key: str, expected: Digest) -> None:
 
     def look() -> None:
         got = store.digest(key)
-        if got != expected:
+        if (got.bytes, got.sha256) != (expected.bytes, expected.sha256):
             raise IntegrityError(
                 f"{key}: it has {got.bytes} bytes with sha256 {got.sha256}; expected {expected.bytes} bytes with "
                 f"sha256 {expected.sha256}, as they were written",

@@ -6,15 +6,15 @@ How people name a version: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
-from tokenlake.store.base import Digest, ReadStore, Store, looked_twice
+from tokenlake.store.base import ReadStore, Store, looked_twice
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import (
     DATASET_NAME,
     LEDGER,
@@ -96,6 +96,13 @@ class Catalog:
         if not found:
             raise self._no_dataset(dataset)
         return found
+
+    def committed_versions(self) -> Iterator[Layout]:
+        """Yield every committed version of the store."""
+        for dataset in self.datasets():
+            for info in self.versions(dataset):
+                if info.committed:
+                    yield Layout(dataset, info.version)
 
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
@@ -387,10 +394,10 @@ def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest |
 
 
 def _require_listed(manifest: Manifest, path: str, data: bytes, key: str) -> None:
-    entry, got = manifest.other_files.get(path), Digest(len(data), hashlib.sha256(data).hexdigest())
+    entry, got = manifest.other_files.get(path), FileEntry.of(data)
     if entry is None and not lists_ledger(manifest):
         return
-    if entry is None or (entry.bytes, entry.sha256) != (got.bytes, got.sha256):
+    if entry != got:
         expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
         raise IntegrityError(
             f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record "

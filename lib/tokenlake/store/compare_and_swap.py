@@ -60,6 +60,15 @@ class Put:
             got=found,
         )
 
+    def require_written(self, found: str) -> None:
+        """Raise StoreError unless what was read back has the sha256 (hex) of what was written."""
+        if found != self.sha256:
+            raise StoreError(
+                f"{self.key}: read back is not what was written: sha256 {found}, expected {self.sha256}. "
+                "Nothing was published. Check the disk and the memory of this machine.",
+                key=self.key,
+            )
+
     def _is_orphan(self) -> bool:
         return self.orphan() if callable(self.orphan) else self.orphan
 

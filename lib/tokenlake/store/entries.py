@@ -6,7 +6,9 @@ the fields of an entry is said by its ``problem``.
 
 from __future__ import annotations
 
+import builtins
 import functools
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -83,10 +85,14 @@ def _ascend(starts: tuple[int, ...]) -> bool:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """Size and hash of a file that is not a shard (card, config, tokenizer, ledger record, quarantine)."""
+    """Number and sha256 (hex) of the bytes of a file, as a manifest lists those that are no shards, or as just read."""
 
     bytes: Count
     sha256: Sha256
+
+    @classmethod
+    def of(cls, data: builtins.bytes) -> Self:
+        return cls(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 @final

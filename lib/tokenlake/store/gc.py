@@ -106,16 +106,7 @@ class GcReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``bytes`` and ``files`` included."""
-        return {
-            "store": self.store,
-            "grace": self.grace,
-            "dry_run": self.dry_run,
-            "files": len(self.removed),
-            "bytes": self.bytes,
-            "removed": [asdict(each) for each in self.removed],
-            "swept": [asdict(each) for each in self.swept],
-            "kept": [asdict(each) for each in self.kept],
-        }
+        return asdict(self) | {"files": len(self.removed), "bytes": self.bytes}
 
 
 @final
@@ -143,8 +134,9 @@ def judge(store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Cl
     """Judge one version's folder.
 
     Args:
-        leftovers: the unpublished things below it.
+        leftovers: the unpublished things of the store.
     """
+    leftovers = [each for each in leftovers if each.name.startswith(f"{layout.prefix}/")]
     objects = {layout.path(info.key): info for info in store.list(layout.prefix)}
     if MANIFEST in objects:
         return _judge_committed(store, layout, objects, clock)
@@ -301,7 +293,7 @@ def collect(
     clock = Clock(time.time() if now is None else now, grace)
     datasets = _datasets(store, names)
     leftovers = [each for prefix in names or ("",) for each in store.leftovers(prefix) if _is_ours(each.name)]
-    findings = [_judged(store, layout, leftovers, clock) for layout in _layouts(store, datasets)]
+    findings = [judge(store, layout, leftovers, clock) for layout in _layouts(store, datasets)]
     remover, swept = Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
     remover.kept += [each for each in findings if isinstance(each, Kept)]
     remover.remove_leftovers(filter(clock.is_over, leftovers))
@@ -330,13 +322,6 @@ def _layouts(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
     for dataset in datasets:
         numbers = filter(None, map(version_number, store.list_dirs(dataset)))
         yield from (Layout(dataset, version) for version in sorted(numbers))
-
-
-def _judged(
-    store: Store, layout: Layout, leftovers: Iterable[Leftover], clock: Clock
-) -> Finding | Kept | None:
-    below = f"{layout.prefix}/"
-    return judge(store, layout, [each for each in leftovers if each.name.startswith(below)], clock)
 
 
 def _is_ours(name: str) -> bool:

@@ -116,6 +116,11 @@ def quarantine_path(unit: int) -> str:
     return f"{QUARANTINE}/{unit:05d}.parquet"
 
 
+def tokenizer_path(folder: str) -> str:
+    """Return ``tokenizer``, or the folder in it of one tokenizer of several."""
+    return f"{TOKENIZER}/{folder}".rstrip("/")
+
+
 def ledger_unit(path: str) -> int | None:
     """Return the unit of a ledger record's path; None if it is no such path."""
     match = _LEDGER_NAME.fullmatch(path)

@@ -205,11 +205,7 @@ class LocalStore(Store):
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found == link.sha256:
                 return os.fstat(stream.fileno())
-        raise IntegrityError(
-            f"cannot reuse {link.source} as {link.target}: its sha256 is {found}, expected {link.sha256}. "
-            "Verify the version it belongs to; without reuse the unit is built again.",
-            file=link.source,
-        )
+        raise link.damaged(found)
 
     def _link(self, link: Link, path: Path, whole: os.stat_result) -> Outcome:
         """Name a file that was hashed; it was durable before it got its first name."""
@@ -312,12 +308,7 @@ def _require_written(put: Put, temp: Path) -> None:
     with os_errors("publish", put.key):
         make_final(temp)
         found = hash_regular(temp)
-    if found != put.sha256:
-        raise StoreError(
-            f"{put.key}: read back is not what was written: sha256 {found}, expected {put.sha256}. "
-            "Nothing was published. Check the disk and the memory of this machine.",
-            key=put.key,
-        )
+    put.require_written(found)
 
 
 def _holds(path: Path, put: Put) -> bool:

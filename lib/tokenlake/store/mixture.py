@@ -74,12 +74,16 @@ class MixtureOrder:
     version: Annotated[int, Meta(ge=FIRST_ORDER)] = FIRST_ORDER
 
     def to_json(self) -> dict[str, Any]:
-        return self.versioned(msgspec.to_builtins(self))
+        data = msgspec.to_builtins(self)
+        return {key: value for key, value in data.items() if (key, value) != ("version", FIRST_ORDER)}
 
-    def versioned(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return JSON of an order with its version, if it is not the first."""
-        others = {key: value for key, value in data.items() if key != "version"}
-        return others if self.version == FIRST_ORDER else {**others, "version": self.version}
+    def identity(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return JSON of all but where it ends, for sources of these names: their order counts, and canonical JSON
+        sorts keys."""
+        listed = list(names)
+        points = [[point.step, [point.weights[name] for name in listed]] for point in self.points]
+        found = self.to_json() | {"names": listed, "points": points}
+        return {key: value for key, value in found.items() if key != "rows"}
 
 
 @final
@@ -237,23 +241,13 @@ class SourceDraw:
 
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
     """Return what the key ``mix`` of the version's configuration says of the same mixture."""
-    order, names = record.order, list(record.sources)
-    settings = {
+    return {
         "level": record.level,
         "weights_by": record.weights_by,
         "splits": {name: source.split for name, source in record.sources.items()},
-        "names": names,
-        "lanes": order.lanes,
-        "batch_size": order.batch_size,
-        "block_size": order.block_size,
-        "step_rows": order.step_rows,
-        "seed": order.seed,
-        "stop": order.stop,
-        "points": [[point.step, [point.weights[name] for name in names]] for point in order.points],
-        "interpolation": order.interpolation,
-        "rows": order.rows,
+        **record.order.identity(record.sources),
+        "rows": record.order.rows,
     }
-    return order.versioned(settings)
 
 
 def mixture_of(record: MixtureRecord) -> SourceMixture:

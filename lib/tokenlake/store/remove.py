@@ -323,12 +323,7 @@ def _require_unused(catalog: Catalog, layout: Layout) -> None:
 
 def _children(catalog: Catalog, layout: Layout) -> Iterator[str]:
     """Yield the committed versions of the store that are made from this one."""
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            if not info.committed or (dataset, info.version) == (layout.dataset, layout.version):
-                continue
-            parents = catalog.manifest(dataset, info.version).parents
-            if any(
-                (parent.dataset, parent.version) == (layout.dataset, layout.version) for parent in parents
-            ):
-                yield f"{dataset}@v{info.version}"
+    for other in catalog.committed_versions():
+        parents = () if other == layout else catalog.manifest(other.dataset, other.version).parents
+        if any((parent.dataset, parent.version) == (layout.dataset, layout.version) for parent in parents):
+            yield f"{other.dataset}@v{other.version}"

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.store.base import ByteTarget, CopyError, Digest, HashingTarget
+from tokenlake.store.base import ByteTarget, CopyError, HashingTarget
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.local_files import lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
@@ -296,12 +297,12 @@ def _checked(sha256: str, what: str) -> str:
 
 def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[ByteTarget], None], what: str) -> None:
     with os.fdopen(descriptor, "r+b", buffering=0, closefd=False) as file:
-        got = Digest(0, "")
+        got, wanted = FileEntry.of(b""), FileEntry(bytes=size, sha256=sha256)
         for _ in range(_TRIES):
             target = HashingTarget(file)
             fetch(target)
             got = target.finish()
-            if got == Digest(size, sha256):
+            if got == wanted:
                 return
     raise IntegrityError(
         f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {sha256}, as its manifest "

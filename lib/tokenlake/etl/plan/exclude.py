@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
-from tokenlake.sources.inputs import FileRange
+from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import opened
 from tokenlake.store.account import Account
 from tokenlake.threads import in_order
@@ -217,11 +217,9 @@ class _Files:
 
     def __init__(self, parts: Iterable[Sequence[FileRange]]) -> None:
         self.ranges = {each[0].file.file_id: each for each in parts}
-        self._urls: dict[int, str] = {}
-        self._by_name: dict[str, list[int]] = defaultdict(list)
-        for file, each in self.ranges.items():
-            self._urls[file] = each[0].file.url
-            self._by_name[self._urls[file].rpartition("/")[2]].append(file)
+        self._by_name: dict[str, list[InputFile]] = defaultdict(list)
+        for each in self.ranges.values():
+            self._by_name[each[0].file.url.rpartition("/")[2]].append(each[0].file)
         self._rounded = {float(file): file for file in self.ranges}
 
     def named(self, value: Any, path: str) -> int | None:
@@ -244,13 +242,11 @@ class _Files:
         text = value.removeprefix("file://").removeprefix("./")
         exact = {text, str(Path(text).absolute())}
         maybe = self._by_name.get(text.rpartition("/")[2], ())
-        found = [
-            file for file in maybe if self._urls[file] in exact or self.ranges[file][0].file.path == text
-        ]
-        found = found or [file for file in maybe if self._urls[file].endswith(f"/{text.removeprefix('/')}")]
+        found = [file for file in maybe if file.url in exact or file.path == text]
+        found = found or [file for file in maybe if file.url.endswith(f"/{text.removeprefix('/')}")]
         if len(found) > 1:
-            names = ", ".join(self._urls[file] for file in found[:_NAMED])
+            names = ", ".join(file.url for file in found[:_NAMED])
             raise ConfigError(
                 f"exclude {path!r}: file {value!r} means {names}; write more of the path", file=path
             )
-        return found[0] if found else None
+        return found[0].file_id if found else None

@@ -29,7 +29,15 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
-from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, SourceDraw, token_shares
+from tokenlake.store.mixture import (
+    MOST_BLOCK,
+    MOST_LANES,
+    MixedSource,
+    MixtureOrder,
+    SourceDraw,
+    WeightPoint,
+    token_shares,
+)
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -128,13 +136,7 @@ def settled(
     ):
         if value > most:
             raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
-    spec = MixtureSpec(
-        lengths={parent.name: parent.rows for parent in parents},
-        points=_points(asked, parents),
-        lanes=1,
-        rows=None,
-        **{name: getattr(asked, name) for name in _ASKED},
-    )
+    spec = spec_of(asked, {parent.name: (parent.rows, parent.tokens) for parent in parents})
     single, rows = open_mixture(spec), sum(parent.rows for parent in parents)
     per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
     width = parents[0].width
@@ -152,21 +154,40 @@ def settled(
     return spec, open_mixture(spec)
 
 
-_ASKED: Final = ("interpolation", "batch_size", "block_size", "step_rows", "seed", "stop", "order")
+_ORDER: Final = ("interpolation", "batch_size", "block_size", "step_rows", "seed", "stop")
 
 
-def _points(
-    asked: ResolvedMixture, parents: Sequence[FoundParent]
-) -> tuple[tuple[int, Mapping[str, float]], ...]:
-    """The points of the schedule, in weights per row, in the order of the parents."""
+def spec_of(asked: ResolvedMixture, there: Mapping[str, tuple[int, int]]) -> MixtureSpec:
+    """Return the mixture that is asked for, in one lane and without an end, its weights per row.
+
+    Args:
+        there: rows and tokens of each source, in configuration order.
+    """
     points = [
-        (step, {parent.name: float(weights.get(parent.name, 0.0)) for parent in parents})
-        for step, weights in asked.points
+        (step, {name: float(weights.get(name, 0.0)) for name in there}) for step, weights in asked.points
     ]
     if asked.weights_by == "tokens":
-        means = {parent.name: parent.tokens / parent.rows for parent in parents}
+        means = {name: tokens / rows for name, (rows, tokens) in there.items()}
         points = [(step, row_weights(weights, means)) for step, weights in points]
-    return tuple(points)
+    return MixtureSpec(
+        lengths={name: rows for name, (rows, _) in there.items()},
+        points=tuple(points),
+        lanes=1,
+        rows=None,
+        order=asked.order,
+        **{name: getattr(asked, name) for name in _ORDER},
+    )
+
+
+def order_of(spec: MixtureSpec) -> MixtureOrder:
+    """Return what a manifest says of a mixture's order."""
+    return MixtureOrder(
+        lanes=spec.lanes,
+        rows=spec.rows or 0,
+        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
+        version=spec.order,
+        **{name: getattr(spec, name) for name in _ORDER},
+    )
 
 
 _GROUPS_PER_UNIT: Final = 12

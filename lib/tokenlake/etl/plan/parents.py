@@ -18,7 +18,7 @@ from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
-from tokenlake.store.layout import TOKENIZER, Layout
+from tokenlake.store.layout import TOKENIZER, Layout, tokenizer_path
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -199,9 +199,8 @@ def read_tokenizer(store: Store, parent: FoundParent, source: str) -> PlannedTok
     """
     layout = Layout(parent.manifest.dataset, parent.manifest.version)
     facts = parent.manifest.tokenizer[source]
-    prefix = "/".join(filter(None, (TOKENIZER, facts.get("folder", ""))))
     try:
-        found = read_files(store, layout.key(prefix), facts["files"])
+        found = read_files(store, layout.key(tokenizer_path(facts.get("folder", ""))), facts["files"])
     except (NotFoundError, IntegrityError) as error:
         raise IntegrityError(
             f"{parent.reference}: {error}. Run `tokenlake verify {parent.reference}` to see all that is damaged",

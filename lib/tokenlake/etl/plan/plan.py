@@ -35,7 +35,7 @@ from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.entries import InputFileEntry
-from tokenlake.store.layout import CONFIG, TOKENIZER, Layout
+from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
 from tokenlake.store.manifest import Kind
 
 _CONFIG_HEADER: Final = """\
@@ -195,7 +195,7 @@ class Plan:
     def preamble(self) -> dict[str, bytes]:
         """Return the files that workers and readers need besides the data: path below the version -> content."""
         found = {
-            "/".join(filter(None, (TOKENIZER, self.tokenizer_folders[source], name))): data
+            f"{tokenizer_path(self.tokenizer_folders[source])}/{name}": data
             for source, planned in self.tokenizers.items()
             for name, data in planned.files.files.items()
         }
@@ -228,7 +228,7 @@ class Plan:
         """Return the job that chooses the engine for a unit's source."""
         return EngineJob(
             store=store,
-            tokenizer=self._tokenizer_prefix(unit.source, layout),
+            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
             ranges=unit.ranges,
@@ -246,7 +246,7 @@ class Plan:
             source=self.source(unit.source),
             ranges=unit.ranges,
             pack=build.pack,
-            tokenizer=self._tokenizer_prefix(unit.source, layout),
+            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=tokenizer.facts["files"],
             engine=engine,
             eos_id=tokenizer.eos_id,
@@ -261,10 +261,6 @@ class Plan:
             files=unit.files,
             **target,
         )
-
-    def _tokenizer_prefix(self, source: str, layout: Layout) -> str:
-        folder = self.tokenizer_folders[source]
-        return layout.tokenizer(folder) if folder else layout.key(TOKENIZER)
 
 
 def store_address(build: ResolvedBuild) -> StoreAddress:

@@ -22,7 +22,15 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPa
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
-from tokenlake.etl.plan.mixture import MixForecast, choose_unit_rows, forecast_of, notes_on, settled, weighed
+from tokenlake.etl.plan.mixture import (
+    MixForecast,
+    choose_unit_rows,
+    forecast_of,
+    notes_on,
+    order_of,
+    settled,
+    weighed,
+)
 from tokenlake.etl.plan.parents import (
     FoundParent,
     find_parents,
@@ -46,7 +54,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, UnitRecord
-from tokenlake.store.mixture import FIRST_ORDER, SourceDraw, outcomes
+from tokenlake.store.mixture import SourceDraw, outcomes
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 
@@ -130,7 +138,7 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
         units=len(units),
         unit_rows=unit_rows,
     )
-    order = order_identity(spec)
+    order = order_of(spec).identity(spec.lengths)
     identity = {
         "content": [content[name] for name in spec.lengths],
         "order": order,
@@ -259,23 +267,6 @@ def rows_identity(out: RowsOut) -> dict[str, Any]:
     }
 
 
-def order_identity(spec: MixtureSpec) -> dict[str, Any]:
-    """Return the identity of an order but for its end; the lengths of the sources are those of the content."""
-    names = list(spec.lengths)
-    return {
-        "names": names,  # their order counts, and canonical JSON sorts keys
-        "lanes": spec.lanes,
-        "batch_size": spec.batch_size,
-        "block_size": spec.block_size,
-        "step_rows": spec.step_rows,
-        "seed": spec.seed,
-        "stop": spec.stop,
-        "points": [[step, [weights[name] for name in names]] for step, weights in spec.points],
-        "interpolation": spec.interpolation,
-        **({} if spec.order == FIRST_ORDER else {"version": spec.order}),
-    }
-
-
 @final
 class UnitIdentity:
     """Fingerprints of the units of one mixture.
@@ -303,7 +294,7 @@ class UnitIdentity:
             {
                 **self._base,
                 "content": [self._content[name] for name in spec.lengths],
-                "order": order_identity(spec),
+                "order": order_of(spec).identity(spec.lengths),
                 "out": rows_identity(out),
                 "start": start,
                 "stop": stop,

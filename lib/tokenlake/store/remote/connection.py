@@ -148,7 +148,7 @@ def client_at(url: Url, options: Mapping[str, Any], failures: Failures) -> Objec
         see :func:`tokenlake.store.remote.filesystems.open_filesystem`
     """
     kind = _CLIENTS.get(url.scheme, FsspecClient)
-    opened = open_filesystem(url, options, failures, kind)
+    opened = open_filesystem(url, options, failures, kind.arguments, kind.web)
     if failures.option not in opened.clients:
         opened.clients[failures.option] = kind(opened, failures)
     return opened.clients[failures.option]

@@ -10,9 +10,9 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 import fsspec
 from fsspec.asyn import get_loop
@@ -67,25 +67,18 @@ class OpenFileSystem:
 _OPEN: Final[dict[str, OpenFileSystem]] = {}
 
 
-class Opening(Protocol):
-    """What a protocol has to say of how its file system is opened."""
-
-    def arguments(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the file system is opened with."""
-        ...
-
-    def web(self, filesystem: Any) -> Any:
-        """Return what has the session of the file system."""
-        ...
+Arguments: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""From options to what a file system is opened with."""
 
 
 def open_filesystem(
-    url: Url, options: Mapping[str, Any], failures: Failures, opening: Opening
+    url: Url, options: Mapping[str, Any], failures: Failures, arguments: Arguments, web: Callable[[Any], Any]
 ) -> OpenFileSystem:
     """Return the file system that `url` is on.
 
     Args:
         options: fsspec's, with references to credentials in them.
+        web: from a file system to what has its session.
 
     Raises:
         ConfigError: a reference cannot be resolved, or an option is unknown.
@@ -96,7 +89,8 @@ def open_filesystem(
     key = _key(url, resolved)
     with _LOCK:
         if key not in _OPEN:
-            _OPEN[key] = _make(url, resolved, failures, opening)
+            filesystem = _make(url, arguments(resolved), failures)
+            _OPEN[key] = OpenFileSystem(filesystem, resolved, web(filesystem))
         return _OPEN[key]
 
 
@@ -152,14 +146,14 @@ def _key(url: Url, options: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _make(url: Url, options: Mapping[str, Any], failures: Failures, opening: Opening) -> OpenFileSystem:
+def _make(url: Url, arguments: dict[str, Any], failures: Failures) -> Any:
     _require_package(url, failures.option)
-    given = {**opening.arguments(options), "use_listings_cache": False, "skip_instance_cache": True}
+    given = {**arguments, "use_listings_cache": False, "skip_instance_cache": True}
     try:
         with warnings.catch_warnings():
             # gcsfs warns where no project is set, which only listing buckets needs.
             warnings.simplefilter("ignore")
-            filesystem, _ = fsspec.core.url_to_fs(str(url), **given)
+            return fsspec.core.url_to_fs(str(url), **given)[0]
     except TypeError as error:
         raise ConfigError(
             f"storage_options: the file system of {url.scheme}:// refuses them: {scrub(str(error))}"
@@ -170,7 +164,6 @@ def _make(url: Url, options: Mapping[str, Any], failures: Failures, opening: Ope
             "Check storage_options and the credentials of this machine.",
             url=url.root,
         ) from None
-    return OpenFileSystem(filesystem, options, opening.web(filesystem))
 
 
 def _require_package(url: Url, option: str) -> None:

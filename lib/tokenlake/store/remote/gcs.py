@@ -50,6 +50,7 @@ class GcsClient(BucketClient):
     unfinished that could be left.
     """
 
+    pinned = ("generation:",)
     credentials = (
         "Credentials were looked up where Google's tools look: GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud, "
         "the account of this machine, then anonymous access. Others are given by storage_options: {token: {env: NAME}} "
@@ -73,7 +74,7 @@ class GcsClient(BucketClient):
         asked = {"maxResults": "1000", "fields": fields, "prefix": url.path}
         asked |= {"delimiter": "/"} if flat else {}
         asked |= {} if mark is None else {"pageToken": mark}
-        answer = json.loads(await self._send("GET", f"{self._api}b/{_bucket(url)}/o", asked))
+        answer = json.loads(await self._send("GET", f"{self._api}b/{url.bucket}/o", asked))
         folders = [RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
         return [*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken")
 
@@ -94,9 +95,6 @@ class GcsClient(BucketClient):
             await pour(answer.content.read, checked, total_size(answer), planned)
             if crc is not None and (got := base64.b64encode(crc.digest()).decode()) != stated:
                 raise DamagedBodyError(f"its CRC32C is {got}, the storage says {stated}")
-
-    def pins(self, token: str) -> bool:
-        return token.startswith("generation:")
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         await self._write(url, partial(self._put, url, payload, over), payload.size)
@@ -134,7 +132,7 @@ class GcsClient(BucketClient):
             "Content-Type": f"multipart/related; boundary={mark}",
             "Content-Length": str(len(head) + payload.size + len(tail)),
         }
-        place = f"{self._host}/upload/storage/v1/b/{_bucket(url)}/o"
+        place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
         asked = {"uploadType": "multipart", **_condition(over)}
         return await self._send("POST", place, asked, headers, _body(head, payload, tail))
 
@@ -239,12 +237,8 @@ def _crc32c() -> Any:
     return google_crc32c.Checksum() if google_crc32c.implementation == "c" else None
 
 
-def _bucket(url: Url) -> str:
-    return url.root.partition("://")[2]
-
-
 def _object(url: Url) -> str:
-    return f"b/{_bucket(url)}/o/{quote(url.path, safe='')}"
+    return f"b/{url.bucket}/o/{quote(url.path, safe='')}"
 
 
 def _generation(token: str) -> str:

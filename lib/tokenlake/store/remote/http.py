@@ -51,6 +51,7 @@ class HttpClient(ObjectClient):
     size is not seen.
     """
 
+    pinned = ("etag:", "modified:")
     credentials = (
         "None were sent unless the storage_options have some: {headers: {Authorization: {env: NAME}}}, "
         "{username: NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
@@ -107,9 +108,6 @@ class HttpClient(ObjectClient):
             if planned is not None:
                 _require_version(answer, planned)
             await pour(answer.content.read, write, total_size(answer), planned)
-
-    def pins(self, token: str) -> bool:
-        return token.startswith(("etag:", "modified:"))
 
     @asynccontextmanager
     async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:

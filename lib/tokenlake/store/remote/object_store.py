@@ -88,17 +88,14 @@ class ObjectStore(RemoteStore, Store):
     def _payload(self, put: Put) -> Generator[Payload]:
         """Read back what is sent; a temporary file is gone after."""
         if isinstance(put.data, bytes):
-            yield Payload.of(put.data)
+            payload = Payload.of(put.data)
+            put.require_written(payload.sha256)
+            yield payload
             return
         scratch_of(self.url).check_temp(put.data, put.key)
         try:
             with Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
-                if payload.sha256 != put.sha256:
-                    raise StoreError(
-                        f"{put.key}: read back is not what was written: sha256 {payload.sha256}, expected "
-                        f"{put.sha256}. Nothing was published. Check the disk and the memory of this machine.",
-                        key=put.key,
-                    )
+                put.require_written(payload.sha256)
                 yield payload
         finally:
             remove_temp(put.data)
@@ -206,11 +203,7 @@ class ObjectStore(RemoteStore, Store):
             got = target.finish().sha256
             if got == link.sha256:
                 return found
-        raise IntegrityError(
-            f"cannot reuse {link.source} as {link.target}: its sha256 is {got}, expected {link.sha256}. "
-            "Verify the version it belongs to; without reuse the unit is built again.",
-            file=link.source,
-        )
+        raise link.damaged(got)
 
     def _seen(self, key: str) -> tuple[str, str] | None:
         """Return the hash of what is there and the token of its version; None where there is nothing."""

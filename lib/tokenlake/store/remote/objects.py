@@ -193,12 +193,14 @@ class ObjectClient(ABC):
     """Requests to one storage.
 
     Attributes:
+        pinned: what the tokens begin with that a request can name as its condition.
         reached: the storage has answered at least once.
         credentials: sentences for the message of a refusal: what was tried, and how to give others.
         failures: what errors of this storage are to whoever asks.
         trials: what a trial before the first write has shown, by what was tried.
     """
 
+    pinned: tuple[str, ...] = ()
     credentials: str = ""
 
     def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
@@ -262,7 +264,7 @@ class ObjectClient(ABC):
 
     def pins(self, token: str) -> bool:
         """Say whether every answer to :meth:`fetch` is checked to be of the version `token`."""
-        return False
+        return token.startswith(self.pinned)
 
     async def ask(
         self,

@@ -43,6 +43,7 @@ class S3Client(BucketClient):
     """
 
     in_parts = True
+    pinned = ("etag:",)
     credentials = (
         "Credentials were looked up where AWS's tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profiles "
         "in ~/.aws, the role of this container or machine. Others are given by storage_options: {key: {env: NAME}, "
@@ -62,7 +63,7 @@ class S3Client(BucketClient):
         asked = {"Delimiter": "/"} if flat else {}
         if mark is not None:
             asked["ContinuationToken"] = mark
-        answer = await self._call("list_objects_v2", Bucket=_bucket(url), Prefix=url.path, **asked)
+        answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **asked)
         found = [
             RemoteObject(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())
         ]
@@ -88,9 +89,6 @@ class S3Client(BucketClient):
             if planned is not None:
                 _require_version(answer, url, planned)
             await pour(body.read, write, answer["ContentLength"], planned)
-
-    def pins(self, token: str) -> bool:
-        return token.startswith("etag:")
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
         if payload.in_parts:
@@ -118,7 +116,7 @@ class S3Client(BucketClient):
         found: list[tuple[RemoteObject, str]] = []
         marks: dict[str, str] = {}
         while True:
-            asked = {"Bucket": _bucket(url), "Prefix": url.path, **marks}
+            asked = {"Bucket": url.bucket, "Prefix": url.path, **marks}
             request = partial(self._call, "list_multipart_uploads", **asked)
             answer = await self._write(url, request, done="listed")
             found += (
@@ -208,7 +206,7 @@ class S3Client(BucketClient):
         key, _, version = url.path.partition(_VERSION)
         if version:
             given["VersionId"] = version
-        return await self._call(method, Bucket=_bucket(url), Key=key, **given)
+        return await self._call(method, Bucket=url.bucket, Key=key, **given)
 
     async def _call(self, method: str, **given: Any) -> Any:
         await self._opened.session()
@@ -248,10 +246,6 @@ def _code(error: BaseException) -> str:
     return str(cast("dict[str, Any]", response).get("Error", {}).get("Code", "")) if response else ""
 
 
-def _bucket(url: Url) -> str:
-    return url.root.partition("://")[2]
-
-
 def _found(path: str, size: int, token: str, answer: dict[str, Any]) -> RemoteObject:
     time: datetime | None = answer.get("LastModified")
     return RemoteObject(path=path, size=size, token=token, modified=time and time.timestamp())
@@ -280,7 +274,7 @@ def _condition(over: str | None) -> dict[str, str]:
 
 def _copied(source: Url, found: RemoteObject) -> dict[str, Any]:
     return {
-        "CopySource": {"Bucket": _bucket(source), "Key": source.path},
+        "CopySource": {"Bucket": source.bucket, "Key": source.path},
         "CopySourceIfMatch": _quoted(found.token),
     }
 

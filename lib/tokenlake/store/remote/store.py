@@ -21,12 +21,7 @@ from tokenlake.store.base import ByteTarget, HashingTarget, ObjectInfo, ReadStor
 from tokenlake.store.layout import TEMP_MARK, check_size
 from tokenlake.store.remote.connection import client_at
 from tokenlake.store.remote.filesystems import on_loop
-from tokenlake.store.remote.objects import (
-    NoRangesError,
-    ObjectClient,
-    OtherObjectError,
-    RemoteObject,
-)
+from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
 from tokenlake.store.remote.retry import OF_STORES
 from tokenlake.store.remote.url import Url, folder_of, key_of, root_of, url_of
 from tokenlake.store.shard_cache import ShardCache

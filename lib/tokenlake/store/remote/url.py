@@ -88,6 +88,11 @@ class Url:
         """Whether it is of a web server, which cannot list what it has."""
         return self.scheme in ("http", "https")
 
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket, or of the host."""
+        return self.root.partition("://")[2]
+
     def __str__(self) -> str:
         return f"{self.root}/{self.path}"
 
