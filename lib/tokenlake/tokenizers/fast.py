@@ -1,8 +1,10 @@
 """The fast engine, gigatoken on Arrow buffers, and the samples on which it is compared with the reference.
 
 gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain buffers, so
-nothing is copied on the way in, and out comes one flat uint32 array with row offsets. Invalid UTF-8 crashes the process
-inside its SentencePiece backend: the caller validates.
+nothing is copied on the way in, and out comes one flat uint32 array with row offsets. A few documents, or long
+ones, are encoded one by one: awkward costs 0.5 to 2 ms a call, and documents of 8 KB take 15% less CPU (GPT-2; 10% with
+Llama 2; those of 4 KB as much, those of 1 KB a third more). Invalid UTF-8 crashes the process inside its SentencePiece
+backend: the caller validates.
 
 Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both engines,
 because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
@@ -20,7 +22,7 @@ import pyarrow as pa
 
 from tokenlake.arrays import text_of_strings
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError
-from tokenlake.ragged import Int32, Int64, Ragged
+from tokenlake.ragged import Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
@@ -66,6 +68,9 @@ class GigatokenEngine:
         if len(text) == 0:
             return Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
         with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"):
+            if not self._threads and _one_by_one(text):
+                rows = [self._backend.encode(row.as_buffer().to_pybytes()) for row in text]
+                return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
             layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         ids = np.asarray(layout.content.data).view(np.int32)
@@ -81,12 +86,20 @@ class GigatokenEngine:
         return ak.Array(layout)
 
 
+def _one_by_one(text: pa.LargeStringArray) -> bool:
+    offsets, _ = string_buffers(text)
+    return len(text) <= FEW or int(offsets[-1] - offsets[0]) >= _LONG * len(text)
+
+
 def _without_specials(files: TokenizerFiles) -> bytes:
     """Return tokenizer.json without its special=true added tokens."""
     kept = [token for token in files.added_tokens if not token.get("special")]
     return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()
 
 
+FEW: Final = 32
+"""Documents that are encoded one by one, however short they are."""
+_LONG: Final = 6 << 10  # bytes of a document, in the mean, from which on all are
 WINDOW: Final = 4096
 _MOST_DRAWS: Final = 1000  # in one batch
 _LEAST_COST: Final = 32  # bytes that any sample costs, however short

@@ -29,7 +29,7 @@ import json
 import re
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 from unicodedata import category
 
 import numpy as np
@@ -41,7 +41,7 @@ from tokenlake.errors import MissingExtraError
 from tokenlake.ragged import Bools, Int32, Ragged
 from tokenlake.tokenizers.allowlist import model_type
 from tokenlake.tokenizers.arrays import string_buffers
-from tokenlake.tokenizers.fast import GigatokenEngine, IdEngine
+from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine
 
@@ -94,7 +94,7 @@ class SegmentEngine:
         kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
         self._added = "|".join(map(re.escape, kept))
         made = _Merges if model_type(files) == "BPE" else _Words
-        self._model: _Model = made(files, literal, segment_kernels)
+        self._model = made(files, literal, segment_kernels)
         self._restart(_SMALL)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
         self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
@@ -179,8 +179,11 @@ class SegmentEngine:
         self._held = self._keys_used = self._kept_used = 0
 
 
-class _Model(Protocol):
-    """How the texts of a tokenizer are cut, and what gives new segments their ids.
+@final
+class _Words:
+    """WordPiece and Unigram: words are independent, and the reference makes the ids of new ones.
+
+    This and :class:`_Merges` say how the texts of a tokenizer are cut, and what gives new segments their ids.
 
     Attributes:
         prefix: whether a text begins with a space that is put before it, with `once` only where it has none.
@@ -190,31 +193,8 @@ class _Model(Protocol):
         spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
         most: segments that the table holds.
         merges: the last arguments of :func:`segment_kernels.merge_new`; None where `bare` makes all ids.
+        beneath, bare: the engines for whole texts and for segments.
     """
-
-    prefix: bool
-    once: bool
-    mark: int
-    most: int
-    ascii: UInt8
-    bits: npt.NDArray[np.uint64]
-    spaced: UInt8
-    merges: tuple[npt.NDArray[Any], ...] | None
-
-    @property
-    def beneath(self) -> IdEngine:
-        """The engine for whole texts."""
-        ...
-
-    @property
-    def bare(self) -> IdEngine:
-        """The engine for segments."""
-        ...
-
-
-@final
-class _Words:
-    """WordPiece and Unigram: words are independent, and the reference makes the ids of new ones."""
 
     prefix, once, merges = False, False, None
 
