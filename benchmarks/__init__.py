@@ -15,6 +15,7 @@
     builds.py        Tokenlake's configuration and store as the checks below use them
     determinism.py   identical trees for 1 and 2 workers, and after kill -9
     memory.py        peak memory on a large input and on one huge document
+    small.py         20,000 files of 1.5 KB, and 5,000 units, beside a bare loop and a few units
     adding.py        a file more beside 20,000, nothing new, a count over 46,000 shards, requests on S3
     startup.py       from the command to the first unit
     machine.py       what all this ran on

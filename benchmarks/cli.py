@@ -27,6 +27,7 @@ from benchmarks.planning import measure_planning
 from benchmarks.reading import measure_large, measure_reading, measure_seek
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series
+from benchmarks.small import measure_small
 from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
 from benchmarks.verifying import measure_verify
@@ -42,6 +43,7 @@ PARTS: Final = (
     "mix",
     "loader",
     "verify",
+    "small",
     "adding",
     "determinism",
     "kill",
@@ -158,6 +160,7 @@ def run(options: Options) -> Results:
         "mix": _mix,
         "loader": _loader,
         "verify": _verify,
+        "small": _small,
         "adding": _adding,
         "determinism": _determinism,
         "memory": _memory,
@@ -253,6 +256,12 @@ def _verify(
     goals, notes = measure_verify(
         options.work, maker, vocabularies[0], 2 * options.megabytes, options.repeats, quick=options.quick
     )
+    results.figures += goals
+    results.notes += notes
+
+
+def _small(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
+    goals, notes = measure_small(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
     results.figures += goals
     results.notes += notes
 
