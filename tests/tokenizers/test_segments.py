@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import SPACE
 from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import segments
+from tokenlake.tokenizers.encoder import fast_engine
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.segments import SegmentEngine
 
@@ -94,6 +96,18 @@ def test_one_text_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "\n".join(samples.hard_texts())
     same_ids(engine, [long, "", long[:100], "", ""])
     same_ids(engine, ["", "", long + "x" * 300])
+
+
+@pytest.mark.parametrize("engine", ["segments", "gigatoken"])
+def test_threads_may_share_an_engine(engine: str) -> None:
+    files = samples.sentencepiece()
+    shared = fast_engine(engine, files, literal=True)
+    texts = [list(samples.hard_texts()[at::97]) for at in range(8)]  # some few and some more than a few
+    texts[::2] = [some * 3 for some in texts[::2]]
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda some: shared.encode(samples.large(some)).rows(), texts * 5))
+    expected = [samples.reference_ids(files, some, literal=True) for some in texts] * 5
+    assert [[ids.tolist() for ids in rows] for rows in made] == expected
 
 
 def test_a_full_table_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,16 +131,17 @@ def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _unigram_objections(spec: dict[str, Any]) -> Iterator[str]:
-    for part in _flat(spec.get("normalizer"), "normalizers"):
+    for part in flat(spec.get("normalizer"), "normalizers"):
         if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
             yield f"the normalizer holds {_kind(part)}, not a form known to keep words apart"
-    stages = _flat(spec.get("pre_tokenizer"), "pretokenizers")
+    stages = flat(spec.get("pre_tokenizer"), "pretokenizers")
     *before, metaspace = stages or [{}]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
         yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
 
 
-def _flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """Return the members of a part of tokenizer.json that is a sequence of `key`, or it alone, or nothing."""
     return [] if stage is None else stage[key] if stage["type"] == "Sequence" else [stage]
 
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from threading import Condition
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -52,6 +54,7 @@ class GigatokenEngine:
     def __init__(self, files: TokenizerFiles, *, literal: bool = True, threads: bool = False) -> None:
         self.files = files
         self._threads = threads
+        self._free, self._users = Condition(), 0  # threads that encode; -1: one alone
         try:
             import awkward  # pyright: ignore[reportMissingTypeStubs]
             from gigatoken.gigatoken_rs import load_hf_json
@@ -67,14 +70,28 @@ class GigatokenEngine:
         """Return the ids of all rows."""
         if len(text) == 0:
             return Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
-        with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"):
-            if not self._threads and _one_by_one(text):
+        with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"), self._turn(text) as alone:
+            if alone:
                 rows = [self._backend.encode(row.as_buffer().to_pybytes()) for row in text]
                 return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
             layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         ids = np.asarray(layout.content.data).view(np.int32)
         return Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0] if offsets[0] else offsets)
+
+    @contextmanager
+    def _turn(self, text: pa.LargeStringArray) -> Generator[bool]:
+        """Wait until the backend may be used; say whether alone, which encoding documents one by one must be."""
+        with self._free:
+            self._free.wait_for(lambda: self._users >= 0)
+            alone = not self._threads and not self._users and _one_by_one(text)
+            self._users = -1 if alone else self._users + 1
+        try:
+            yield alone
+        finally:
+            with self._free:
+                self._users = 0 if alone else self._users - 1
+                self._free.notify_all()
 
     def _array(self, text: pa.LargeStringArray) -> Any:
         ak = self._awkward

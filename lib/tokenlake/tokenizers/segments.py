@@ -12,12 +12,14 @@ lacks becomes the tokens of its bytes, with which nothing merges: there is a cut
 where a word ends whatever lies around, if normalizing does not reach over the cut. BERT's normalizer changes each
 character, or a letter and its marks, and its words end at white space and at every sign: cuts are between two ASCII
 characters of which one is a space or a sign, and none is a control character, which is dropped. With Unigram a cut is
-before the space that follows a letter, digit or sign which normalizing keeps: all white space that comes together is on
-one side, with the marks on it, and what follows begins with a space, as if one had been put before it.
+before the space, or what normalizing makes one, that follows a letter, digit or sign which normalizing keeps: all white
+space that comes together is on one side, with the marks on it, and what follows begins with a space, as if one had been
+put before it.
 
 Such segments are short, and nearly all of them were met before: 1% are distinct. So ids are looked up by bytes in a
-table, and made once for each distinct segment: merged here, or by the reference. Pairs of ASCII are looked up in a
-table of 128 x 128; others in a set of hashes, in which a collision only costs a cut.
+table, and made once for each distinct segment: merged, searched (Unigram's words of plain ASCII) or asked of the
+reference. Pairs of ASCII are looked up in a table of 128 x 128; others in a set of hashes, in which a collision only
+costs a cut.
 
 SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
 Texts that hold an added token, and segments of more than :data:`LONGEST` bytes, go to the engine beneath.
@@ -29,6 +31,7 @@ import json
 import re
 from functools import cached_property
 from itertools import chain
+from threading import Lock
 from typing import Any, Final, final
 from unicodedata import category
 
@@ -39,7 +42,7 @@ import pyarrow.compute as pc
 
 from tokenlake.errors import MissingExtraError
 from tokenlake.ragged import Bools, Int32, Ragged
-from tokenlake.tokenizers.allowlist import model_type
+from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
@@ -56,6 +59,8 @@ _POINTS: Final = 0x110000
 _ALPHABETS, _HANGUL, _PREPENDED = 0x2000, range(0xAC00, 0xD7A4), 0x0D4E
 _ARROW: Final[Any] = pa
 UInt8 = npt.NDArray[np.uint8]
+UInt64 = npt.NDArray[np.uint64]
+_UNKNOWN_COSTS: Final = 10.0  # of a character that no piece spells, below the lowest score
 _ASCII: Final = 128
 _BARE: Final[Any] = {"type": "Replace", "pattern": {"String": _SPACE}, "content": _MARK}
 
@@ -95,6 +100,7 @@ class SegmentEngine:
         self._added = "|".join(map(re.escape, kept))
         made = _Merges if model_type(files) == "BPE" else _Words
         self._model = made(files, literal, segment_kernels)
+        self._one_thread = Lock()
         self._restart(_SMALL)
         self._cuts = np.empty(BLOCK_BYTES + 2, np.int32)
         self._slots, self._new = np.empty((2, BLOCK_BYTES), np.int32)
@@ -105,8 +111,12 @@ class SegmentEngine:
             other = np.asarray(pc.match_substring_regex(text, self._added))
             if other.any():
                 made = self._model.beneath.encode(text.filter(pa.array(other)))
-                return self._encode(text.filter(pa.array(~other))).inserted(made, np.flatnonzero(other))
-        return self._encode(text)
+                return self._encoded(text.filter(pa.array(~other))).inserted(made, np.flatnonzero(other))
+        return self._encoded(text)
+
+    def _encoded(self, text: pa.LargeStringArray) -> Ragged:
+        with self._one_thread:
+            return self._encode(text)
 
     def _encode(self, text: pa.LargeStringArray) -> Ragged:
         offsets, data = string_buffers(text)
@@ -137,16 +147,10 @@ class SegmentEngine:
         )
         self._held += fresh
         new = self._new[:fresh]
-        if self._model.merges is not None:
-            self._kept_used = self._run.merge_new(
-                self._table, new, self._keys, self._kept, self._kept_used, *self._model.merges
-            )
-            if self._keys_used - before <= LONGEST:
-                return
-            sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-            new = new[sizes > LONGEST]
-        if len(new):
-            self._ask(new)
+        self._kept_used = self._model.make(self._table, new, self._keys, self._kept, self._kept_used)
+        left = new[self._table[new, 1] >> np.uint64(32) == 0]
+        if len(left):
+            self._ask(left)
 
     def _ask(self, new: Int32) -> None:
         """Give new segments the ids that another engine makes of them."""
@@ -192,33 +196,82 @@ class _Words:
         bits: the set of the other pairs of which that is so.
         spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
         most: segments that the table holds.
-        merges: the last arguments of :func:`segment_kernels.merge_new`; None where `bare` makes all ids.
-        beneath, bare: the engines for whole texts and for segments.
+        beneath, bare: the engines for whole texts, and for segments that :meth:`make` gives no ids.
     """
 
-    prefix, once, merges = False, False, None
+    prefix, once = False, False
 
     def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
         self._files, self._literal = files, literal
         self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
+        self._run, self._pieces = run, None
         self.bits = np.full(run.PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
         stays = self._stays()
         if model_type(files) == "WordPiece":
             self.mark, parted = -1, _parted_words()
         else:
             self.mark, parted = run.MARK, np.zeros((_ASCII, _ASCII), np.bool_)
-            parted[:, ord(_SPACE)] = stays[:_ASCII]
+            blanks = [point for point in range(_ASCII) if self._normalized(chr(point)) in (_SPACE, _MARK)]
+            parted[:, blanks] = stays[:_ASCII, None]
+            self._pieces = self._searched(blanks)
         self.ascii = np.where(parted, 0, 1).astype(np.uint8).reshape(-1)
         self.spaced = stays.astype(np.uint8)
 
+    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
+        """Give new segments their ids where a search is enough; return how much of `kept` is used now."""
+        if self._pieces is None:
+            return used
+        return self._run.search_new(table, new, keys, kept, used, *self._pieces)
+
+    def _normalized(self, character: str) -> str:
+        normalizer: Any = self.beneath.backend.normalizer
+        return character if normalizer is None else normalizer.normalize_str(character)
+
+    def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
+        """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
+        backend = self.beneath.backend
+        # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
+        model: dict[str, Any] = json.loads(backend.to_str())["model"]
+        found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
+        if found not in ([f"{_MARK}a"], ["a"]):
+            return None
+        pieces = [piece.encode() for piece, _ in model["vocab"]]
+        offsets = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        size = int(offsets[-1])
+        branches = np.zeros((1 << (2 * size).bit_length(), 2), np.uint64)
+        ends = np.full(size + 1, -1, np.int32)
+        self._run.add_pieces(branches, np.frombuffer(b"".join(pieces), np.uint8), offsets, ends)
+        scores = np.array([score for _, score in model["vocab"]], np.float64)
+        scores = np.append(scores, scores.min() - _UNKNOWN_COSTS)
+        unknown = -1 if model.get("unk_id") is None else model["unk_id"]
+        room = np.empty(LONGEST, np.uint8), np.empty(LONGEST + 1), np.empty((LONGEST + 1, 2), np.int32)
+        return (
+            branches,
+            ends,
+            scores,
+            unknown,
+            self._plain(blanks),
+            np.frombuffer(found[0][:-1].encode(), np.uint8),
+            *room,
+        )
+
+    def _plain(self, blanks: list[int]) -> UInt8:
+        """uint8[256], 1 for printable ASCII characters that normalizing leaves alone, 2 for what becomes a space."""
+        parts = flat(self._files.spec.get("normalizer"), "normalizers")
+        replaced = "".join(part["pattern"].get("String", "") for part in parts if part["type"] == "Replace")
+        plain = np.zeros(256, np.uint8)
+        for character in map(chr, range(ord("!"), _ASCII - 1)):
+            plain[ord(character)] = self._normalized(character) == character not in replaced
+        plain[blanks] = 2
+        return plain
+
     def _stays(self) -> Bools:
         """bool[0x110000]: letters, digits and signs that normalizing neither drops nor makes a space of."""
-        normalizer = self.beneath.backend.normalizer
         stays = np.zeros(_POINTS, np.bool_)
         for point in chain(range(_ALPHABETS), _HANGUL):
             if point == _PREPENDED or category(character := chr(point))[0] not in "LNPS":
                 continue
-            made = normalizer.normalize_str(character) if normalizer is not None else character
+            made = self._normalized(character)
             stays[point] = made != "" and made.isprintable() and not {_SPACE, _MARK} & set(made)
         return stays
 
@@ -285,12 +338,11 @@ class _Merges:
         )
         merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
         self._run.add_merges(merges, *triples.T)
-        self.merges: tuple[npt.NDArray[Any], ...] | None = (
-            points,
-            byte_ids,
-            merges,
-            np.empty(LONGEST, np.int64),
-        )
+        self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
+
+    def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
+        """Give new segments that are not too long their ids; return how much of `kept` is used now."""
+        return self._run.merge_new(table, new, keys, kept, used, *self._merging)
 
     @cached_property
     def _merged(self) -> list[tuple[str, str]]:
