@@ -8,7 +8,7 @@ It writes `ids.bin` and `lengths.bin` (int64, ids per document).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import awkward as ak
@@ -27,26 +27,29 @@ def main(job: Arguments) -> None:
     tokenizer = gigatoken.Tokenizer.from_json((job.tokenizer / "tokenizer.json").read_bytes())
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     with (job.output / "ids.bin").open("wb") as ids, (job.output / "lengths.bin").open("wb") as lengths:
-        for path in job.files:
-            for block in _blocks(path):
-                encoded = tokenizer.encode_batch(_as_awkward(_parse(block)), parallel=False).layout
-                ids.write(encoded.content.data.astype(dtype))
-                lengths.write(np.diff(encoded.offsets.data).astype(np.int64))
+        for block in _blocks(job.files):
+            encoded = tokenizer.encode_batch(_as_awkward(_parse(block)), parallel=False).layout
+            ids.write(encoded.content.data.astype(dtype))
+            lengths.write(np.diff(encoded.offsets.data).astype(np.int64))
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines, about :data:`BLOCK` bytes at a time."""
-    rest = b""
-    with path.open("rb") as source:
-        while block := source.read(BLOCK):
-            cut = block.rfind(b"\n") + 1
-            if cut:
-                yield rest + block[:cut]
-                rest = block[cut:]
-            else:
-                rest += block
-    if rest:
-        yield rest
+def _blocks(paths: Sequence[Path]) -> Iterator[bytes]:
+    """Whole lines, about :data:`BLOCK` bytes at a time, small files together."""
+    held, size = list[bytes](), 0
+    for path in paths:
+        with path.open("rb") as source:
+            while block := source.read(BLOCK):
+                held.append(block)
+                size += len(block)
+                if size >= BLOCK:
+                    whole = b"".join(held)
+                    cut = whole.rfind(b"\n") + 1
+                    yield whole[:cut]
+                    held, size = [whole[cut:]], len(whole) - cut
+        if held and held[-1] and not held[-1].endswith(b"\n"):
+            held.append(b"\n")
+    if size:
+        yield b"".join(held)
 
 
 def _parse(block: bytes) -> pa.LargeStringArray:
