@@ -18,6 +18,7 @@ from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_engine
+from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import SegmentEngine
 
 # Made by SentencePiece of nine rules: some characters become a space, a ligature and a fraction become letters, one
@@ -130,6 +131,22 @@ def test_scores_are_those_that_the_reference_has_read() -> None:
     vocab += [["-" * length, score] for length, score in SCORES.items()]
     files = samples.changed(tokenizer("t5, metaspace"), lambda spec: spec["model"].update(vocab=vocab))
     same_ids(SegmentEngine(files), ["x " + "-" * length for length in range(1, 200)])
+
+
+@pytest.mark.parametrize("error", [TokenizerError("no"), KeyboardInterrupt()])
+def test_what_failed_half_way_loses_nothing_later(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, texts = SegmentEngine(trained("word-piece")), ["some words ", "\u00e9t\u00e9 others"]
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReferenceEngine, "encode", fail)
+        with pytest.raises(type(error)):
+            engine.encode(samples.large(texts))
+    same_ids(engine, texts)
 
 
 @pytest.mark.parametrize("model", ["word-piece", "unigram"])

@@ -116,7 +116,12 @@ class SegmentEngine:
 
     def _encoded(self, text: pa.LargeStringArray) -> Ragged:
         with self._one_thread:
-            return self._encode(text)
+            try:
+                return self._encode(text)
+            except BaseException:
+                # New segments stand in the table before they have ids: met again, they would be taken for empty.
+                self._restart(_SMALL)
+                raise
 
     def _encode(self, text: pa.LargeStringArray) -> Ragged:
         offsets, data = string_buffers(text)
@@ -185,7 +190,7 @@ class SegmentEngine:
 
 @final
 class _Words:
-    """WordPiece and Unigram: words are independent, and the reference makes the ids of new ones.
+    """WordPiece and Unigram: words are independent; new ones are searched here, or the reference makes their ids.
 
     This and :class:`_Merges` say how the texts of a tokenizer are cut, and what gives new segments their ids.
 
@@ -322,7 +327,8 @@ class _Merges:
             pairs = pairs[:, pairs[1] != ord(_SPACE)]
         ascii_only = (pairs < _ASCII).all(axis=0)
         self.ascii[pairs[0, ascii_only] * _ASCII + pairs[1, ascii_only]] = 1
-        self._run.add_pairs(self.bits, *pairs[:, ~ascii_only])
+        # One layout, and so one compiled form of each loop: processes that compile at once share a cache on disk.
+        self._run.add_pairs(self.bits, *np.ascontiguousarray(pairs[:, ~ascii_only]))
 
     def _vocabulary(self) -> None:
         """Lay out the ids of characters and bytes, and the merges."""
@@ -337,7 +343,7 @@ class _Merges:
             -1, 3
         )
         merges = np.zeros((1 << max(4, (4 * len(triples)).bit_length()), 2), np.uint64)
-        self._run.add_merges(merges, *triples.T)
+        self._run.add_merges(merges, *np.ascontiguousarray(triples.T))
         self._merging = points, byte_ids, merges, np.empty(LONGEST, np.int64)
 
     def make(self, table: UInt64, new: Int32, keys: UInt8, kept: Int32, used: int) -> int:
