@@ -1,7 +1,8 @@
 """Writes the released versions that `test_golden.py` reads and rebuilds: `python -m tests.golden.make`.
 
 Run it only when a release changes bytes on purpose, and say so in the changelog. Everything in `data/` comes from here:
-the inputs and tokenizers of each configuration, and the store that its build left, without what no reader needs.
+the inputs and tokenizers of each configuration, and the store that its build left, without what no reader needs. What
+an earlier release wrote in another way stays in `data/earlier`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ _PLAIN: Config = {"default_tokenizer": "tokenizers/bytes", "datasets": [_TEXT, _
 CONFIGS: dict[str, Config] = {
     "packed": {**_PLAIN, "pack": {"enabled": True, "seq_length": 64, "window_tokens": 2048}},
     "best-fit": {**_PLAIN, "pack": {"enabled": True, "seq_length": 64, "strategy": "best_fit"}},
+    "indices": {  # enough ids of a row group for those of 16 bits
+        "default_tokenizer": "tokenizers/bytes",
+        "datasets": [{"name": "text", "data_files": "inputs/long.jsonl"}],
+        "pack": {"enabled": True, "seq_length": 4096},
+    },
     "tokens": {
         **_PLAIN,
         "datasets": [{**_TEXT, "additional_fields": ["kind"]}],
@@ -98,8 +104,11 @@ def configure(name: str) -> Config:
 
 def main() -> None:
     """Write `data/` anew."""
-    shutil.rmtree(DATA, ignore_errors=True)
-    DATA.mkdir()
+    for path in DATA.iterdir():
+        if path.is_file():
+            path.unlink()
+        elif path.name != "earlier":
+            shutil.rmtree(path)
     os.chdir(DATA)
     _write_inputs(Path("inputs"))
     _write_tokenizers(Path("tokenizers"))
@@ -116,6 +125,7 @@ def _write_inputs(folder: Path) -> None:
     (folder / "table").mkdir()
     for part in range(2):
         _lines(folder / "text" / f"{part}.jsonl", [_text(part * 40 + i) for i in range(40)])
+    _lines(folder / "long.jsonl", [{"text": f"{i} sheep. " * 90} for i in range(80)])
     table = pa.table({"body": [f"Row {i}: " + "a lake is wide; " * (i % 7) for i in range(60)]})
     pq.write_table(table, folder / "table" / "rows.parquet", row_group_size=25)
     chats = [chat_samples.conversation(seed, system=seed % 3 == 0, turns=1 + seed % 3) for seed in range(24)]

@@ -19,6 +19,8 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))
+EARLIER = sorted(path.parent.name for path in (DATA / "earlier").glob("*/v1"))
+"""Written before ids were stored in 16 bits."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,15 @@ def test_released_version_is_whole(dataset: str) -> None:
 @pytest.mark.parametrize("dataset", VERSIONS)
 def test_rebuilt_version_holds_the_released_tokens(dataset: str, rebuilt: Path) -> None:
     got, expected = (manifest(store, dataset).to_json() for store in (rebuilt, DATA / "store"))
+    assert without_encoding(got) == without_encoding(expected)
+
+
+@pytest.mark.parametrize("dataset", EARLIER)
+def test_a_version_of_an_earlier_release_is_whole_and_holds_the_same_tokens(
+    dataset: str, rebuilt: Path
+) -> None:
+    assert verify(open_store(DATA / "earlier"), dataset, 1, deep=True).problems == ()
+    got, expected = (manifest(store, dataset).to_json() for store in (rebuilt, DATA / "earlier"))
     assert without_encoding(got) == without_encoding(expected)
 
 

@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
+from tokenlake.parquet import writer
+from tokenlake.parquet.writer import open_shard
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import open_writer, packed_schema
@@ -48,8 +51,25 @@ def packed_rows(rows: int, length: int, *, seed: int = 0, loss_mask: bool = Fals
 def ours(table: pa.Table, group_rows: int) -> bytes:
     """A shard as builds write it."""
     sink = io.BytesIO()
-    with open_writer(sink, table.schema) as writer:
-        writer.write_table(table, row_group_size=group_rows)
+    shard = open_shard(sink, table.schema)
+    for batch in table.combine_chunks().to_batches():
+        shard.write_batch(batch, group_rows)
+    shard.close()
+    return sink.getvalue()
+
+
+def indexed(table: pa.Table, group_rows: int) -> bytes:
+    """A shard as builds write it where row groups are large: ids are indices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "LEAST_INDICES", 0)
+        return ours(table, group_rows)
+
+
+def earlier(table: pa.Table, group_rows: int) -> bytes:
+    """A shard as builds wrote it before ids were stored in 16 bits."""
+    sink = io.BytesIO()
+    with open_writer(sink, table.schema) as shard:
+        shard.write_table(table, row_group_size=group_rows)
     return sink.getvalue()
 
 

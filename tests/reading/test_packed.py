@@ -53,7 +53,7 @@ def test_a_packed_group_holds_what_the_row_group_does(
             assert _listed(group) == stored.to_pylist()
 
 
-def test_a_packed_group_is_int32_and_cannot_be_written_to(lake: Store) -> None:
+def test_a_packed_group_cannot_be_written_to(lake: Store) -> None:
     group = rows_of(lake, "learned").packed(0, loss_mask=True)
     assert {view.dtype for view in group.row_views} == {np.dtype(np.int32)}
     assert (group.segment_lengths.dtype, group.segment_offsets.dtype) == (np.int32, np.int64)

@@ -21,15 +21,15 @@ from tests.sources.parquet_by_hand import (
     DICTIONARY_PAGE,
     PLAIN,
     RLE,
-    RLE_DICTIONARY,
     page,
     thrift,
     varint,
 )
 from tokenlake.errors import IntegrityError
-from tokenlake.reading.footer import Truncated
+from tokenlake.parquet.thrift import Truncated
 from tokenlake.reading.packed import PackedReader
 from tokenlake.reading.pages import (
+    PLAIN_DICTIONARY,
     DecodedPage,
     PageHeader,
     SeenLevels,
@@ -61,10 +61,11 @@ def test_a_header_says_where_the_body_is_how_large_and_what_its_checksum_is() ->
 @pytest.mark.parametrize(
     "fields",
     [
-        {1: DICTIONARY_PAGE, 2: 9, 3: 8, 4: 7, 7: {1: 1, 2: 0}},
+        {1: DICTIONARY_PAGE, 2: 9, 3: 8, 7: {1: 1, 2: 0}},  # no checksum
+        {1: DICTIONARY_PAGE, 2: 9, 3: 8, 4: 7, 7: {1: 1, 2: 0, 3: True}},  # sorted
         {1: 3, 2: 9, 3: 8, 4: 7, 8: {1: 1, 2: 0, 3: 1, 4: 0, 5: 0, 6: 0}},  # a data page of version 2
         {1: 0, 2: 9, 3: 8, 5: {1: 1, 2: 0, 3: 3, 4: 3}},  # no checksum
-        {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: RLE_DICTIONARY, 3: 3, 4: 3}},
+        {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: PLAIN_DICTIONARY, 3: 3, 4: 3}},
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 4, 4: 3}},  # levels as bits alone
         {1: 0, 2: 9, 3: 8, 4: 7, 5: {1: 1, 2: 0, 3: 3, 4: 3, 5: {5: b"low"}}},
     ],
@@ -138,13 +139,13 @@ def test_levels_of_rows_are_known_again_by_their_bytes_and_place() -> None:
     # 0 1 1 1 0 1 1 1 | ones
     repetition, definition, data = b"\x03\xee", b"\x10\x01", memoryview(b"")
     for _ in range(2):
-        seen.check(0, DecodedPage(8, repetition, definition, data))
+        seen.check(0, DecodedPage(8, repetition, definition, data, False))
         for phase, count in ((1, 8), (0, 7)):
             with pytest.raises(Unfamiliar):
-                seen.check(phase, DecodedPage(count, repetition, definition, data))
+                seen.check(phase, DecodedPage(count, repetition, definition, data, False))
         with pytest.raises(Unfamiliar, match="4 values"):
-            seen.check(0, DecodedPage(8, repetition, b"\x10\x00", data))
-    seen.check(3, DecodedPage(8, b"\x03\xdd", definition, data))  # 1 0 1 1 1 0 1 1
+            seen.check(0, DecodedPage(8, repetition, b"\x10\x00", data, False))
+    seen.check(3, DecodedPage(8, b"\x03\xdd", definition, data, False))  # 1 0 1 1 1 0 1 1
 
 
 # Columns by hand

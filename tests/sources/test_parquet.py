@@ -21,7 +21,7 @@ from tests.sources.parquet_by_hand import dictionary_bomb
 from tests.sources.remote_support import Far
 from tests.sources.support import Source, dicts, faults, one, positions, read, rows, texts
 from tokenlake.errors import DamagedFileError
-from tokenlake.reading.footer import read_struct
+from tokenlake.parquet.thrift import read_struct
 from tokenlake.reading.pages import PageHeader, walk_pages
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange

@@ -347,7 +347,7 @@ class _FixedColumns:
                 packed = np.frombuffer(page.data, np.uint8)
                 values = np.unpackbits(packed, count=page.values, bitorder="little")
             else:
-                values = np.frombuffer(page.data, "<i4")
+                values = page.numbers.astype("<i4", copy=False)
             hasher.update_list(name, values)
             at += page.values
 

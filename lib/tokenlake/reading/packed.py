@@ -20,6 +20,7 @@ from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.pages import (
+    Ids,
     SeenLevels,
     Unfamiliar,
     check_unfolded,
@@ -39,12 +40,12 @@ class PackedGroup:
     """A row group of n rows; nothing of it may be written to.
 
     Args:
-        ids: of all rows, padding included, int32[n, length].
+        ids: of all rows, padding included, int32[n, length], or uint16 where they are stored as such.
         segment_lengths, segment_offsets, learned: see the attributes.
 
     Attributes:
         rows, length: of `ids`.
-        row_views: the ids of each row, n arrays int32[length], each contiguous; views of `ids`.
+        row_views: the ids of each row, n arrays [length], each contiguous; views of `ids`.
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
@@ -66,7 +67,7 @@ class PackedGroup:
     )
 
     def __init__(
-        self, ids: Int32, segment_lengths: Int32, segment_offsets: Int64, learned: Bools | None
+        self, ids: Ids, segment_lengths: Int32, segment_offsets: Int64, learned: Bools | None
     ) -> None:
         self.ids, self.row_views, (self.rows, self.length) = ids, list(ids), ids.shape
         self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned

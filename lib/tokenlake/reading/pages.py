@@ -1,12 +1,13 @@
 """Column chunks as our own writer lays them out, decoded without a detour.
 
 A column chunk is a run of pages; a page is a header, then its compressed body: levels, then values. Of all that
-Parquet allows only what :func:`tokenlake.schema.open_writer` writes is understood here: zstd, PLAIN, no dictionary,
-data pages of version 1 with a checksum, no nulls, no empty lists. Whatever is another way raises :class:`Unfamiliar`,
-and the caller lets Arrow read it; what cannot be right in any file is a ValueError.
+Parquet allows only what :class:`tokenlake.parquet.writer.PackedWriter` and :func:`tokenlake.schema.open_writer` write
+is understood here: zstd, data pages of version 1 with a checksum, no nulls, no empty lists; PLAIN, or indices of 16
+bits into the dictionary that says of each the same number. Whatever is another way raises :class:`Unfamiliar`, and the
+caller lets Arrow read it; what cannot be right in any file is a ValueError.
 
-Values are copied out of the pages: a page is decompressed to the same memory as the one before, which is in the
-processor's cache, and that is worth more than the copy costs.
+Where a column chunk is one page of indices, its numbers stay where they were decompressed. Else they are copied: a page
+is decompressed to the same memory as the one before, which is in the processor's cache.
 
 Headers come first, of any writer's pages: where they lie, and what decoding them can cost. A footer may say anything of
 a chunk's size; a page's header says what a decoder will believe.
@@ -23,14 +24,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.parquet.thrift import Truncated, read_struct, unsigned
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
-from tokenlake.reading.footer import Truncated, read_struct
 
 Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes, fewer only at the end of the file."""
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
+PLAIN: Final = 0
 PLAIN_DICTIONARY: Final = 2
 DELTA_BYTE_ARRAY: Final = 7
 RLE_DICTIONARY: Final = 8
@@ -38,7 +41,7 @@ RLE_DICTIONARY: Final = 8
 _UNFOLDED_TIMES: Final = 100
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # the header's field for each kind of page
-_OUR_LEVELS: Final = {2: 0, 3: 3, 4: 3, 5: {}}  # PLAIN values, levels in runs, empty statistics or none
+_OUR_LEVELS: Final = {3: 3, 4: 3, 5: {}}  # levels in runs, empty statistics or none
 _HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
 
 
@@ -64,7 +67,8 @@ class PageHeader(NamedTuple):
         stored: bytes of its body in the file.
         crc: of the body in the file, unsigned.
         known: False for a page of another kind, which decoders pass over.
-        ours: whether it is laid out as our writer does: version 1, PLAIN, levels in runs, a checksum, no statistics.
+        ours: whether it is laid out as our writers do: version 1, PLAIN or indices, levels in runs, a checksum, no
+            statistics; or a PLAIN dictionary with a checksum.
     """
 
     dictionary: bool
@@ -90,7 +94,6 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
     details: Any = header.get(_DETAILS.get(kind, 0)) if isinstance(kind, int) else None
     known = isinstance(details, dict)
     details = details if known else {}
-    rest = {5: {}} | {field: value for field, value in details.items() if field != 1}
     return PageHeader(
         dictionary=known and kind == _DICTIONARY,
         size=_number(header, 2),
@@ -100,8 +103,15 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
         stored=_number(header, 3),
         crc=_number(header, 4) & 0xFFFFFFFF,
         known=known,
-        ours=header.keys() == {1, 2, 3, 4, 5} and kind == _DATA and rest == _OUR_LEVELS,
+        ours=header.keys() == {1, 2, 3, 4, _DETAILS.get(kind or 0, 0)} and _is_ours(kind, details),
     )
+
+
+def _is_ours(kind: Any, details: dict[int, Any]) -> bool:
+    if kind == _DICTIONARY:
+        return details.keys() == {1, 2} and details[2] == PLAIN
+    levels = {5: {}} | {field: value for field, value in details.items() if field not in (1, 2)}
+    return kind == _DATA and levels == _OUR_LEVELS and details.get(2) in (PLAIN, RLE_DICTIONARY)
 
 
 def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
@@ -158,6 +168,8 @@ def _number(struct: dict[int, Any], field: int) -> int:
 
 
 UInt8 = npt.NDArray[np.uint8]
+Ids = npt.NDArray[np.int32 | np.uint16]
+"""Numbers as they are stored: of 32 bits, or of 16."""
 
 _CODEC: Final = pa.Codec("zstd")
 _SEEN: Final = 128
@@ -168,20 +180,26 @@ class Unfamiliar(Exception):
     """Bytes that may be good Parquet, but are not laid out as our writer lays them out."""
 
 
-def fixed_numbers(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> Int32:
-    """Return a column of rows of `length` numbers, int32[rows, length] that cannot be written to.
+def fixed_numbers(chunk: memoryview, rows: int, length: int, seen: SeenLevels) -> Ids:
+    """Return a column of rows of `length` numbers, [rows, length] that cannot be written to.
 
     Raises:
         Unfamiliar: the pages are laid out in another way, or not all rows have so many values.
         ValueError, OSError: they are damaged.
     """
-    found = BLOCKS.take(rows * length * 4).view(np.int32)
-    at = 0
-    for page in pages_of(chunk, rows * length, 32):
+    found: Ids | None = None
+    at, values = 0, rows * length
+    for page in pages_of(chunk, values, 32):
         seen.check(at % length, page)
-        found[at : at + page.values] = np.frombuffer(page.data, "<i4")
+        numbers = page.numbers
+        if page.indices and page.values == values:
+            return _sealed(numbers).reshape(rows, length)
+        if found is None:
+            found = BLOCKS.take(values * numbers.itemsize).view(numbers.dtype)
+        found[at : at + page.values] = numbers
         at += page.values
-        del page  # its memory is that of the next one
+        del page, numbers  # their memory is that of the next one
+    found = np.zeros(0, np.int32) if found is None else found
     return _sealed(found).reshape(rows, length)
 
 
@@ -212,7 +230,7 @@ def list_numbers(chunk: memoryview, values: int) -> tuple[Int32, Int64]:
         if not _all_ones(page.definition, page.values):
             raise Unfamiliar("lists that are null or empty")
         levels.append(decode_levels(page.repetition, page.values))
-        parts.append(np.frombuffer(page.data, "<i4").astype(np.int32))
+        parts.append(page.numbers.astype(np.int32))
     offsets = np.append(np.flatnonzero(_joined(levels) == 0), values)
     if offsets[0]:
         raise Unfamiliar("a list that begins before the first page")
@@ -257,12 +275,19 @@ class DecodedPage(NamedTuple):
         values: how many.
         repetition, definition: the levels, as they are stored.
         data: the values, as they are stored.
+        indices: whether these are indices, each of which stands for the same number.
     """
 
     values: int
     repetition: bytes
     definition: bytes
     data: memoryview
+    indices: bool
+
+    @property
+    def numbers(self) -> Ids:
+        """The values, if each has 32 bits: int32[values], or the uint16[values] they are stored as."""
+        return np.frombuffer(self.data, "<u2" if self.indices else "<i4", self.values)
 
 
 def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]:
@@ -272,36 +297,69 @@ def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]
         Unfamiliar: a page is not of the one kind that is understood.
         ValueError, OSError: the pages hold another number of values, have sizes that cannot be, or are damaged.
     """
-    at, left = 0, values
+    at, left, entries = 0, values, 0
     while at < len(chunk):
         header = parse_header(chunk, at)
         if not header.ours:
             raise Unfamiliar("the header of a page has another form")
-        at = header.begin + header.stored
-        if not 0 < header.values <= left:
+        stored = _stored(chunk, header)
+        if header.dictionary and not at and bits == 32:
+            entries = _identity(bytes(stored), header)
+        elif header.dictionary or header.indices != (entries > 0):
+            raise Unfamiliar("pages of several forms")
+        elif not 0 < header.values <= left:
             raise ValueError(f"a page of {header.values} values; expected 1 to {left}")
-        if header.stored < 0 or at > len(chunk):
-            raise ValueError(f"a page of {header.stored} bytes; {len(chunk) - header.begin} are there")
-        left -= header.values
-        yield _decoded(chunk[header.begin : at], header, (header.values * bits + 7) // 8)
+        else:
+            left -= header.values
+            yield _decoded(stored, header, bits, entries)
+        at = header.begin + header.stored
     if left:
         raise ValueError(f"pages of {values - left} values; expected {values}")
 
 
-def _decoded(stored: memoryview, header: PageHeader, wide: int) -> DecodedPage:
-    """Decompress a page whose values take `wide` bytes."""
+def _stored(chunk: memoryview, header: PageHeader) -> memoryview:
+    """Return the body of a page as it is stored, checked against its checksum."""
+    end = header.begin + header.stored
+    if header.stored < 0 or end > len(chunk):
+        raise ValueError(f"a page of {header.stored} bytes; {len(chunk) - header.begin} are there")
+    stored = chunk[header.begin : end]
+    if (found := zlib.crc32(stored)) != header.crc:
+        raise ValueError(f"the checksum of a page is {found:08x}; expected {header.crc:08x}")
+    return stored
+
+
+def _identity(stored: bytes, header: PageHeader) -> int:
+    """Return the entries of a dictionary page, each of which is its own index."""
+    entries = header.values
+    if not 0 < entries <= MOST_ENTRIES or entries % STEP or stored != identity_dictionary(entries):
+        raise Unfamiliar("a dictionary of other entries than their indices")
+    if header.size != 4 * entries:
+        raise ValueError(f"a dictionary of {header.size} bytes; expected {entries} entries of 4")
+    return entries
+
+
+def _decoded(stored: memoryview, header: PageHeader, bits: int, entries: int) -> DecodedPage:
+    """Decompress a page of values that have some bits each, or are indices into so many entries."""
+    before, wide = b"", (header.values * bits + 7) // 8
+    if entries:
+        groups = (header.values + 7) // 8
+        before, wide = bytes([BITS]) + unsigned(groups << 1 | 1), 16 * groups
     # Levels take far less than a byte each, but for what a few of them begin with.
     if not wide < header.size <= wide + header.values + 64:
         raise ValueError(f"a page of {header.size} bytes decompressed; expected {wide} of values, and levels")
-    if (found := zlib.crc32(stored)) != header.crc:
-        raise ValueError(f"the checksum of a page is {found:08x}; expected {header.crc:08x}")
     buffer: Any = _CODEC.decompress(stored, header.size)
     body = memoryview(buffer)
     repetition, middle = _levels(body, 0)
     definition, begin = _levels(body, middle)
+    if bytes(body[begin : begin + len(before)]) != before:
+        raise Unfamiliar("indices in several runs, or of another width")
+    begin += len(before)
     if len(body) - begin != wide:
         raise Unfamiliar(f"{len(body) - begin} bytes of values; expected {wide}")
-    return DecodedPage(header.values, repetition, definition, body[begin:])
+    page = DecodedPage(header.values, repetition, definition, body[begin:], entries > 0)
+    if entries and (largest := int(page.numbers.max())) >= entries:
+        raise ValueError(f"the index {largest} into a dictionary of {entries} entries")
+    return page
 
 
 def _levels(body: memoryview, at: int) -> tuple[bytes, int]:

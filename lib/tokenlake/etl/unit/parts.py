@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.errors import StoreError
-from tokenlake.schema import LogicalHasher, open_writer
+from tokenlake.parquet.writer import RowGroupWriter, open_shard
+from tokenlake.schema import LogicalHasher
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.base import Store
 from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
@@ -32,7 +33,7 @@ class UnitFile:
     """
 
     def __init__(
-        self, store: Store, layout: Layout, unit: int, open_: Callable[[Any], pq.ParquetWriter]
+        self, store: Store, layout: Layout, unit: int, open_: Callable[[Any], RowGroupWriter]
     ) -> None:
         self._store, self._layout, self._unit = store, layout, unit
         self._temp = store.temp(layout.prefix)
@@ -132,7 +133,7 @@ class PartWriter:
 
     def _open(self) -> UnitFile:
         self._file = UnitFile(
-            self._store, self._layout, self._unit, lambda sink: open_writer(sink, self.schema)
+            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
         )
         self._logical = LogicalHasher()
         self._logical.update(self.schema.empty_table())
