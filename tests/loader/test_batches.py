@@ -216,6 +216,22 @@ def test_each_row_group_is_decoded_once_an_epoch(ds: tl.Dataset):
     assert sequential.decoded.groups == len(ds.rows.group_rows)
 
 
+@pytest.mark.parametrize(
+    ("rows", "group", "sizes", "lanes"),
+    [
+        (40_000, 4, 256, 64),
+        (40_000, 4, 1024, 256),
+        (40_000, 4, 8192, 512),
+        (40_000, 4, {0: 2048, 9: 3072}, 256),
+        (40_000, 400, 8192, 64),  # no more than there are row groups
+    ],
+)
+def test_large_batches_have_lanes_for_many_hosts(
+    ds: tl.Dataset, rows: int, group: int, sizes: Any, lanes: int
+):
+    assert tl.DataLoader(tiny(ds, rows, group), sizes, workers=0).plan.lanes == lanes
+
+
 def test_fewer_row_groups_than_lanes_lose_nothing(ds: tl.Dataset):
     loader = tl.DataLoader(ds, 64, columns=["input_ids"])
     assert loader.plan.lanes == 64 > len(ds.rows.group_rows)

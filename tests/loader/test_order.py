@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenlake.errors import ConfigError
 from tokenlake.loader.options import BatchSizes
 from tokenlake.loader.plan import PassSteps
-from tokenlake.mixing.lanes import LaneLayout
+from tokenlake.mixing.lanes import LaneLayout, most_lanes
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import EpochStream
@@ -109,3 +109,17 @@ def test_the_order_is_pinned():
 
 PINNED = [2, 2, 4, 4, 1, 1, 5, 5, 2, 2, 4, 0, 1, 1, 5, 3, 2, 4, 0, 0, 1, 5, 3, 3, 4, 0, 5, 3, 0, 3]
 """Row groups, place by place."""
+
+
+@pytest.mark.parametrize("hosts", [64, 256, 512])
+def test_many_hosts_share_no_row_groups(hosts: int):
+    """Each decodes what it delivers, and little more."""
+    batch, groups = 2048, np.full(8000, 16)
+    order = EpochOrder(groups, lanes=most_lanes(batch), seed=1)
+    stream = EpochStream(order, epochs=1, first=0, batch_size=batch)
+    batches, own = int(groups.sum()) // batch, batch // hosts
+    for host in (0, hosts // 3, hosts - 1):
+        start = np.repeat(np.arange(batches) * batch, own)
+        rows = np.tile(np.arange(own * host, own * (host + 1)), batches)
+        found = stream.at(start, np.full(len(start), batch), rows)
+        assert 16 * len(np.unique(found.group)) <= 1.3 * len(rows)

@@ -23,6 +23,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchSizes, LoaderOptions, check_counts, whole_seed
+from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
 from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.ragged import Int64
@@ -131,7 +132,7 @@ class PassSteps:
         return first, number
 
 
-MOST_LANES: Final = 64
+_LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold
 
 RowsOfBatch = Callable[[int], Int64]
 """Size of a batch -> which of its rows are wanted here, ascending, int64[m]."""
@@ -288,7 +289,11 @@ class BatchPlan:
             return self.data.lanes(self.sizes.common)
         if not self.options.shuffle:
             return 1
-        most = min(MOST_LANES, len(self.data))
+        (rows,) = self.sources
+        groups = np.array(rows.group_rows)
+        held = 4 * int(groups.max(initial=1)) * (rows.manifest.seq_length or 1)
+        most = max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, len(groups)))
+        most = min(most, len(self.data))
         return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
 
     def _fitting(self, lanes: int) -> int:

@@ -187,6 +187,10 @@ class LaneLayout:
 
 
 MOST_LANES: Final = 64
+"""Of a mixture, and where batches are small."""
+MOST_HOSTS: Final = 512
+_LANE_ROWS: Final = 4  # of a large batch, in each lane
+
 MOST_BYTES: Final = 256 << 20
 _OPEN_GROUPS: Final = 2
 _GROUPS_PER_STREAM: Final = 6
@@ -217,6 +221,15 @@ class SourceSize:
         """
         ids = rows * (seq_length or 0) or tokens
         return cls(rows, groups, (4 * ids + _DOCUMENT_BYTES * documents) // max(1, groups))
+
+
+def most_lanes(batch_size: int) -> int:
+    """Return how many lanes a training run on one dataset has at most.
+
+    Hosts that share a lane each decode all of it; but each lane of a host holds a row group. So there are more of them
+    where batches are so large that many hosts are likely: 512 from 2,048 rows on.
+    """
+    return min(MOST_HOSTS, max(MOST_LANES, batch_size // _LANE_ROWS))
 
 
 def choose_lanes(
