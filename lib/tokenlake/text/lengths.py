@@ -26,7 +26,8 @@ from tokenlake.preference_columns import IGNORED
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.manager import column_of_texts, files_of
+from tokenlake.tokenizers.files import files_of
+from tokenlake.tokenizers.manager import column_of_texts
 
 BudgetStrategy = Literal["equal", "proportional", "ratio", "priority", "adaptive"]
 PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
-from tokenlake.errors import MissingExtraError, SourceNotFoundError, TokenizerError
+from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
 
 TOKENIZER_JSON: Final = "tokenizer.json"
 KEPT_FILES: Final = (
@@ -295,3 +295,45 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
         ) from error
     found = {file: path.read_bytes() for file, path in zip(kept, paths, strict=True)}
     return TokenizerFiles(name=name, files=found, revision=paths[0].parent.name if paths else None)
+
+
+_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+
+
+def files_of(tokenizer: Any) -> TokenizerFiles:
+    """Return the files of whatever names or holds a tokenizer.
+
+    Args:
+        tokenizer: files, what has been loaded from some, a Hub id, a path, a
+            :class:`tokenlake.config.stages.TokenizerConfig`, or a fast tokenizer of transformers or tokenizers.
+
+    Raises:
+        ConfigError: it is none of these.
+        TokenizerError, SourceNotFoundError: as of :func:`load_tokenizer`.
+    """
+    for found in (tokenizer, getattr(tokenizer, "files", None)):
+        if isinstance(found, TokenizerFiles):
+            return found
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(backend, "to_str"):
+        return _files_of_object(tokenizer, backend)
+    # A configuration, which workers need not import to know it.
+    named = getattr(tokenizer, "name_or_path", tokenizer)
+    if isinstance(named, str | os.PathLike):
+        return load_tokenizer(cast("str | os.PathLike[str]", named))
+    raise ConfigError(
+        f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
+        "tokenizer of transformers or tokenizers"
+    )
+
+
+def _files_of_object(tokenizer: Any, backend: Any) -> TokenizerFiles:
+    names = (*_NAMED, "padding_side", "chat_template")
+    settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}
+    return TokenizerFiles(
+        name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+        files={
+            TOKENIZER_JSON: backend.to_str().encode(),
+            "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
+        },
+    )

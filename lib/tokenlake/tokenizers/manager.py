@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Sequence
-from typing import Any, Final, cast, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +14,9 @@ from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.ragged import Int32, Ragged
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.files import TokenizerFiles, files_of
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
-
-_NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 
 
 @final
@@ -199,35 +195,6 @@ def compute_tokenizer_hash(tokenizer: Any) -> str:
     """
     files = tokenizer.files if isinstance(tokenizer, LoadedTokenizer) else files_of(tokenizer)
     return hashlib.sha256(canonical_json(identity(describe(files)))).hexdigest()
-
-
-def files_of(tokenizer: Any) -> TokenizerFiles:
-    """Return the files of whatever :meth:`TokenizerManager.get_tokenizer` takes."""
-    if isinstance(tokenizer, LoadedTokenizer):
-        return tokenizer.files
-    if isinstance(tokenizer, TokenizerFiles):
-        return tokenizer
-    if isinstance(tokenizer, TokenizerConfig):
-        return load_tokenizer(tokenizer.name_or_path)
-    if isinstance(tokenizer, str | os.PathLike):
-        return load_tokenizer(cast("str | os.PathLike[str]", tokenizer))
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not hasattr(backend, "to_str"):
-        raise ConfigError(
-            f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
-            "tokenizer of transformers or tokenizers"
-        )
-    settings = {name: value for name in _NAMED if isinstance(value := getattr(tokenizer, name, None), str)}
-    for name in ("padding_side", "chat_template"):
-        if isinstance(value := getattr(tokenizer, name, None), str):
-            settings[name] = value
-    return TokenizerFiles(
-        name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
-        files={
-            TOKENIZER_JSON: backend.to_str().encode(),
-            "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
-        },
-    )
 
 
 def content_hash(files: TokenizerFiles) -> str:

@@ -17,8 +17,7 @@ from tokenlake.text.chat.messages import ConversationReader, tools_of, without_n
 from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate
 from tokenlake.text.transform import Transform
 from tokenlake.tokenizers.encoder import SpecialScan
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.manager import files_of
+from tokenlake.tokenizers.files import TokenizerFiles, files_of
 from tokenlake.tokenizers.reference import ReferenceEngine
 
 JINJA_FILE: Final = "chat_template.jinja"
