@@ -20,7 +20,8 @@ Three kinds of dataset:
 Where only a part of the tokens is to be learned, the first two have ``loss_mask``, one bit per id: whether the id
 bears loss when it is predicted. Padding and BOS never do.
 
-Token columns are PLAIN, without dictionary and statistics: both cost size and time on token ids.
+No token column has statistics, nor a dictionary of its values: both cost size and time on token ids. Packed rows are
+written by :mod:`tokenlake.parquet.writer`, the others by Arrow.
 """
 
 from __future__ import annotations
