@@ -24,11 +24,11 @@ _ASCII = 128
 _SPACE = 32
 MARK = 0x2581
 """What a space becomes, and is one from the beginning where a text holds it."""
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-_ONE = np.uint64(1)
+LOW = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+ONE = np.uint64(1)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+MIX = np.uint64(0x9E3779B97F4A7C15)
 _STIR = np.uint64(0xD6E8FEB86659FD93)
 _PAIR_SHIFT = np.uint64(44)  # of 64 bits, so that 20 are left
 _WORD = np.uint64(6)
@@ -56,7 +56,7 @@ _load: Any = intrinsic(_loading)
 
 @njit(cache=True, inline="always")
 def _bit(first: Any, second: Any) -> Any:
-    return ((np.uint64(first) * _MIX + np.uint64(second)) * _STIR) >> _PAIR_SHIFT
+    return ((np.uint64(first) * MIX + np.uint64(second)) * _STIR) >> _PAIR_SHIFT
 
 
 @njit(cache=True)
@@ -64,7 +64,7 @@ def add_pairs(bits: Any, first: Any, second: Any) -> None:
     """Put pairs of code points (int64[n] each) into a set (uint64[PAIR_WORDS])."""
     for i in range(len(first)):
         bit = _bit(first[i], second[i])
-        bits[bit >> _WORD] |= _ONE << (bit & _WITHIN)
+        bits[bit >> _WORD] |= ONE << (bit & _WITHIN)
 
 
 @njit(cache=True, inline="always")
@@ -88,7 +88,7 @@ def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
     if (c | d) < _ASCII:
         return ascii_pairs[c << 7 | d] != 0
     bit = _bit(c, d)
-    return not (d == _SPACE and spaced[c] != 0) and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & _ONE) != 0
+    return not (d == _SPACE and spaced[c] != 0) and ((bits[bit >> _WORD] >> (bit & _WITHIN)) & ONE) != 0
 
 
 @njit(cache=True)
@@ -181,15 +181,15 @@ def _hash(data: Any, start: Any, size: Any) -> Any:
     """Return the key of a segment and its hash."""
     if size <= 8:
         key = _load(data, start) & (_ALL >> np.uint64(64 - 8 * size))
-        mixed = (key ^ np.uint64(size)) * _MIX
-        return key, mixed ^ (mixed >> _HALF)
+        mixed = (key ^ np.uint64(size)) * MIX
+        return key, mixed ^ (mixed >> HALF)
     mixed, at, last = np.uint64(size), start, start + size - 8
     while at < last:
-        mixed = (mixed ^ _load(data, at)) * _MIX
-        mixed ^= mixed >> _HALF
+        mixed = (mixed ^ _load(data, at)) * MIX
+        mixed ^= mixed >> HALF
         at += 8
     mixed = (mixed ^ _load(data, last)) * _STIR
-    mixed ^= mixed >> _HALF
+    mixed ^= mixed >> HALF
     return mixed, mixed
 
 
@@ -236,7 +236,7 @@ def look_up(
                 break
             if (
                 table[at, 0] == key
-                and (about & _LOW) == np.uint64(size)
+                and (about & LOW) == np.uint64(size)
                 and (size <= 8 or _equal(keys, np.int64(table[at, 2]), data, start, size))
             ):
                 break
@@ -251,7 +251,7 @@ def move(old: Any, table: Any, keys: Any) -> None:
     mask = len(table) - 1
     for slot in range(len(old)):
         if old[slot, 1] != 0:
-            _, hashed = _hash(keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & _LOW))
+            _, hashed = _hash(keys, np.int64(old[slot, 2]), np.int64(old[slot, 1] & LOW))
             at = np.int64(hashed & np.uint64(mask))
             while table[at, 1] != 0:
                 at = (at + 1) & mask
@@ -261,11 +261,11 @@ def move(old: Any, table: Any, keys: Any) -> None:
 @njit(cache=True, inline="always")
 def _merge_slot(merges: Any, left: Any, right: Any) -> Any:
     """Return the slot of a pair of ids in a table of merges, or of where it would be."""
-    key = np.uint64(left) << _HALF | np.uint64(right)
+    key = np.uint64(left) << HALF | np.uint64(right)
     mask = np.uint64(len(merges) - 1)
-    at = ((key * _MIX) >> _HALF) & mask
+    at = ((key * MIX) >> HALF) & mask
     while merges[at, 1] != 0 and merges[at, 0] != key:
-        at = (at + _ONE) & mask
+        at = (at + ONE) & mask
     return at
 
 
@@ -274,8 +274,8 @@ def add_merges(merges: Any, left: Any, right: Any, made: Any) -> None:
     """Put merges (int32[n] each), the first of which comes first, into a table: uint64[capacity, 2], empty."""
     for rank in range(len(left)):
         at = _merge_slot(merges, left[rank], right[rank])
-        merges[at, 0] = np.uint64(left[rank]) << _HALF | np.uint64(right[rank])
-        merges[at, 1] = np.uint64(rank + 1) << _HALF | np.uint64(made[rank])
+        merges[at, 0] = np.uint64(left[rank]) << HALF | np.uint64(right[rank])
+        merges[at, 1] = np.uint64(rank + 1) << HALF | np.uint64(made[rank])
 
 
 @njit(cache=True, inline="always")
@@ -347,135 +347,24 @@ def merge_new(
     `kept` must have room for as many ids as the segments have bytes.
     """
     for slot in new:
-        size = np.int64(table[slot, 1] & _LOW)
+        size = np.int64(table[slot, 1] & LOW)
         if size > len(ranks):
             continue
         start = np.int64(table[slot, 2])
         n = merge(keys, start, start + size, points, byte_ids, merges, kept, used, ranks)
-        used = _put(table, slot, kept, used, n)
+        used = put(table, slot, kept, used, n)
     return used
 
 
 @njit(cache=True, inline="always")
-def _branch(branches: Any, node: Any, byte: Any) -> Any:
-    """Return the slot of a node's branch in a table of branches, or of where it would be."""
-    key = np.uint64(node) << np.uint64(8) | np.uint64(byte)
-    mask = np.uint64(len(branches) - 1)
-    at = ((key * _MIX) >> _HALF) & mask
-    while branches[at, 1] != 0 and branches[at, 0] != key:
-        at = (at + _ONE) & mask
-    return at
-
-
-@njit(cache=True)
-def add_pieces(branches: Any, data: Any, offsets: Any, ends: Any) -> Any:
-    """Put the pieces of a vocabulary (uint8[total], int64[n + 1]), in the order of their ids, into a tree.
-
-    Args:
-        branches: uint64[capacity, 2], empty, with room for twice as many branches as there are bytes.
-        ends: int32[total + 1], all -1; gets the id of the piece that ends at each node; the root is node 0.
-    """
-    nodes = 1
-    for piece in range(len(offsets) - 1):
-        node = 0
-        for i in range(offsets[piece], offsets[piece + 1]):
-            at = _branch(branches, node, data[i])
-            if branches[at, 1] == 0:
-                branches[at, 0] = np.uint64(node) << np.uint64(8) | np.uint64(data[i])
-                branches[at, 1] = np.uint64(nodes)
-                nodes += 1
-            node = np.int64(branches[at, 1])
-        if node > 0:
-            ends[node] = piece
-
-
-@njit(cache=True)
-def search_new(
-    table: Any,
-    new: Any,
-    keys: Any,
-    kept: Any,
-    used: Any,
-    branches: Any,
-    ends: Any,
-    scores: Any,
-    unknown: Any,
-    plain: Any,
-    prefix: Any,
-    word: Any,
-    totals: Any,
-    steps: Any,
-) -> Any:
-    """Give new segments of a space and plain characters the ids of the pieces with the largest sum of scores.
-
-    Unigram's search as `tokenizers` does it: sums from the left, the first of equal ones wins. A segment that holds
-    anything else, is too long, or has a character that no piece spells, gets none.
-
-    Args:
-        scores: float64[pieces + 1], the last one that of a character without a piece.
-        unknown: the id for these, -1 for none.
-        plain: uint8[256], 1 for bytes that are characters which normalizing leaves alone, 2 for what becomes a space.
-        prefix: uint8[k], what stands for the space.
-        word, totals, steps: uint8[n], float64[n + 1], int32[n + 1, 2], room for a word of n bytes.
-
-    Returns:
-        How much of `kept` is used now.
-    """
-    none = len(scores) - 1
-    for slot in new:
-        start, size = np.int64(table[slot, 2]), np.int64(table[slot, 1] & _LOW)
-        n = len(prefix) + size - 1
-        good = size > 1 and n <= len(word) and plain[keys[start]] == 2
-        for i in range(1, size):
-            good = good and plain[keys[start + i]] == 1
-        if not good:
-            continue
-        word[: len(prefix)] = prefix
-        word[len(prefix) : n] = keys[start + 1 : start + size]
-        steps[: n + 1, 0] = -1
-        totals[0] = 0.0
-        at = 0
-        while at < n:
-            width = len(prefix) if at < len(prefix) else 1
-            single, node, end = False, 0, at
-            while end < n:
-                node = np.int64(branches[_branch(branches, node, word[end]), 1])
-                if node == 0:
-                    break
-                end += 1
-                if ends[node] >= 0:
-                    total = scores[ends[node]] + totals[at]
-                    if steps[end, 0] < 0 or total > totals[end]:
-                        totals[end], steps[end, 0], steps[end, 1] = total, at, ends[node]
-                    single = single or end - at == width
-            end = at + width
-            if not single:
-                total = scores[none] + totals[at]
-                if steps[end, 0] < 0 or total > totals[end]:
-                    totals[end], steps[end, 0], steps[end, 1] = total, at, none
-            at = end
-        count, at = 0, n
-        while at > 0 and steps[at, 1] != none and steps[at, 1] != unknown:
-            count, at = count + 1, np.int64(steps[at, 0])
-        if at > 0:
-            continue
-        at = n
-        for k in range(count):
-            kept[used + count - 1 - k] = steps[at, 1]
-            at = np.int64(steps[at, 0])
-        used = _put(table, slot, kept, used, count)
-    return used
-
-
-@njit(cache=True, inline="always")
-def _put(table: Any, slot: Any, kept: Any, used: Any, n: Any) -> Any:
+def put(table: Any, slot: Any, kept: Any, used: Any, n: Any) -> Any:
     """Note that the ids of a segment are the n in `kept` behind the `used`; return how much is used now."""
-    table[slot, 1] = (table[slot, 1] & _LOW) | np.uint64(n) << _HALF
+    table[slot, 1] = (table[slot, 1] & LOW) | np.uint64(n) << HALF
     if n > 2:
         table[slot, 3] = np.uint64(used)
         return used + n
     second = np.uint64(kept[used + 1]) if n > 1 else np.uint64(0)
-    table[slot, 3] = np.uint64(kept[used]) | second << _HALF
+    table[slot, 3] = np.uint64(kept[used]) | second << HALF
     return used
 
 
@@ -485,7 +374,7 @@ def put_given(table: Any, slots: Any, offsets: Any, ids: Any, kept: Any, used: A
     for k in range(len(slots)):
         n = offsets[k + 1] - offsets[k]
         kept[used : used + n] = ids[offsets[k] : offsets[k + 1]]
-        used = _put(table, slots[k], kept, used, n)
+        used = put(table, slots[k], kept, used, n)
     return used
 
 
@@ -494,7 +383,7 @@ def count_ids(table: Any, slots: Any, n: Any) -> Any:
     """Return how many ids the segments in n slots have."""
     total = 0
     for k in range(n):
-        total += np.int64(table[slots[k], 1] >> _HALF)
+        total += np.int64(table[slots[k], 1] >> HALF)
     return total
 
 
@@ -512,10 +401,10 @@ def write(
             row += 1
             offsets[row] = at
         about, given = table[slots[k], 1], table[slots[k], 3]
-        count = np.int64(about >> _HALF)
+        count = np.int64(about >> HALF)
         if count <= 2:
-            ids[at] = np.int32(given & _LOW)
-            ids[at + 1] = np.int32(given >> _HALF)
+            ids[at] = np.int32(given & LOW)
+            ids[at + 1] = np.int32(given >> HALF)
         else:
             first = np.int64(given)
             for j in range(count):

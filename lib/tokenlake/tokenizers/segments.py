@@ -209,7 +209,7 @@ class _Words:
     def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
         self._files, self._literal = files, literal
         self.most = 2 * _LARGE  # the reference takes 100 times as long as a merge
-        self._run, self._pieces = run, None
+        self._pieces = None
         self.bits = np.full(run.PAIR_WORDS, np.uint64(0xFFFFFFFFFFFFFFFF))
         stays = self._stays()
         if model_type(files) == "WordPiece":
@@ -226,7 +226,9 @@ class _Words:
         """Give new segments their ids where a search is enough; return how much of `kept` is used now."""
         if self._pieces is None:
             return used
-        return self._run.search_new(table, new, keys, kept, used, *self._pieces)
+        from tokenlake.tokenizers import unigram_kernels
+
+        return unigram_kernels.search_new(table, new, keys, kept, used, *self._pieces)
 
     def _normalized(self, character: str) -> str:
         normalizer: Any = self.beneath.backend.normalizer
@@ -234,6 +236,8 @@ class _Words:
 
     def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
         """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
+        from tokenlake.tokenizers.unigram_kernels import add_pieces
+
         backend = self.beneath.backend
         # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
         model: dict[str, Any] = json.loads(backend.to_str())["model"]
@@ -245,7 +249,7 @@ class _Words:
         size = int(offsets[-1])
         branches = np.zeros((1 << (2 * size).bit_length(), 2), np.uint64)
         ends = np.full(size + 1, -1, np.int32)
-        self._run.add_pieces(branches, np.frombuffer(b"".join(pieces), np.uint8), offsets, ends)
+        add_pieces(branches, np.frombuffer(b"".join(pieces), np.uint8), offsets, ends)
         scores = np.array([score for _, score in model["vocab"]], np.float64)
         scores = np.append(scores, scores.min() - _UNKNOWN_COSTS)
         unknown = -1 if model.get("unk_id") is None else model["unk_id"]
