@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 STRUCT: Final = 12
@@ -170,6 +171,7 @@ def struct(fields: Mapping[int, Encoded]) -> Encoded:
     return STRUCT, b"".join(map(operator.add, heads, (data for _, data in fields.values()))) + b"\0"
 
 
+@lru_cache(maxsize=1 << 12)
 def unsigned(value: int) -> bytes:
     """Return a number of at least 0 in groups of seven bits, the lowest first."""
     found = bytearray()
