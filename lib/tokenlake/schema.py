@@ -25,6 +25,7 @@ Token columns are PLAIN, without dictionary and statistics: both cost size and t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
@@ -58,6 +59,7 @@ def _lists(kind: Any, length: int = -1) -> Any:
 DOCUMENT: Final = pa.struct(_fields({**_PLACE, "start": pa.int32()}))
 
 
+@functools.cache
 def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
     """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
     tokens = _lists(pa.int32(), seq_length)

@@ -19,6 +19,7 @@ from tokenlake.sources.inputs import FileRange, InputBytes, changed
 from tokenlake.sources.stream import ByteStream
 
 _SCAN_BYTES: Final = 1 << 20
+_NEAR_BYTES: Final = 8 << 10
 _TAIL_BYTES: Final = 64 << 10  # most lines end within
 _FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
 BOM: Final = b"\xef\xbb\xbf"
@@ -91,15 +92,16 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
         return 0
     if offset >= size:
         return size
-    at = offset - 1
+    # What is asked of an object is another request each time; of a local file, little is enough for most lines.
+    at, step = offset - 1, _NEAR_BYTES if source.file.is_local else _SCAN_BYTES
     while at < size:
-        data = source.pread(min(_SCAN_BYTES, size - at), at)
+        data = source.pread(min(step, size - at), at)
         if not data:
             break
         found = data.find(b"\n")
         if found >= 0:
             return at + found + 1
-        at += len(data)
+        at, step = at + len(data), _SCAN_BYTES
     return size
 
 

@@ -163,7 +163,8 @@ class Sampler:
         Raises:
             EngineMismatchError: with the text, the expected and the actual ids.
         """
-        rows = self._draw(text, skip)
+        if not (rows := self._draw(text, skip)):
+            return 0
         windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
         cut = [row for row, (_, whole) in windows.items() if not whole]
         of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))

@@ -226,7 +226,8 @@ class TextBuild:
         self._set_aside(batch.bad)
         self._paths[batch.file.file_id] = batch.file
         documents = self._leave_out(batch.documents, batch.file.file_id)
-        self._waiting.append(documents)
+        if len(documents):  # a unit smaller than its records may hold none
+            self._waiting.append(documents)
         self._waiting_bytes += documents.held_bytes
         self._done.update(bytes=batch.bytes_read, documents=batch.rows_read)
 
@@ -235,8 +236,7 @@ class TextBuild:
         before = self._tally.numbers["tokens"]
         if self._waiting:
             first = self._waiting[0]
-            if len(first):
-                begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
+            begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
             box = [TextDocuments.concat(self._waiting)]
