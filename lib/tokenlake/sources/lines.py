@@ -113,7 +113,7 @@ def _plain(
     end = _line_start(source, part.stop, size)
     while at < end:
         whole = _whole_lines(part, source, min(block_bytes, end - at), at, end)
-        data = _read_exactly(part, source, whole, at)
+        data = read_exactly(part, source, whole, at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
@@ -123,7 +123,7 @@ def _plain(
             after = min(at + cut, part.stop)
             keep = cut <= limit + _FRAME
             yield LongLine(
-                data=bytearray(_read_exactly(part, source, cut, at)) if keep else None,
+                data=bytearray(read_exactly(part, source, cut, at)) if keep else None,
                 head=source.pread(min(cut, RAW_LIMIT), at),
                 size=cut,
                 offset=at,
@@ -142,7 +142,8 @@ def _whole_lines(part: FileRange, source: InputBytes, size: int, at: int, end: i
     return size - tail + newline if newline else size
 
 
-def _read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+    """Return `size` bytes from `offset` on; InputChangedError where the file ends before."""
     data = source.pread(size, offset)
     if len(data) < size:
         raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")
