@@ -43,12 +43,14 @@ from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
+from tokenlake.sources.hash_cache import default_path
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.tokenizers.probe_cache import ProbeCache
 
 
 def main() -> None:
@@ -172,6 +174,7 @@ def _resident() -> int:
 _PROBE_DOCUMENTS: Final = 200
 _PROBE_BYTES: Final = 1 << 18
 _PROBE_BYTES_EACH: Final = 1 << 14
+_PROBE_BLOCK: Final = 1 << 20  # read and parsed at a time, until there are enough
 
 
 @final
@@ -183,6 +186,7 @@ class Workbench:
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._parents = OpenedParents()
+        self._probes = ProbeCache(default_path().with_name("probes.sqlite"))
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
@@ -226,6 +230,7 @@ class Workbench:
             job.size,
             add_special_tokens=settings.add_special_tokens,
             places=recipe.rendered,
+            known=self._probes,
         )
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
@@ -256,7 +261,7 @@ def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
     """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
     size = count = 0
     for part in job.ranges[:1]:
-        for prepared in recipe.read(part):
+        for prepared in recipe.read(part, _PROBE_BLOCK):
             for value in prepared.documents.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
                 text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
