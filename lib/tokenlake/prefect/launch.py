@@ -56,11 +56,11 @@ def launch(
         CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
         TokenlakeError: what the run failed with.
     """
-    url = configured_api_url()
-    if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
-        return found
     settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
     try:
+        url = configured_api_url()
+        if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+            return found
         with _environment(settings | {_PROFILES: str(profiles_path())}), _server(url) as server:
             with _no_collection():  # takes a second, in which the server starts
                 import_prefect()
