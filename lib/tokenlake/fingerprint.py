@@ -8,6 +8,7 @@ values, key order is not part of a value, and a tuple is the same as a list.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Generator, Mapping
@@ -48,7 +49,7 @@ def canonical_texts(fields: Mapping[str, Any]) -> dict[str, str]:
 def joined(texts: Mapping[str, str]) -> bytes:
     """Return the canonical form of an object, made of those of its values: parts that repeat are written once."""
     with _refusing():
-        pairs = (f"{canonical_text(key)}:{text}" for key, text in sorted(texts.items()))
+        pairs = (f"{_key_text(key)}:{text}" for key, text in sorted(texts.items()))
         return f"{{{','.join(pairs)}}}".encode()
 
 
@@ -66,6 +67,9 @@ def _refusing() -> Generator[None]:
 def canonical_text(obj: Any) -> str:
     """Return the text of :func:`canonical_json` for what was parsed from JSON; nothing is checked or translated."""
     return _CANONICAL.encode(obj)
+
+
+_key_text: Final = functools.lru_cache(maxsize=1024)(canonical_text)  # of the few keys that documents have
 
 
 def _has_text_keys(obj: Any) -> bool:

@@ -26,6 +26,7 @@ written by :mod:`tokenlake.parquet.writer`, the others by Arrow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
@@ -59,6 +60,7 @@ def _lists(kind: Any, length: int = -1) -> Any:
 DOCUMENT: Final = pa.struct(_fields({**_PLACE, "start": pa.int32()}))
 
 
+@functools.cache
 def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
     """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
     tokens = _lists(pa.int32(), seq_length)

@@ -323,6 +323,36 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     assert (done["status"], done["version"], done["units"]["built"]) == ("exists", 1, 0)
 
 
+def _only(text: Path) -> dict[str, object]:
+    return {"datasets": [{"name": "web", "data_files": str(text)}]}
+
+
+def test_a_run_with_nothing_to_do_starts_no_server(
+    capsys: Output, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> None:
+        raise KeyboardInterrupt
+
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "a lake holds water"}\n')
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | _only(text)))
+    assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("tokenlake.prefect.launch.EmbeddedServer", start)
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert main(["run", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("small v1 exists already with the same inputs and settings: nothing to do")
+    assert "tokenlake verify small --store" in out
+    for more in (["-s", "pack.seq_length=32"], ["--store", str(tmp_path / "else")]):
+        assert main(["run", str(config), *more]) == CancelledError.exit_code
+    text.write_text('{"text": "a lake holds more water"}\n')
+    assert main(["run", str(config)]) == CancelledError.exit_code
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert main(["run", str(config)]) == 2
+    assert "http://127.0.0.1:9/api" in capsys.readouterr().err
+
+
 def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "else where"
     done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))

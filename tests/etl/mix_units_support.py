@@ -108,7 +108,8 @@ def run(
 ) -> UnitRecord:
     """Do a job as a worker does."""
     pool = pool or InProcessPool()
-    return UnitRecord.from_json(pool.run(job, [].append if progress is None else progress.append))
+    sealed = pool.run(job, [].append if progress is None else progress.append)
+    return UnitRecord.from_bytes(sealed.encode())
 
 
 def written(store: Store, record: UnitRecord, dataset: str = "mixed", split: str | None = None) -> pa.Table:

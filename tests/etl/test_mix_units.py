@@ -281,7 +281,7 @@ def test_the_same_unit_is_the_same_bytes_in_any_worker(store: Store) -> None:
     once, again = run(job, pool=pool), run(job, pool=pool)
     with WorkerPool(1) as workers:
         told: list[Row] = []
-        elsewhere = UnitRecord.from_json(workers.run(job, told.append))
+        elsewhere = UnitRecord.from_bytes(workers.run(job, told.append).encode())
     assert once == again == elsewhere
     assert sum(each["documents"] for each in told) == 100
 

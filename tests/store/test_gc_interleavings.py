@@ -72,7 +72,7 @@ def build(store: Store) -> str:
     publish_preamble(store, PLAN, layout)
     made = record()
     store.put_new(layout.key(made.parts[0].path), DATA, replace_orphan=True)
-    publish_record(store, layout, made)
+    publish_record(store, layout, made.unit, made.to_bytes())
     return commit(store, claim.version)
 
 
@@ -91,7 +91,7 @@ def built() -> dict[str, bytes]:
     layout = Layout("d", Catalog(store).claim("d", A, {}).version)
     publish_preamble(store, PLAN, layout)
     store.put_new(layout.key(record().parts[0].path), DATA)
-    publish_record(store, layout, record())
+    publish_record(store, layout, record().unit, record().to_bytes())
     return store.objects
 
 

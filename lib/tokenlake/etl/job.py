@@ -245,10 +245,10 @@ Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """A line of a worker: any number with `progress` or `at`, then one with `rss` and either `result` or `error`.
+    """A line of a worker: any number with `at` or `progress`, then one with `rss` and either `result` or `error`.
 
     Attributes:
-        progress: what more is done.
+        progress: what more is done; any line may say it.
         at: what is done next.
         result: what the job gives, as JSON.
         error: as :func:`tokenlake.errors.to_json` makes it.

@@ -19,6 +19,7 @@ hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -237,6 +238,9 @@ class _Worker:
             process_group=group,
         )
         theirs.close()
+        # Connection.poll makes one of these for every message.
+        self._heard = select.poll()
+        self._heard.register(self._pipe.fileno(), select.POLLIN)
         self.pid = self._process.pid
         self.at = ""
         """What it said that it does."""
@@ -255,13 +259,13 @@ class _Worker:
             self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
             self._told = blocks
         self._pipe.send_bytes(to_line(job))
-        while self._pipe.poll(seconds):
+        while self._heard.poll(seconds * 1e3):
             answer = answer_of(self._pipe.recv_bytes())
+            if answer.progress is not None and on_progress is not None:
+                on_progress(answer.progress)
             if answer.rss:
                 return answer
             self.at = answer.at or self.at
-            if answer.progress is not None and on_progress is not None:
-                on_progress(answer.progress)
         raise SilenceError
 
     def kill(self) -> None:

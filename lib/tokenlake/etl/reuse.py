@@ -153,13 +153,13 @@ def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
     return replace(record, unit=unit, parts=parts, quarantine=quarantine)
 
 
-def publish_record(store: Store, layout: Layout, record: UnitRecord) -> None:
-    """File a finished unit's record.
+def publish_record(store: Store, layout: Layout, unit: int, sealed: bytes) -> None:
+    """File a finished unit's record, which is sealed.
 
     Raises:
         VersionConflictError: a record of other content is there.
     """
-    store.put_new(layout.ledger(record.unit), record.to_bytes())
+    store.put_new(layout.ledger(unit), sealed)
 
 
 def remove_record(store: Store, layout: Layout, unit: int) -> None:

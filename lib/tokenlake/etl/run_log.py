@@ -27,10 +27,14 @@ import msgspec
 
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import hide, scrub
+from tokenlake.config.resolve import resolve
 from tokenlake.config.secret import literal_secrets
+from tokenlake.config.steps import first_steps
 from tokenlake.errors import IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.job import produced_by
+from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import RUNS, Layout
 
@@ -97,6 +101,26 @@ def newest_asked(store: ReadStore, layout: Layout, fingerprint: str) -> Asked | 
         if found.fingerprint == fingerprint:
             return found
     return None
+
+
+def asked_before(config: PipelineConfig) -> bool:
+    """Say whether a configuration's dataset has a newest version that was asked for in these words.
+
+    Of one that needs several, the first. It is hardly any work: who is told no need not plan to know that there is
+    something to do.
+
+    Raises:
+        TokenlakeError: the configuration is wrong, or there is no version yet.
+    """
+    first = next(iter(first_steps(config).values()), config)
+    build = resolve(first)
+    catalog = Catalog(open_store(address_of_build(build)))
+    version = catalog.latest(build.name)
+    claim = catalog.read_claim(build.name, version)
+    if claim is None:
+        return False
+    asked = newest_asked(catalog.store, Layout(build.name, version), claim.fingerprint)
+    return asked == Asked.of(first, claim.fingerprint)
 
 
 def _signed(value: Any, path: str = "") -> list[str]:

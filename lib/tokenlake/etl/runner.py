@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,10 +21,12 @@ from tokenlake.errors import (
     VersionConflictError,
     WorkerDiedError,
 )
-from tokenlake.etl.events import BuildStep, UnitRetried, Watcher, ignore
-from tokenlake.etl.planner import Configuration
+from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
+from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.session import BuildSession
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import available_cpus
@@ -78,17 +81,48 @@ def build_dataset(
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     whole = load_config(config)
-    steps, versions, notes = first_steps(whole), dict[str, int](), tuple[str, ...]()
-    if steps:
+    if first_steps(whole):
         foreseen(whole)
     with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
-        for source, step in steps.items():
-            on_event(BuildStep(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
-            made = _build(step, pool, on_event, retries)
-            versions[source], notes = made.version, notes + made.notes
-        if steps:
-            on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture"))
-        last = _build(last_step(whole, versions), pool, on_event, retries)
+        return _each_step(whole, lambda step: _build(step, pool, on_event, retries), on_event)
+
+
+def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildResult | None:
+    """Return what :func:`build_dataset` would find finished; None where there is something to do, or to complain about.
+
+    Args:
+        on_event: told of everything that happened, once it is known that all is there.
+    """
+    events: list[Event] = []
+    with suppress(TokenlakeError):
+        found = _each_step(load_config(config), lambda step: _finished(step, events.append), events.append)
+        for event in events:
+            on_event(event)
+        return found
+    return None
+
+
+def _finished(config: PipelineConfig, on_event: Watcher) -> BuildResult:
+    """Return the committed version of one build; NotFoundError where it is still to be built."""
+    begin, plan = time.monotonic(), plan_build(config, on_event)
+    if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
+        raise NotFoundError(f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset)
+    session = BuildSession.open(config, on_event=on_event, plan=plan)
+    return result_of(session, session.commit(), time.monotonic() - begin)
+
+
+def _each_step(
+    whole: PipelineConfig, build: Callable[[PipelineConfig], BuildResult], on_event: Watcher
+) -> BuildResult:
+    """Have each build of a configuration done, the last one with the versions of those before it."""
+    steps, versions, notes = first_steps(whole), dict[str, int](), tuple[str, ...]()
+    for source, step in steps.items():
+        on_event(BuildStep(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
+        made = build(step)
+        versions[source], notes = made.version, notes + made.notes
+    if steps:
+        on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture"))
+    last = build(last_step(whole, versions))
     return replace(last, notes=notes + last.notes)
 
 
@@ -136,7 +170,9 @@ def _run_round(
             return None
         return run_with_retries(session, index, pool, on_event=on_event, retries=retries)
 
-    for future in as_completed([threads.submit(one, index) for index in pending]):
+    # Woken once, and not by each of thousands of units.
+    done, _ = wait([threads.submit(one, index) for index in pending], return_when=FIRST_EXCEPTION)
+    for future in done:
         if (error := future.exception()) is not None:
             failed.set()
             raise error

@@ -239,14 +239,15 @@ class BuildSession:
             engine = self.engines.choose(unit, pool)
             job = self.plan.job(unit, self.plan.store, self._layout, engine)
             try:
-                record, seconds, progressed = self._attempt(unit, job, pool)
+                sealed, seconds, progressed = self._attempt(unit, job, pool)
             except EngineMismatchError as error:
                 self._condemn(engine, error)
                 continue
             except TokenlakeError:
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
-            if self._accept(unit, record, seconds, progressed):
+            record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
+            if self._accept(unit, record, sealed, seconds, progressed):
                 return record
 
     def commit(self) -> Manifest:
@@ -284,7 +285,8 @@ class BuildSession:
             with contextlib.suppress(StoreError):
                 self._log.failed(error)
 
-    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[UnitRecord, float, int]:
+    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[bytes, float, int]:
+        """Have a unit built: its record as the ledger will hold it, the seconds, and the bytes that were told."""
         started = time.monotonic()
         progressed = 0
 
@@ -297,15 +299,17 @@ class BuildSession:
 
         self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
         answer = pool.run(job, progress)
-        return UnitRecord.from_json(answer), time.monotonic() - started, progressed
+        return answer.encode(), time.monotonic() - started, progressed
 
-    def _accept(self, unit: PlannedUnit, record: UnitRecord, seconds: float, progressed: int) -> bool:
+    def _accept(
+        self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, seconds: float, progressed: int
+    ) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
         self._require_held()
         with self._lock:
             if self.engines.is_condemned(record.engine):
                 return False
-            publish_record(self._store, self._layout, record)
+            publish_record(self._store, self._layout, record.unit, sealed)
             self._note(record, "built")
         self._log.finished(unit.index, seconds)
         self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))

@@ -14,8 +14,10 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 from typing import Any, Final, cast, final
@@ -41,12 +43,14 @@ from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
+from tokenlake.sources.hash_cache import default_path
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
+from tokenlake.tokenizers.probe_cache import ProbeCache
 
 
 def main() -> None:
@@ -65,13 +69,11 @@ def main() -> None:
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(parent, jobs), daemon=True).start()
 
-    def say(**answer: Any) -> None:
-        parent.send_bytes(to_line(WorkerAnswer(**answer)))
-
-    listen(lambda text: say(at=hide(text)))
+    voice = _Voice(parent)
+    listen(lambda text: voice.say(at=hide(text)))
     workbench = Workbench()
     while True:
-        _answer(workbench, jobs.get(), say)
+        _answer(workbench, jobs.get(), voice)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -96,10 +98,33 @@ def _receive(parent: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(workbench: Workbench, line: bytes, say: Callable[..., None]) -> None:
-    def progress(fields: dict[str, int]) -> None:
-        say(progress=fields)
+_OFTEN: Final = 0.1  # seconds between messages that only say how far a job is
 
+
+@final
+class _Voice:
+    """What the worker says; progress waits for the next message where one has just been sent: each costs both sides."""
+
+    def __init__(self, parent: Connection) -> None:
+        self._parent = parent
+        self._held: Counter[str] = Counter()
+        self._last = 0.0
+
+    def say(self, **answer: Any) -> None:
+        """Send a message, with the progress that waits."""
+        message = WorkerAnswer(progress=dict(self._held) or None, **answer)
+        self._held.clear()
+        self._parent.send_bytes(to_line(message))
+        self._last = time.monotonic()
+
+    def progress(self, fields: dict[str, int]) -> None:
+        """Say what more is done, now or with the next message."""
+        self._held.update(fields)
+        if time.monotonic() - self._last > _OFTEN:
+            self.say()
+
+
+def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     result, error = None, None
     try:
         job = job_of(line)
@@ -107,7 +132,7 @@ def _answer(workbench: Workbench, line: bytes, say: Callable[..., None]) -> None
             provide_blocks(job.values)
             return
         _let_pandas_in(job)
-        result = workbench.run(job, progress)
+        result = workbench.run(job, voice.progress)
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
     except MemoryError as wrong:
@@ -115,7 +140,7 @@ def _answer(workbench: Workbench, line: bytes, say: Callable[..., None]) -> None
     except BaseException:
         bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         error = _hidden(to_json(WorkerError(bug)))
-    say(result=result, error=error, rss=_resident())
+    voice.say(result=result, error=error, rss=_resident())
 
 
 def _out_of_memory(error: MemoryError) -> WorkerError:
@@ -149,6 +174,7 @@ def _resident() -> int:
 _PROBE_DOCUMENTS: Final = 200
 _PROBE_BYTES: Final = 1 << 18
 _PROBE_BYTES_EACH: Final = 1 << 14
+_PROBE_BLOCK: Final = 1 << 20  # read and parsed at a time, until there are enough
 
 
 @final
@@ -160,16 +186,17 @@ class Workbench:
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._parents = OpenedParents()
+        self._probes = ProbeCache(default_path().with_name("probes.sqlite"))
 
-    def run(self, job: Job, progress: Progress) -> dict[str, Any]:
-        """Do a job and return its result as JSON: the record of a unit, or a verdict on an engine."""
+    def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
+        """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
         if isinstance(job, EngineJob):
             return self._choose_engine(job)
         if isinstance(job, UnitJob):
-            return self._build_unit(job, progress).to_json()
+            return self._build_unit(job, progress).to_bytes().decode()
         unit = MixBuild if isinstance(job, MixJob) else RepackBuild
         stores = self._store(job.store), self._store(job.parents_store)
-        return unit(cast("Any", job), *stores, self._parents, progress).build().to_json()
+        return unit(cast("Any", job), *stores, self._parents, progress).build().to_bytes().decode()
 
     def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
@@ -203,6 +230,7 @@ class Workbench:
             job.size,
             add_special_tokens=settings.add_special_tokens,
             places=recipe.rendered,
+            known=self._probes,
         )
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
@@ -233,7 +261,7 @@ def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
     """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
     size = count = 0
     for part in job.ranges[:1]:
-        for prepared in recipe.read(part):
+        for prepared in recipe.read(part, _PROBE_BLOCK):
             for value in prepared.documents.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
                 text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")

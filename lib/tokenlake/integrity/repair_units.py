@@ -93,7 +93,7 @@ class Workshop:
             # Files are named by the unit's place in the version, which may be another one in the plan.
             job = replace(self.plan.job(planned, address, self.layout, chosen), unit=unit)
             try:
-                return UnitRecord.from_json(pool.run(job, progress))
+                return UnitRecord.from_bytes(pool.run(job, progress).encode())
             except (WorkerDiedError, EngineMismatchError) as error:
                 failed.append(error)
             except TokenlakeError as error:

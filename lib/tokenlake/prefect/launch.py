@@ -1,8 +1,8 @@
 """One run of a flow from a command: fast to its first unit, and nothing left behind.
 
-The order is the point. The Prefect server starts at once, in a process of its own, unless one runs
-already; while it starts, this process imports Prefect, starts the workers and plans. The flow then finds
-everything ready. So Prefect must not be imported here.
+The order is the point. Where the version is there already, nothing is started. Else the Prefect server starts at once,
+in a process of its own, unless one runs already; while it starts, this process imports Prefect, starts the workers and
+plans. The flow then finds everything ready. So Prefect must not be imported here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import signal
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tokenlake.errors import CancelledError
+from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.prefect.server import (
     CLIENT_SETTINGS,
     EmbeddedServer,
@@ -43,7 +43,8 @@ def launch(
 ) -> BuildResult:
     """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
 
-    Call it from the main thread.
+    A version that is there already is found without a flow, unless a server is configured, which is to have a record of
+    every run. Call it from the main thread.
 
     Args:
         config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
@@ -57,7 +58,10 @@ def launch(
     """
     settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
     try:
-        with _environment(settings | {_PROFILES: str(profiles_path())}), _server() as server:
+        url = configured_api_url()
+        if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+            return found
+        with _environment(settings | {_PROFILES: str(profiles_path())}), _server(url) as server:
             with _no_collection():  # takes a second, in which the server starts
                 import_prefect()
                 from tokenlake.prefect.flow_run import run_flow
@@ -69,10 +73,26 @@ def launch(
         ) from None
 
 
+def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -> BuildResult | None:
+    """What was built before by the configuration of a file; None where a flow must look."""
+    with _no_collection():
+        from tokenlake.config.load import load_config
+        from tokenlake.etl.run_log import asked_before
+    # The name of a packaged configuration, no version yet, or an error that is the flow's to tell.
+    with suppress(TokenlakeError):
+        request = load_config(config, overrides)
+        if asked_before(request):
+            from tokenlake.etl.events import ignore
+            from tokenlake.etl.runner import finished_build
+
+            return finished_build(request, on_event or ignore)
+    return None
+
+
 @contextmanager
-def _server() -> Generator[EmbeddedServer | None]:
+def _server(url: str | None) -> Generator[EmbeddedServer | None]:
     """A server of our own for as long as the context lasts; None where one is configured."""
-    if configured_api_url() is not None:
+    if url is not None:
         yield None
         return
     server = EmbeddedServer()

@@ -7,6 +7,7 @@ ctime. The cache is a convenience: one that is missing, locked or corrupt is nev
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sqlite3
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeGuard, final
 
 from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
@@ -27,7 +28,7 @@ _SCHEMA: Final = (
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
     "PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
 )
-_SELECT: Final = "SELECT sha256 FROM sha256 WHERE dev=? AND inode=? AND size=? AND mtime_ns=? AND ctime_ns=?"
+_SELECT: Final = "SELECT * FROM sha256 WHERE dev=? AND inode IN (SELECT value FROM json_each(?))"
 _INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -53,14 +54,20 @@ class HashCache:
 
     def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
         """Return what is remembered for each of many files."""
-        with self._lock:
-            if self._connection is None:
-                return [None] * len(stats)
-            try:
-                rows = [self._connection.execute(_SELECT, _key(stat)).fetchone() for stat in stats]
-            except sqlite3.Error:
-                return [None] * len(stats)
-        return [row[0] if row and _looks_like_sha256(row[0]) else None for row in rows]
+        keys = [_key(stat) for stat in stats]
+        inodes: dict[int, list[int]] = {}
+        for device, inode, *_ in keys:
+            inodes.setdefault(device, []).append(inode)
+        found: dict[tuple[int, ...], object] = {}
+        with self._lock, suppress(sqlite3.Error):
+            for device, numbers in inodes.items():
+                if self._connection is None:
+                    break
+                # One question for all: each takes 10 microseconds to be asked.
+                rows = self._connection.execute(_SELECT, (device, json.dumps(numbers)))
+                found |= {tuple(key): sha256 for *key, sha256 in rows}
+        remembered = [found.get(key) for key in keys]
+        return [each if _looks_like_sha256(each) else None for each in remembered]
 
     def put_many(self, hashes: Iterable[tuple[os.stat_result, str]]) -> None:
         """Remember hashes in one transaction, but not those of files that changed within the last two seconds."""
@@ -109,7 +116,7 @@ def _signed(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _looks_like_sha256(value: object) -> bool:
+def _looks_like_sha256(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 

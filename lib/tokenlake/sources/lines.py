@@ -19,6 +19,7 @@ from tokenlake.sources.inputs import FileRange, InputBytes, changed
 from tokenlake.sources.stream import ByteStream
 
 _SCAN_BYTES: Final = 1 << 20
+_NEAR_BYTES: Final = 8 << 10
 _TAIL_BYTES: Final = 64 << 10  # most lines end within
 _FRAME: Final = 5  # byte order mark, carriage return and newline are not part of a record
 BOM: Final = b"\xef\xbb\xbf"
@@ -91,15 +92,16 @@ def _line_start(source: InputBytes, offset: int, size: int) -> int:
         return 0
     if offset >= size:
         return size
-    at = offset - 1
+    # What is asked of an object is another request each time; of a local file, little is enough for most lines.
+    at, step = offset - 1, _NEAR_BYTES if source.file.is_local else _SCAN_BYTES
     while at < size:
-        data = source.pread(min(_SCAN_BYTES, size - at), at)
+        data = source.pread(min(step, size - at), at)
         if not data:
             break
         found = data.find(b"\n")
         if found >= 0:
             return at + found + 1
-        at += len(data)
+        at, step = at + len(data), _SCAN_BYTES
     return size
 
 
@@ -111,7 +113,7 @@ def _plain(
     end = _line_start(source, part.stop, size)
     while at < end:
         whole = _whole_lines(part, source, min(block_bytes, end - at), at, end)
-        data = _read_exactly(part, source, whole, at)
+        data = read_exactly(part, source, whole, at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
@@ -121,7 +123,7 @@ def _plain(
             after = min(at + cut, part.stop)
             keep = cut <= limit + _FRAME
             yield LongLine(
-                data=bytearray(_read_exactly(part, source, cut, at)) if keep else None,
+                data=bytearray(read_exactly(part, source, cut, at)) if keep else None,
                 head=source.pread(min(cut, RAW_LIMIT), at),
                 size=cut,
                 offset=at,
@@ -140,7 +142,8 @@ def _whole_lines(part: FileRange, source: InputBytes, size: int, at: int, end: i
     return size - tail + newline if newline else size
 
 
-def _read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
+    """Return `size` bytes from `offset` on; InputChangedError where the file ends before."""
     data = source.pread(size, offset)
     if len(data) < size:
         raise changed(part.file, f"it ends at byte {offset + len(data)}, planned were {part.file.size}")

@@ -56,11 +56,16 @@ def reader_of(format_: Format) -> Reader:
     return getattr(import_module(f"tokenlake.sources.{module}"), name)
 
 
-def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
+def read_range(
+    part: FileRange, source: ResolvedSource, *, block_bytes: int = BLOCK_BYTES
+) -> Iterator[TextBatch]:
     """Read the texts of a range in batches of about 16 MB, in file order, in bounded memory.
 
     Under the policy ``quarantine`` bad records come in the batches' `bad`. The `bytes_read` of all
     batches sum up to ``part.weight``; a batch may be empty.
+
+    Args:
+        block_bytes: how much is read at a time, of a file without row groups or batches.
 
     Raises:
         BadRecordError: a record is bad and the policy is ``fail``.
@@ -68,7 +73,8 @@ def read_range(part: FileRange, source: ResolvedSource) -> Iterator[TextBatch]:
         InputChangedError: the file is not, or does not stay, what was planned.
         ConfigError: `where` cannot be evaluated on the source's columns.
     """
-    return _read(part, source, (), lambda it, account: TextBatch(text=_text(it), **account), text=True)
+    more: dict[str, Any] = {"text": True, "block_bytes": block_bytes}
+    return _read(part, source, (), lambda it, account: TextBatch(text=_text(it), **account), **more)
 
 
 def read_rows(
@@ -97,7 +103,11 @@ def read_rows(
 
 
 def read_texts(
-    part: FileRange, source: ResolvedSource, columns: tuple[str, ...] | None = ALL
+    part: FileRange,
+    source: ResolvedSource,
+    columns: tuple[str, ...] | None = ALL,
+    *,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[TextRowBatch]:
     """Read the texts of a range with fields beside them; otherwise like :func:`read_range`.
 
@@ -108,7 +118,7 @@ def read_texts(
     def batch(it: Parsed, account: dict[str, Any]) -> TextRowBatch:
         return TextRowBatch(text=_text(it), table=_only(it.rows, columns), **account)
 
-    return _read(part, source, columns, batch, text=True)
+    return _read(part, source, columns, batch, text=True, block_bytes=block_bytes)
 
 
 def _text(parsed: Parsed) -> pa.LargeStringArray:

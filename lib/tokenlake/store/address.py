@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast, final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.values import parse_size
@@ -19,6 +20,9 @@ from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local import LocalStore
 from tokenlake.store.remote.url import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedBuild
 
 
 @final
@@ -41,6 +45,14 @@ class StoreAddress:
 
     def __str__(self) -> str:
         return self.url
+
+
+def address_of_build(build: ResolvedBuild) -> StoreAddress:
+    """Return where a build writes; a path becomes one that does not depend on the current folder."""
+    where = build.store
+    if where and "://" not in where:
+        where = str(Path(where).expanduser().absolute())
+    return StoreAddress(where, build.store_options)
 
 
 OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"

@@ -6,6 +6,7 @@ How people name a version: ``NAME``, ``NAME@v3``, ``NAME@3`` or ``NAME@TAG``.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -408,6 +409,7 @@ def _require_listed(manifest: Manifest, path: str, data: bytes, key: str) -> Non
         )
 
 
+@functools.lru_cache(maxsize=16)  # the same bytes come for every unit of a build
 def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
     return Claim.from_bytes(data, key), data
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Self, final
+from typing import Annotated, Any, Final, final
 
 import msgspec
 from msgspec import Meta
 
-from tokenlake.fingerprint import canonical_json
 from tokenlake.store.account import Account
 from tokenlake.store.entries import InputEntry, QuarantineEntry, ShardEntry, check_entries
 from tokenlake.store.layout import MAX_UNIT, quarantine_path
@@ -53,13 +52,8 @@ class UnitRecord(Sealed):
         return self.shares if self.source == MIXED else {self.source: self.account}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON-able form (as sent between processes; not sealed)."""
+        """Return the JSON-able form; not sealed."""
         return msgspec.to_builtins(self._members())
-
-    @classmethod
-    def from_json(cls, value: object, where: str = "unit record") -> Self:
-        """Read :meth:`to_json`'s form; IntegrityError names ``where`` and the key."""
-        return cls._read(SealedDocument(canonical_json(value), where))
 
     def _check(self, document: SealedDocument) -> None:
         check_entries(document, "parts", self.parts)

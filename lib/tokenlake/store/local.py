@@ -25,7 +25,6 @@ from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
 from tokenlake.store.compare_and_swap import Outcome, Put, compare_and_swap
 from tokenlake.store.layout import TEMP_MARK, check_key, check_size, key_problem
 from tokenlake.store.local_files import (
-    HashingFile,
     fsync_directory,
     hash_regular,
     is_abandoned,
@@ -35,6 +34,7 @@ from tokenlake.store.local_files import (
     open_regular,
     os_errors,
     remove_temp,
+    write_new,
 )
 from tokenlake.threads import in_order
 
@@ -54,6 +54,7 @@ class LocalStore(Store):
         self._root = Path(root).expanduser().resolve()
         if self._root.exists() and not self._root.is_dir():
             raise StoreError(f"the store {self._root} is a file; expected a folder (it is made when missing)")
+        self._above = str(self._root).rstrip(os.sep)
         self._durable: set[Path] = set()
 
     @property
@@ -61,16 +62,16 @@ class LocalStore(Store):
         return str(self._root)
 
     def local_path(self, key: str) -> Path:
-        path, above = self._root / check_key(key), str(self._root).rstrip(os.sep)
+        above = self._above
         # The root was resolved; what is below it is looked at, which is faster than resolving all of it again.
-        for part in key.split("/"):
+        for part in check_key(key).split("/"):
             above = f"{above}{os.sep}{part}"
             if _is_symlink(above):
-                real = os.path.realpath(path)
+                real = os.path.realpath(self._root / key)
                 raise StoreError(
                     f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
                 )
-        return path
+        return Path(above)
 
     def read(self, key: str) -> bytes:
         with self.open(key) as stream, os_errors("read", key):
@@ -114,16 +115,17 @@ class LocalStore(Store):
     def temp(self, prefix: str) -> Path:
         folder = self.local_path(prefix) if prefix else self._root
         with os_errors("write below", prefix or self.url):
-            for _ in range(_TRIES):
-                with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
-                    return self._new_temp(folder)
             return self._new_temp(folder)
 
-    def _new_temp(self, folder: Path) -> Path:
-        self._make_durable(folder)
-        path = folder / new_temp_name()
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        return path
+    def _new_temp(self, folder: Path, data: bytes = b"") -> Path:
+        """Return a new temporary file of `data`."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):  # gc removed the folder, which was empty
+                self._make_durable(folder)
+                path = folder / new_temp_name()
+                write_new(path, data)
+                return path
+        raise FileNotFoundError(errno.ENOENT, "other processes remove the folder", str(folder))
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
         paths = {put.key: self.local_path(put.key) for put in puts}
@@ -133,7 +135,7 @@ class LocalStore(Store):
         try:
             left = [put for put in puts if not _holds(paths[put.key], put)]
             for put in left:
-                temps[put.key] = self._written(put)
+                temps[put.key] = self._written(paths[put.key], put)
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
             for _ in in_order(lambda put: _require_written(put, temps[put.key]), left, _SYNCED):
                 pass
@@ -153,18 +155,12 @@ class LocalStore(Store):
                 self._make_durable(folder)
                 fsync_directory(folder)
 
-    def _written(self, put: Put) -> Path:
+    def _written(self, path: Path, put: Put) -> Path:
         """Return a temporary file with the bytes of an object."""
         if isinstance(put.data, Path):
             return put.data
-        temp = self.temp(_temp_prefix(put.key))
-        try:
-            with HashingFile(temp) as sink:
-                sink.write(put.data)
-        except BaseException:
-            remove_temp(temp)
-            raise
-        return temp
+        with os_errors("write below", put.key):
+            return self._new_temp(_temp_folder(path, put.key), put.data)
 
     def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
         """Name a file that is durable, if what has its name may be replaced.
@@ -226,7 +222,7 @@ class LocalStore(Store):
         """Put a copy where no hard link can be made, or an object is there that may be replaced."""
         if _holds(path, link.put()):
             return "equal"
-        temp = self.temp(_temp_prefix(link.target))
+        temp = self._new_temp(_temp_folder(path, link.target))
         try:
             with open_regular(source) as stream, temp.open("wb") as copy:
                 shutil.copyfileobj(stream, copy, 1 << 20)
@@ -298,16 +294,16 @@ class LocalStore(Store):
         self._durable.add(folder)
 
 
-def _temp_prefix(key: str) -> str:
-    """Return the version's folder (or what there is of it): the same file system as the object's."""
-    return "/".join(key.split("/")[:-1][:2])
+def _temp_folder(path: Path, key: str) -> Path:
+    """Return the version's folder (or what there is of it): the same file system as the object's, at `path`."""
+    return path.parents[max(0, key.count("/") - 2)]
 
 
 def _require_written(put: Put, temp: Path) -> None:
     """Make a written file durable, and see that it is what was written."""
     with os_errors("publish", put.key):
         make_final(temp)
-        found = hash_regular(temp)
+        found = hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
     put.require_written(found)
 
 

@@ -129,7 +129,7 @@ class Sealed:
         """Return the canonical texts of all members but the seal."""
         members = self._members()
         free = {name: members.pop(name) for name in self.FREE if name in members}
-        return entry_texts(members) | canonical_texts(free)
+        return entry_texts(members) | (canonical_texts(free) if free else {})
 
     def _check(self, document: SealedDocument) -> None:
         """Check what must hold between members; see :meth:`SealedDocument.fail`."""

@@ -16,6 +16,7 @@ import json
 import random
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import Condition
 from typing import Any, Final, Protocol, final
 
@@ -56,13 +57,11 @@ class GigatokenEngine:
         self._threads = threads
         self._free, self._users = Condition(), 0  # threads that encode; -1: one alone
         try:
-            import awkward  # pyright: ignore[reportMissingTypeStubs]
             from gigatoken.gigatoken_rs import load_hf_json
         except ImportError as error:
-            raise MissingExtraError(
-                "engine 'gigatoken' needs its packages: pip install 'tokenlake[etl]'"
-            ) from error
-        self._awkward: Any = awkward
+            raise _missing() from error
+        if find_spec("awkward") is None:
+            raise _missing()
         with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
             self._backend: Any = load_hf_json(_without_specials(files) if literal else files.json_bytes)
 
@@ -94,13 +93,20 @@ class GigatokenEngine:
                 self._free.notify_all()
 
     def _array(self, text: pa.LargeStringArray) -> Any:
-        ak = self._awkward
+        # Not before it is needed, which is not for long documents: it takes 0.25 CPU seconds.
+        import awkward  # pyright: ignore[reportMissingTypeStubs]
+
+        ak: Any = awkward
         offsets, data = string_buffers(text)
         chars = ak.contents.NumpyArray(data, parameters={"__array__": "char"})
         layout = ak.contents.ListOffsetArray(
             ak.index.Index64(offsets), chars, parameters={"__array__": "string"}
         )
         return ak.Array(layout)
+
+
+def _missing() -> MissingExtraError:
+    return MissingExtraError("engine 'gigatoken' needs its packages: pip install 'tokenlake[etl]'")
 
 
 def _one_by_one(text: pa.LargeStringArray) -> bool:
@@ -163,7 +169,8 @@ class Sampler:
         Raises:
             EngineMismatchError: with the text, the expected and the actual ids.
         """
-        rows = self._draw(text, skip)
+        if not (rows := self._draw(text, skip)):
+            return 0
         windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
         cut = [row for row, (_, whole) in windows.items() if not whole]
         of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))

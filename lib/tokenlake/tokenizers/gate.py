@@ -24,6 +24,7 @@ from tokenlake.tokenizers.fast import FEW, WINDOW, IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
+from tokenlake.tokenizers.probe_cache import ProbeCache, probe_key
 from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import is_sentencepiece
 
@@ -83,12 +84,17 @@ def choose_encoder(
     *,
     add_special_tokens: bool = True,
     places: bool = False,
+    known: ProbeCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
     """As :func:`choose_engine`, and an encoder made of the engines that were probed (0.4 s to load and warm).
 
-    With `places` the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
+    Args:
+        places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
+        known: probes that need not be made again; those of gigatoken are looked up and remembered.
     """
-    choice, reference, fast = _judge(files, requested, special_tokens_in_text, sample_texts, size, places)
+    choice, reference, fast = _judge(
+        files, requested, special_tokens_in_text, sample_texts, size, places, known
+    )
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -106,6 +112,7 @@ def _judge(
     sample_texts: Sequence[str],
     size: int,
     places: bool = False,
+    known: ProbeCache | None = None,
 ) -> tuple[EngineChoice, ReferenceEngine, IdEngine | None]:
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -119,13 +126,21 @@ def _judge(
         return _refuse(files, engine, why_not, asked=requested != "auto"), reference, None
     try:
         engine, fast = _loaded(files, engine, literal=literal, asked=requested != "auto")
-        compared = probe(engine, fast, reference, sample_texts)
-        if places:
-            probe_places(engine, fast, Locator(reference, engine), sample_texts)
+        # The segment cache is for large inputs, of which a probe is no part worth remembering.
+        known = known if engine == "gigatoken" else None
+        texts = [*_made_up(files), *_bounded(sample_texts)]
+        key = b"" if known is None else probe_key(files.json_bytes, (engine, literal, places), texts)
+        if known is None or not known.holds(key):
+            probe(engine, fast, reference, sample_texts)
+            if places:
+                probe_places(engine, fast, Locator(reference, engine), sample_texts)
+            if known is not None:
+                known.add(key)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
         return EngineChoice("tokenizers", f"{engine} failed: {error}"), reference, None
+    compared = len(_unguarded(files, texts))
     reason = f"on the allow-list, equal to the reference on {compared} probe texts"
     return EngineChoice(engine, reason), reference, fast
 

@@ -194,11 +194,11 @@ def _built(
         )
         share = max(_LEAST_BYTES, _SAMPLE_BYTES // len(found))
 
-        def beginnings(part: FileRange) -> Iterator[Prepared]:
+        def beginnings(_: Sequence[FileRange]) -> Iterator[Prepared]:
             for batch in found:
                 some = _beginning(batch.documents, share)
                 rows = len(some) if some.extra is None else int((~some.extra).sum())
-                yield Prepared(documents=some, file=batch.file, rows_read=rows, bytes_read=0)
+                yield Prepared(documents=some, files=batch.files, rows_read=rows, bytes_read=0)
 
         return TextBuild(job, store, encoder, recipe, lambda _: None, beginnings).build()
 

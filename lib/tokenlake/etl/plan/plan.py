@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import yaml
@@ -33,7 +32,7 @@ from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
-from tokenlake.store.address import StoreAddress
+from tokenlake.store.address import StoreAddress, address_of_build
 from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
 from tokenlake.store.manifest import Kind
@@ -143,7 +142,7 @@ class Plan:
     @cached_property
     def store(self) -> StoreAddress:
         """Where the build writes."""
-        return store_address(self.build)
+        return address_of_build(self.build)
 
     @property
     def kind(self) -> Kind:
@@ -261,14 +260,6 @@ class Plan:
             files=unit.files,
             **target,
         )
-
-
-def store_address(build: ResolvedBuild) -> StoreAddress:
-    """Return where a build writes; a path becomes one that does not depend on the current folder."""
-    where = build.store
-    if where and "://" not in where:
-        where = str(Path(where).expanduser().absolute())
-    return StoreAddress(where, build.store_options)
 
 
 def config_yaml(config: Mapping[str, Any]) -> bytes:

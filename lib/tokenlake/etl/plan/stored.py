@@ -42,13 +42,13 @@ from tokenlake.etl.plan.parents import (
     require_split,
     rows_out,
 )
-from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit, store_address
+from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
-from tokenlake.store.address import open_store
+from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
@@ -65,7 +65,7 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
         ConfigError: a parent or its split is not there, parents do not fit each other, or the mixture cannot be.
         IntegrityError: the manifest or the tokenizer of a parent is damaged.
     """
-    store = open_store(store_address(build))
+    store = open_store(address_of_build(build))
     catalog = Catalog(store)
     everyone = find_parents(catalog, build.parents, build.name)
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)

@@ -20,12 +20,22 @@ from tokenlake.arrays import Bools, Int64
 from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
-from tokenlake.sources.batch import RAW_LIMIT, BadRecord, ReadBatch, RowBatch, TextBatch, TextRowBatch, refuse
+from tokenlake.sources.batch import (
+    BLOCK_BYTES,
+    RAW_LIMIT,
+    BadRecord,
+    ReadBatch,
+    RowBatch,
+    TextBatch,
+    TextRowBatch,
+    refuse,
+)
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range, read_rows, read_texts
 from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.tokenizers.arrays import Spans
@@ -320,12 +330,13 @@ class Prepared:
     """TextDocuments made of some consecutive records, and what became of the other records.
 
     Attributes:
+        files: which they are of.
         rows_read: records looked at.
         bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
     """
 
     documents: TextDocuments
-    file: InputFile
+    files: tuple[InputFile, ...]
     rows_read: int
     bytes_read: int
     bad: tuple[BadRecord, ...] = ()
@@ -361,18 +372,46 @@ class Recipe:
         self.special_tokens_in_text = "encode" if own else special
         """What the encoder does with special tokens that a text spells."""
 
-    def read(self, part: FileRange) -> Iterator[Prepared]:
+    def read(self, part: FileRange, block_bytes: int = BLOCK_BYTES) -> Iterator[Prepared]:
         """Read a range in batches, in file order.
+
+        Args:
+            block_bytes: how much is read at a time, of a file without row groups or batches.
 
         Raises:
             as :func:`tokenlake.sources.records.read_range`.
         """
         if self._renderer is not None:
-            return self._read_rows(part, self._renderer)
-        names = self._keeper.names
-        found = read_texts(part, self._source, names) if names else read_range(part, self._source)
+            return self._read_rows(part, self._renderer, block_bytes)
+        names, source = self._keeper.names, self._source
+        found = (
+            read_texts(part, source, names, block_bytes=block_bytes)
+            if names
+            else read_range(part, source, block_bytes=block_bytes)
+        )
         # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
         return map(self._prepared_texts, found)
+
+    def groups(self, parts: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
+        """Yield ranges in order, by themselves or in groups of small files."""
+        if self._renderer is not None or self._keeper.names:
+            return ([part] for part in parts)
+        return groups_of(parts, self._source)
+
+    def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
+        """Read one of :meth:`groups` as :meth:`read` does, small files at once where nothing speaks against it."""
+        found = read_together(parts, self._source) if len(parts) > 1 else None
+        if found is None:
+            for part in parts:
+                yield from self.read(part)
+            return
+        yield Prepared(
+            documents=TextDocuments(found.text, found.file, found.position),
+            files=found.files,
+            rows_read=len(found.position),
+            bytes_read=found.bytes_read,
+            normalized=found.normalized,
+        )
 
     def _prepared_texts(self, batch: TextBatch | TextRowBatch) -> Prepared:
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
@@ -387,11 +426,11 @@ class Recipe:
             documents = documents.select(good)
         return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
 
-    def _read_rows(self, part: FileRange, renderer: Renderer) -> Iterator[Prepared]:
+    def _read_rows(self, part: FileRange, renderer: Renderer, block_bytes: int) -> Iterator[Prepared]:
         """Records become rows, steps change them, and a renderer makes documents of them."""
         # Without steps a column that is missing here is one that the text needs; a step may make it.
         if_there = bool(self._chain.steps)
-        for batch in read_rows(part, self._source, self._columns, if_there=if_there):
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
             begin("preparing", batch.file, batch.positions)
             yield self._prepared_rows(batch, renderer)
             begin("reading", part.file)
@@ -435,7 +474,7 @@ def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, 
     """Return documents with what a batch says of its records, and more bad records of it."""
     return Prepared(
         documents=documents,
-        file=batch.file,
+        files=(batch.file,),
         rows_read=batch.rows_read,
         bytes_read=batch.bytes_read,
         bad=tuple(sorted((*batch.bad, *bad), key=lambda record: record.position)) if bad else batch.bad,

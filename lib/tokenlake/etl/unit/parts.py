@@ -136,7 +136,6 @@ class PartWriter:
             self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
         )
         self._logical = LogicalHasher()
-        self._logical.update(self.schema.empty_table())
         self._row_groups: list[int] = []
         self._tokens = self._documents = 0
         return self._file
@@ -144,6 +143,8 @@ class PartWriter:
     def _close(self, file: UnitFile) -> None:
         number = len(self._entries) if self._only is None else self._only
         path = shard_path(self._split, self._unit, number)
+        if not file.rows:
+            self._logical.update(self.schema.empty_table())
         published = file.publish(path)
         self._file = None
         self._entries.append(

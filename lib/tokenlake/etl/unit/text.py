@@ -141,7 +141,7 @@ class TextBuild:
     """One unit while it is being built.
 
     Args:
-        read: a range in batches, where not `recipe` reads it.
+        read: ranges in batches, where not `recipe` reads them.
     """
 
     def __init__(
@@ -151,10 +151,10 @@ class TextBuild:
         encoder: Encoder,
         recipe: Recipe,
         progress: Progress,
-        read: Callable[[FileRange], Iterator[Prepared]] | None = None,
+        read: Callable[[Sequence[FileRange]], Iterator[Prepared]] | None = None,
     ) -> None:
         self._job, self._recipe, self._encoder, self._progress = job, recipe, encoder, progress
-        self._batches = read or recipe.read
+        self._batches = read or recipe.read_all
         self._done: Counter[str] = Counter()
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -185,8 +185,8 @@ class TextBuild:
         """
         job = self._job
         try:
-            for part in job.ranges:
-                self._read(part)
+            for parts in self._recipe.groups(job.ranges):
+                self._read(parts)
             self._flush()
             parts = [entry for sink in self._outputs for entry in sink.finish()]
             quarantine = self._quarantine.publish()
@@ -209,24 +209,28 @@ class TextBuild:
             produced_by=produced_by(job.engine),
         )
 
-    def _read(self, part: FileRange) -> None:
-        """Read a range, encoding whenever enough documents wait."""
-        begin("reading", part.file)
-        batches = self._batches(part)
+    def _read(self, parts: Sequence[FileRange]) -> None:
+        """Read a range, or several that are read together, encoding whenever enough documents wait."""
+        begin("reading", parts[0].file)
+        batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
+            file = batch.files[-1]
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
-                begin("reading", part.file)
+                begin("reading", file)
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
         self._tally.read(batch)
         self._set_aside(batch.bad)
-        self._paths[batch.file.file_id] = batch.file
-        documents = self._leave_out(batch.documents, batch.file.file_id)
-        self._waiting.append(documents)
+        documents = batch.documents
+        for file in batch.files:
+            self._paths[file.file_id] = file
+            documents = self._leave_out(documents, file.file_id)
+        if len(documents):  # a unit smaller than its records may hold none
+            self._waiting.append(documents)
         self._waiting_bytes += documents.held_bytes
         self._done.update(bytes=batch.bytes_read, documents=batch.rows_read)
 
@@ -235,8 +239,7 @@ class TextBuild:
         before = self._tally.numbers["tokens"]
         if self._waiting:
             first = self._waiting[0]
-            if len(first):
-                begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
+            begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
             box = [TextDocuments.concat(self._waiting)]
@@ -270,7 +273,7 @@ class TextBuild:
         """Drop the documents that `exclude` names."""
         if not (excluded := self._job.excluded.get(file)):
             return documents
-        mask = kept(documents.position, excluded)
+        mask = kept(documents.position, excluded) | (documents.file != file)
         if mask.all():
             return documents
         gone = ~mask if documents.extra is None else ~mask & ~documents.extra
