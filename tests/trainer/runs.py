@@ -22,11 +22,11 @@ from jax.sharding import PartitionSpec
 import tokenlake as tl
 from tests.trainer.support import compile_quickly
 from tokenlake.errors import ConfigError
-from tokenlake.trainer import Callback, Trainer, load_training_config
+from tokenlake.trainer import Callback, Trainer, language_model, load_training_config
 from tokenlake.trainer.mesh import batch_sharding, make_mesh
 
-STEPS = 12
-VOCABULARY = 1160  # a few more than there are, so that devices can share them
+STEPS = 10
+VOCABULARY = 64
 
 
 def main(facts: dict[str, Any]) -> None:
@@ -41,10 +41,11 @@ def main(facts: dict[str, Any]) -> None:
         raise AssertionError("it should have been killed")
     expected = check_a_run(facts["store"], folder)
     check_a_killed_process(facts, expected)
-    for step in (1, 3, 5, 8):
+    for step in (1, 6):
         check_an_interruption(facts["store"], folder, step, expected)
     check_refusals(facts["store"], folder)
     check_early_stopping(facts["store"], folder)
+    check_page(facts["store"], folder, facts["code"])
 
 
 def model(params: Any, batch: Any) -> Any:
@@ -53,9 +54,16 @@ def model(params: Any, batch: Any) -> Any:
     return jnp.tanh(hidden), params["head"]
 
 
-def first_params() -> Any:
+def of_few_ids(params: Any, batch: Any, reference: Any) -> Any:
+    """The loss of a language of 64 ids, which is made of the batch's: small enough for many runs."""
+    few = {name: batch[name] % VOCABULARY for name in ("input_ids", "targets")}
+    few["targets"] = jnp.where(batch["targets"] < 0, batch["targets"], few["targets"])
+    return language_model(model, z_loss=1e-3)(params, batch | few, reference)
+
+
+def first_params(ids: int = VOCABULARY) -> Any:
     random = np.random.default_rng(0)
-    shapes = {"embedding": (VOCABULARY, 8), "place": (8,), "head": (8, VOCABULARY)}
+    shapes = {"embedding": (ids, 8), "place": (8,), "head": (8, ids)}
     return {name: random.normal(size=shape).astype(np.float32) * 0.3 for name, shape in shapes.items()}
 
 
@@ -64,11 +72,9 @@ def trainer(store: str, folder: Path, *, callbacks: Any = (), **changes: Any) ->
     asked = {
         "data": {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1, "seed": 3},
         "steps": STEPS,
-        "accumulate": 2,
-        "mesh": {"data": 1, "fsdp": 2, "tensor": 2, "rules": {"head": [None, "tensor"]}},
-        "loss": {"chunk": 8, "z_loss": 1e-4},
+        "mesh": {"data": 1, "fsdp": 2},
         "optimizer": {"clip": 1.0},
-        "schedule": {"peak": 0.05, "warmup": 2},
+        "schedule": {"peak": 0.2, "warmup": 2},
         "evaluation": {
             "every": 4,
             "batches": 2,
@@ -78,7 +84,7 @@ def trainer(store: str, folder: Path, *, callbacks: Any = (), **changes: Any) ->
         "log": {"every": 1, "progress": False, "jsonl": str(folder / "log.jsonl"), "peak_flops": 1e9},
     }
     config = load_training_config(asked | changes)
-    return Trainer.from_config(config, model, first_params(), callbacks=callbacks)
+    return Trainer.from_config(config, model, first_params(), objective=of_few_ids, callbacks=callbacks)
 
 
 class Hooks(Callback):
@@ -159,17 +165,16 @@ def check_a_run(store: str, folder: Path) -> Ended:
     hooks = Hooks()
     made = trainer(store, folder / "whole", callbacks=[hooks])
     assert made.state.params["embedding"].sharding.spec[0] == "fsdp"
-    assert made.state.params["head"].sharding.spec == PartitionSpec("fsdp", "tensor")
     before = made.evaluate()
     metrics = made.train()
     assert metrics is not None and metrics.step == STEPS == made.step == made.loader.step
     after = made.evaluate()
-    assert after["same"]["loss"] < 0.8 * before["same"]["loss"]
+    assert after["same"]["loss"] < 0.85 * before["same"]["loss"]
     assert metrics.perplexity is not None and metrics.mfu is not None
     found = lines(folder / "whole")
     steps = [each for each in found if "evaluation" not in each]
     assert [each["step"] for each in steps] == list(range(1, STEPS + 1))
-    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+    assert steps[-1]["loss"] < 0.85 * steps[0]["loss"]
     # z-loss is in the loss and not in the perplexity.
     assert 0 < steps[0]["loss"] - math.log(steps[0]["perplexity"]) < 0.1
     ema = steps[0]["loss"]
@@ -177,16 +182,16 @@ def check_a_run(store: str, folder: Path) -> Ended:
         ema = 0.98 * ema + 0.02 * each["loss"]
         assert each["loss_ema"] == pytest.approx(ema, rel=1e-5)
     evaluated = [(each["step"], each["evaluation"]) for each in found if "evaluation" in each]
-    assert evaluated == [(step, tag) for step in (4, 8, 12) for tag in ("other", "same")]
-    assert found[-1] == pytest.approx(after["same"] | {"step": 12, "evaluation": "same"})
+    assert evaluated == [(step, tag) for step in (4, 8, 10) for tag in ("other", "same")]
+    assert found[-1] == pytest.approx(after["same"] | {"step": STEPS, "evaluation": "same"})
 
     assert hooks.told[:4] == [("train_begin", 0), ("epoch_begin", 0, 0), ("step_begin", 0), ("log", 1)]
     assert hooks.told[-5:] == [
-        ("log", 12),
-        ("evaluate", 12, "other", "same"),
-        ("step_end", 12),
-        ("epoch_end", 12, made.loader.epoch),
-        ("train_end", 12),
+        ("log", STEPS),
+        ("evaluate", STEPS, "other", "same"),
+        ("step_end", STEPS),
+        ("epoch_end", STEPS, made.loader.epoch),
+        ("train_end", STEPS),
     ]
     passes = [told for told in hooks.told if told[0].startswith("epoch")]
     batches = len(made.loader)
@@ -231,7 +236,7 @@ def check_refusals(store: str, folder: Path) -> None:
     whole, data = folder / "whole", {"dataset": f"{store}/small", "batch_size": 24, "epochs": 1}
     for changes, message in (
         ({"optimizer": {"clip": 2.0}}, 'of another run: optimizer is .*"clip": 1.0.* there .*"clip": 2.0'),
-        ({"schedule": {"peak": 0.05, "warmup": 2}, "steps": 20}, 'schedule is .*"steps": 12.*"steps": 20'),
+        ({"schedule": {"peak": 0.2, "warmup": 2}, "steps": 20}, 'schedule is .*"steps": 10.*"steps": 20'),
         ({"data": data | {"seed": 4}}, "seed is 3 there and 4 here"),
         ({"early_stopping": {"tag": "web"}}, "expected the tag of a held-out set: other, same"),
         ({"data": None}, "data: required, but missing"),
@@ -240,12 +245,12 @@ def check_refusals(store: str, folder: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             trainer(store, whole, **changes)
     # More steps under the same schedule are the same run.
-    longer = trainer(store, whole, steps=14, schedule={"peak": 0.05, "warmup": 2, "steps": STEPS})
+    longer = trainer(store, whole, steps=14, schedule={"peak": 0.2, "warmup": 2, "steps": STEPS})
     assert (longer.step, longer.steps) == (STEPS, 14)
 
 
 def check_early_stopping(store: str, folder: Path) -> None:
-    """It ends the run, and one that goes on from its last checkpoint at once; numpy batches are as good."""
+    """It ends the run, and one that goes on from its last checkpoint at once; with numpy batches, on other devices."""
     small, columns = tl.open(f"{store}/small"), ("input_ids", "positions", "targets")
     config = load_training_config(
         {
@@ -254,6 +259,7 @@ def check_early_stopping(store: str, folder: Path) -> None:
             "evaluation": {"every": 1, "batches": 1},
             "checkpoint": {"folder": str(folder / "stopped")},
             "log": {"progress": False},
+            "mesh": {"tensor": 2, "rules": {"head": [None, "tensor"], "embedding": ["tensor"]}},
         }
     )
     rows = batch_sharding(make_mesh(config.mesh))
@@ -263,8 +269,30 @@ def check_early_stopping(store: str, folder: Path) -> None:
             first_params(),
             tl.DataLoader(small, 8, epochs=None, columns=columns),
             config,
+            objective=of_few_ids,
             evaluation={"same": tl.DataLoader(small, 8, columns=columns, sharding=rows)},
         )
         made.train()
+        assert made.params["head"].sharding.spec == PartitionSpec(None, "tensor")
         # The first evaluation gains, infinitely much; two do not.
         assert made.step == 3 and "has not fallen below" in made.stopped
+
+
+PAGE = """
+steps: 3
+data: {{dataset: {store}/small, batch_size: 4}}
+evaluation: {{sets: {{held-out: {{dataset: {store}/small, split: train, batch_size: 8}}}}, batches: 1}}
+log: {{every: 1}}
+"""
+
+
+def check_page(store: str, folder: Path, code: list[str]) -> None:
+    """The code of docs/trainer.md, over data that is here."""
+    os.chdir(folder)
+    Path("train.yaml").write_text(PAGE.format(store=store))
+    ids = tl.open(f"{store}/small").tokenizer.get_vocab_size()
+    known: dict[str, Any] = {"apply": model, "params": first_params(ids + ids % 2)}
+    for block in code:
+        exec(block, known)
+    assert known["metrics"].step == 3 and known["config"].schedule.peak == 1e-3
+    assert known["trainer"].train().step == 3

@@ -12,15 +12,14 @@ from tokenlake.trainer.config import PRESETS, TrainingConfig, load_training_conf
 
 def test_a_file_is_read_over_its_preset_and_overrides_over_both(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text(
-        "preset: pretrain\nsteps: 9\noptimizer: {clip: 0.5}\nschedule: {name: wsd, peak: 0.001}\n"
-    )
+    path.write_text("preset: pretrain\nsteps: 9\noptimizer: {clip: 0.5}\nschedule: {name: wsd, peak: 3e-4}\n")
     config = load_training_config(path, ["optimizer.b2=0.99", "data={dataset: a/b@v3}"])
     assert (config.steps, config.precision, config.loss.z_loss) == (9, "bfloat16", 1e-4)
     assert (config.optimizer.clip, config.optimizer.b2, config.optimizer.weight_decay) == (0.5, 0.99, 0.1)
     assert config.data is not None and config.data.dataset == "a/b@v3"
     # Another schedule takes nothing from the preset's: its warm-up and floor belonged to the cosine.
     assert (config.schedule.warmup, config.schedule.floor) == (0, 0.0)
+    assert config.schedule.peak == 3e-4  # to YAML itself a text
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -49,6 +48,7 @@ def test_a_section_given_as_a_model_lies_over_the_preset_too() -> None:
             "optimizer: {name: adamw8}",
             "optimizer.name .*got 'adamw8', must be 'adamw', .*did you mean 'adamw'",
         ),
+        ("schedule: {peak: 3-4}", r"schedule.peak \(line 1\): got '3-4', must be a valid number"),
         ("mesh: {rules: {up: [null, tensr]}}", "got 'tensr', must be 'data', 'fsdp' or 'tensor'"),
         ("evaluation: {sets: {web: {}}}", "evaluation.sets.web.dataset .*required, but missing"),
         ("- a", "must be a mapping of keys"),

@@ -9,6 +9,7 @@ import pytest
 
 import tokenlake
 from tests.loader.jax_support import packed_store, run
+from tests.trainer.test_docs import blocks
 from tokenlake.errors import MissingExtraError
 
 
@@ -16,7 +17,15 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     store = packed_store(tmp_path_factory)
-    run("tests.trainer.runs", devices=4, store=str(store), folder=str(tmp_path))
+    # Not quiet: Orbax tells of what the killed process left unfinished.
+    run(
+        "tests.trainer.runs",
+        devices=2,
+        quiet=False,
+        store=str(store),
+        folder=str(tmp_path),
+        code=blocks("python"),
+    )
 
 
 def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:

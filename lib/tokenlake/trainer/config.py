@@ -14,18 +14,18 @@ An option that the chosen loss, optimizer or schedule does not know is refused, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from annotated_types import Ge, Lt
-from pydantic import Strict, model_validator
+from annotated_types import Ge, Gt, Lt
+from pydantic import BeforeValidator, Strict, model_validator
 
 from tokenlake.config.load import load_section
 from tokenlake.config.section import (
     Count,
     Fraction,
     Path,
-    Positive,
     Section,
     Seed,
     SourceName,
@@ -37,7 +37,15 @@ from tokenlake.config.section import (
 )
 from tokenlake.config.values import require_one_of
 
-_Amount = Annotated[float, Strict(), Ge(0.0)]
+
+def _exponent(value: object) -> object:
+    """Let ``3e-4`` be the number that everybody means; to YAML 1.1 it is a text, and only ``3.0e-4`` a number."""
+    return float(value) if isinstance(value, str) and re.fullmatch(_EXPONENT, value) else value
+
+
+_EXPONENT: Final = r"[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"
+_Positive = Annotated[float, Strict(), Gt(0.0), BeforeValidator(_exponent)]
+_Amount = Annotated[float, Strict(), Ge(0.0), BeforeValidator(_exponent)]
 _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
@@ -120,16 +128,16 @@ class LossConfig(Section):
     gamma: _Amount = 2.0
     """Focal: how much an id that is already likely counts less."""
 
-    beta: Positive = 0.1
+    beta: _Positive = 0.1
     """DPO, KTO: strength of the pull to the reference; ORPO: weight of the odds ratio."""
 
     smoothing: Annotated[Fraction, Lt(0.5)] = 0.0
     """DPO: share of pairs that are believed to be the wrong way round."""
 
-    desirable: Positive = 1.0
+    desirable: _Positive = 1.0
     """KTO: weight of good completions."""
 
-    undesirable: Positive = 1.0
+    undesirable: _Positive = 1.0
     """KTO: weight of bad completions."""
 
     @model_validator(mode="after")
@@ -160,7 +168,7 @@ class OptimizerConfig(Section):
     no_decay: tuple[Text, ...] = ()
     """Regular expressions; parameters in whose path one is found have no weight decay: ``[norm, bias]``."""
 
-    clip: Positive | None = None
+    clip: _Positive | None = None
     """Largest norm of all gradients together; null: they stay as they are."""
 
     b1: _Decay | None = None
@@ -169,7 +177,7 @@ class OptimizerConfig(Section):
     b2: _Decay | None = None
     """Decay of the second moment."""
 
-    eps: Positive | None = None
+    eps: _Positive | None = None
     """What keeps a quotient finite."""
 
     @model_validator(mode="after")
@@ -195,7 +203,7 @@ class ScheduleConfig(Section):
 
     name: ScheduleName = "cosine"
 
-    peak: Positive = 3e-4
+    peak: _Positive = 3e-4
     """Highest learning rate; of Prodigy, which finds its own, a factor: 1.0."""
 
     warmup: Step = 0
@@ -263,10 +271,10 @@ class LogConfig(Section):
     tensorboard: Path | None = None
     """Folder of event files; needs tensorboardX."""
 
-    peak_flops: Positive | Literal["measure"] | None = None
+    peak_flops: _Positive | Literal["measure"] | None = None
     """FLOP/s of one device, for MFU; null: those of known accelerators; measure: of a matrix product, timed once."""
 
-    flops_per_token: Positive | None = None
+    flops_per_token: _Positive | None = None
     """Of a step, forward and backward; null: 6 for each parameter (Kaplan et al. 2020)."""
 
 
