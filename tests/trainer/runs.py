@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -21,8 +22,9 @@ from jax.sharding import PartitionSpec
 
 import tokenlake as tl
 from tests.trainer.support import compile_quickly
-from tokenlake.errors import ConfigError
-from tokenlake.trainer import Callback, Trainer, language_model, load_training_config
+from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
+from tokenlake.trainer.callbacks import TensorBoardLog
 from tokenlake.trainer.mesh import batch_sharding, make_mesh
 
 STEPS = 10
@@ -46,6 +48,7 @@ def main(facts: dict[str, Any]) -> None:
     check_refusals(facts["store"], folder)
     check_early_stopping(facts["store"], folder)
     check_page(facts["store"], folder, facts["code"])
+    check_tensorboard()
 
 
 def model(params: Any, batch: Any) -> Any:
@@ -296,3 +299,23 @@ def check_page(store: str, folder: Path, code: list[str]) -> None:
         exec(block, known)
     assert known["metrics"].step == 3 and known["config"].schedule.peak == 1e-3
     assert known["trainer"].train().step == 3
+
+
+def check_tensorboard() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboardX", None)
+        with pytest.raises(MissingExtraError, match=r"needs tensorboardX, .*: pip install tensorboardX"):
+            TensorBoardLog("events")
+        told: list[tuple[Any, ...]] = []
+        writer = SimpleNamespace(
+            add_scalar=lambda *facts: told.append(facts),
+            flush=lambda: None,
+            close=lambda: told.append(("closed",)),
+        )
+        patch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=lambda folder: writer))
+        log, run = TensorBoardLog("events"), SimpleNamespace(step=3, steps=3)
+        log.on_log(run, TrainingMetrics(3, 1.0, math.nan, 0.5, 0.25))
+        log.on_evaluate(run, {"web": {"loss": 2.0}})
+        log.on_train_end(run)
+    scalars = [("train/loss", 1.0, 3), ("train/learning_rate", 0.5, 3), ("train/grad_norm", 0.25, 3)]
+    assert told == [*scalars, ("web/loss", 2.0, 3), ("closed",)]

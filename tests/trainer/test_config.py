@@ -59,3 +59,17 @@ def test_what_is_wrong_is_said_with_its_place(text: str, message: str, tmp_path:
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_training_config(path)
+
+
+def test_what_decides_a_run_is_what_acts() -> None:
+    """More steps under a constant rate are the same run; under a cosine they are another."""
+    acting = {
+        name: load_training_config({"schedule": {"name": name}}).schedule.acting
+        for name in ("constant", "cosine")
+    }
+    assert "steps" not in acting["constant"] and "steps" in acting["cosine"]
+    assert load_training_config({"loss": {"name": "orpo"}}).loss.acting == {
+        "name": "orpo",
+        "beta": 0.1,
+        "chunk": None,
+    }

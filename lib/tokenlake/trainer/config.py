@@ -58,6 +58,12 @@ def _refuse_others(section: Section, key: str, known: Mapping[str, frozenset[str
             raise problem(f"{option} does not act with {key} {name!r}; it belongs to: {users}")
 
 
+def _acting(section: Section, known: Mapping[str, frozenset[str]]) -> dict[str, Any]:
+    """Return the choice that a section names and the options that act with it, as JSON."""
+    facts = section.model_dump(mode="json")
+    return {name: facts[name] for name in ("name", *sorted(known[facts["name"]]))}
+
+
 class HeldOutSet(Section):
     """Rows that are evaluated and never trained on."""
 
@@ -145,6 +151,11 @@ class LossConfig(Section):
         _refuse_others(self, "loss", _LOSS_OPTIONS)
         return self
 
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What decides the numbers of a run: the name and its options."""
+        return _acting(self, _LOSS_OPTIONS)
+
 
 OptimizerName = Literal["adamw", "lion", "sophia", "prodigy", "adam8bit"]
 
@@ -184,6 +195,11 @@ class OptimizerConfig(Section):
     def _known_options(self) -> Self:
         _refuse_others(self, "optimizer", _OPTIMIZER_OPTIONS)
         return self
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What decides the numbers of a run: the name and its options."""
+        return _acting(self, _OPTIMIZER_OPTIONS)
 
 
 ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "wsd"]
@@ -225,6 +241,11 @@ class ScheduleConfig(Section):
     def _known_options(self) -> Self:
         _refuse_others(self, "schedule", _SCHEDULE_OPTIONS)
         return self
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What decides the numbers of a run: the name and its options."""
+        return _acting(self, _SCHEDULE_OPTIONS)
 
 
 class MeshConfig(Section):

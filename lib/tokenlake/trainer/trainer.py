@@ -326,11 +326,14 @@ class Trainer:
 
     def _facts(self) -> dict[str, Any]:
         """What a checkpoint holds beside arrays and the loader: which run it is of, and what callbacks remember."""
-        schedule = self.config.schedule.model_dump(mode="json")
+        config = self.config
+        schedule = config.schedule.acting
+        if "steps" in schedule:
+            schedule["steps"] = config.schedule.steps or self.steps
         run: dict[str, Any] = {
-            "loss": self.config.loss.model_dump(mode="json"),
-            "optimizer": self.config.optimizer.model_dump(mode="json"),
-            "schedule": {**schedule, "steps": self.config.schedule.steps or self.steps},
+            "loss": config.loss.acting,
+            "optimizer": config.optimizer.acting,
+            "schedule": schedule,
             "reference": self._reference_mark,
         }
         remembered = {name: callback.get_state() for name, callback in self._remembering()}
@@ -369,8 +372,12 @@ def _held_out(
 
 
 def _places(batch: Mapping[str, Any]) -> int:
-    """How many ids a batch has, padding too."""
-    return sum(value.size for name, value in batch.items() if name.endswith("input_ids"))
+    """How many ids the model is given, padding too; a prompt that stands alone is in the answers, too."""
+    return sum(
+        value.size
+        for name, value in batch.items()
+        if name.endswith("input_ids") and not name.startswith("prompt")
+    )
 
 
 def _copied(tree: Params) -> Params:
