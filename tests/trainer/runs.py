@@ -247,6 +247,13 @@ def check_refusals(store: str, folder: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             trainer(store, whole, **changes)
+    columns = ("input_ids", "positions", "targets")
+    grown = tl.DataLoader(
+        tl.open(f"{store}/small"), {0: 8, 1: 4096}, epochs=1, drop_last=True, columns=columns
+    )
+    with pytest.raises(ConfigError, match="the loader has no batch from step 1 on"):
+        config = load_training_config({"steps": 3, "mesh": {"fsdp": 2}, "log": {"progress": False}})
+        Trainer(model, first_params(), grown, config, objective=of_few_ids).train()
     # More steps under the same schedule are the same run.
     longer = trainer(store, whole, steps=14, schedule={"peak": 0.2, "warmup": 2, "steps": STEPS})
     assert (longer.step, longer.steps) == (STEPS, 14)

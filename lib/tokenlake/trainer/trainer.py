@@ -166,7 +166,14 @@ class Trainer:
         self._tell("on_train_begin")
         try:
             while self.step < self.steps and not self.stopped:
+                before = self.step
                 self._pass()
+                # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
+                if self.step == before and not len(self.loader):
+                    raise ConfigError(
+                        f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, "
+                        "or drop_last=False"
+                    )
             self._tell("on_train_end")
         finally:
             self.loader.close()
