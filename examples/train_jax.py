@@ -85,7 +85,8 @@ def rotated(x: jax.Array, positions: jax.Array) -> jax.Array:
     angle = positions[:, :, None, None] / 10_000 ** (jnp.arange(half) / half)
     first, second = x[..., :half], x[..., half:]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+    return turned.astype(x.dtype)
 
 
 def attention(x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Array) -> jax.Array:
@@ -97,8 +98,8 @@ def attention(x: jax.Array, layer: Params, positions: jax.Array, visible: jax.Ar
     return jnp.einsum("bhqs,bshk,hkd->bqd", weights, value, layer["out"])
 
 
-def losses_of(params: Params, batch: Batch) -> jax.Array:
-    """Return the loss at each place, float32[B, T]; 0 where there is no target."""
+def decoder(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """Return the last hidden states [B, T, D] and the matrix [D, V] that makes logits of them."""
     segments, positions = batch["segment_ids"], batch["positions"]
     causal = jnp.tril(jnp.ones((segments.shape[1],) * 2, bool))
     visible = (segments[:, :, None] == segments[:, None, :]) & causal
@@ -109,7 +110,13 @@ def losses_of(params: Params, batch: Batch) -> jax.Array:
         return x + hidden @ layer["down"], None
 
     x, _ = jax.lax.scan(block, params["embedding"][batch["input_ids"]], params["layers"])
-    logits = normed(x, params["norm"]) @ params["embedding"].T
+    return normed(x, params["norm"]), params["embedding"].T
+
+
+def losses_of(params: Params, batch: Batch) -> jax.Array:
+    """Return the loss at each place, float32[B, T]; 0 where there is no target."""
+    hidden, head = decoder(params, batch)
+    logits = hidden @ head
     targets = jnp.maximum(batch["targets"], 0)
     right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.where(batch["targets"] == NO_TARGET, 0, jax.nn.logsumexp(logits, axis=-1) - right)

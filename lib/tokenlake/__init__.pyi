@@ -105,3 +105,8 @@ from tokenlake.text.transform import ExpandTransform as ExpandTransform
 from tokenlake.text.transform import Transform as Transform
 from tokenlake.tokenizers.manager import TokenizerManager as TokenizerManager
 from tokenlake.tokenizers.manager import compute_tokenizer_hash as compute_tokenizer_hash
+from tokenlake.trainer import Callback as Callback
+from tokenlake.trainer import Trainer as Trainer
+from tokenlake.trainer import TrainingConfig as TrainingConfig
+from tokenlake.trainer import TrainingMetrics as TrainingMetrics
+from tokenlake.trainer import load_training_config as load_training_config

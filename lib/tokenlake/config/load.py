@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -102,6 +102,7 @@ def _name(item: Any, position: int) -> str:
 
 
 ConfigSource = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
+_S = TypeVar("_S", bound=Section)
 
 _EXAMPLE: Final = "datasets: [{data_files: 'data/*.jsonl', tokenizer: openai-community/gpt2}]"
 
@@ -119,29 +120,50 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         ConfigError: anything is wrong; the message has a line for each problem, with key, value, what is
             allowed, the nearest match, and the line of the file.
     """
-    file, config = None, source
-    if not isinstance(source, PipelineConfig) or overrides:
-        data, file = _document(source)
-        config = _validated(data, file, overrides)
-    assert isinstance(config, PipelineConfig)
+    config, file = load_section(PipelineConfig, source, overrides, example=_EXAMPLE)
     if problems := config.validate():
         raise problems_error(ConfigError, problems, file and file.name)
     return config
 
 
-def _document(source: ConfigSource) -> tuple[Mapping[str, Any], YamlFile | None]:
+def load_section(
+    model: type[_S],
+    source: _S | Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    example: str,
+) -> tuple[_S, YamlFile | None]:
+    """Return the section that `source` and `overrides` describe, and the file that it came from.
+
+    Args:
+        model: of the whole file; where it has a `name`, a file's stem is the default one.
+        source: path of a YAML file, a mapping, or the section itself.
+        overrides: ``key=value`` texts.
+        example: of a file, for the message about one that is no mapping.
+
+    Raises:
+        ConfigError: anything is wrong; as :func:`load_config`.
+    """
+    if isinstance(source, model) and not overrides:
+        return source, None
+    data, file = _document(model, source, example)
+    return _validated(model, data, file, overrides), file
+
+
+def _document(model: type[_S], source: object, example: str) -> tuple[Mapping[str, Any], YamlFile | None]:
     """Return a configuration before validation, and the file that it came from."""
-    if isinstance(source, PipelineConfig):
+    if isinstance(source, model):
         return dict(source), None
     if isinstance(source, Mapping):
-        return source, None
-    path = Path(source)
+        return cast("Mapping[str, Any]", source), None
+    path = Path(cast("str", source))
     file = parse_yaml(config_text(path), str(path))
     if not isinstance(file.data, dict):
         got = "nothing" if file.root is None else "something else"
-        raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {_EXAMPLE}", file=str(path))
+        raise ConfigError(f"{path}: got {got}, must be a mapping of keys, such as {example}", file=str(path))
     data = cast("dict[str, Any]", file.data)
-    if data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
+    named = "name" in model.model_fields
+    if named and data.get("name") is None and re.fullmatch(DATASET_NAME, path.stem):
         data = {**data, "name": path.stem}
     return data, file
 
@@ -168,11 +190,13 @@ def _near_file(path: Path) -> str:
     return f"; did you mean {str(folder / near)!r}?" if near else ""
 
 
-def _validated(data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]) -> PipelineConfig:
+def _validated(
+    model: type[_S], data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]
+) -> _S:
     overridden = apply_overrides(data, overrides)
     context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
     try:
-        return PipelineConfig.model_validate(overridden.data, context=context)
+        return model.model_validate(overridden.data, context=context)
     except ValidationError as error:
         problems = [f"{_place(file, overridden, each['loc'])}{each['msg']}" for each in error.errors()]
         raise problems_error(ConfigError, problems, file and file.name) from None

@@ -1,0 +1,243 @@
+"""What is done beside training: callbacks with eight hooks, each told what happens in a run.
+
+::
+
+    class Cheer(Callback):
+        def on_evaluate(self, run, results):
+            print(run.step, results["held-out"]["perplexity"])
+
+A step calls ``on_step_begin``; after it ``on_log`` and ``on_evaluate`` where they are due; then ``on_step_end``, so
+that a checkpoint made there holds what callbacks learned in that step. Callbacks are called in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, final
+
+from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.trainer.config import EarlyStoppingConfig
+from tokenlake.trainer.metrics import TrainingMetrics, finite
+
+Results: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Tag of a held-out set -> name -> value: loss, perplexity, accuracy, ..."""
+
+
+class TrainingRun(Protocol):
+    """What a callback may see and do."""
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """End the run after this step."""
+
+    def save(self) -> None:
+        """Write a checkpoint, if the run has a folder for them and none of this step."""
+
+
+class Callback:
+    """A base whose hooks do nothing."""
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        """Before the first step of this process, which need not be the run's first."""
+
+    def on_train_end(self, run: TrainingRun) -> None:
+        """After the last step."""
+
+    def on_epoch_begin(self, run: TrainingRun, epoch: int) -> None:
+        """Before the first batch of a pass of the loader; of a pass without end, once."""
+
+    def on_epoch_end(self, run: TrainingRun, epoch: int) -> None:
+        """After the last batch of a pass of the loader."""
+
+    def on_step_begin(self, run: TrainingRun) -> None:
+        """Before a step; ``run.step`` were taken."""
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        """After a step, which the devices may still be at."""
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        """Every ``log.every`` steps, and at the last one."""
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        """Every ``evaluation.every`` steps, and at the last one, if there are held-out sets."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what a resumed run must know of this callback, JSON-able."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`get_state` gave."""
+
+
+@final
+class CheckpointCallback(Callback):
+    """Saves every so many steps, and at the end.
+
+    Args:
+        every: steps.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+
+    def on_step_end(self, run: TrainingRun) -> None:
+        if run.step % self._every == 0:
+            run.save()
+
+    def on_train_end(self, run: TrainingRun) -> None:
+        run.save()
+
+
+@final
+class EarlyStopping(Callback):
+    """Ends a run when a held-out metric has not fallen for some evaluations.
+
+    Args:
+        config: which metric, and how patiently.
+    """
+
+    def __init__(self, config: EarlyStoppingConfig) -> None:
+        self._config = config
+        self.best, self.waited = math.inf, 0
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        self._check(run)
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        value = self._value(results)
+        if value < self.best - self._config.min_delta:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        self._check(run)
+
+    def get_state(self) -> dict[str, Any]:
+        # JSON has no infinity.
+        return {"best": self.best if math.isfinite(self.best) else None, "waited": self.waited}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        best = state["best"]
+        self.best, self.waited = math.inf if best is None else float(best), int(state["waited"])
+
+    def _value(self, results: Results) -> float:
+        tag, metric = self._config.tag, self._config.metric
+        found = results.get(tag, {})
+        if metric not in found:
+            known = ", ".join(f"{tag}: {', '.join(names)}" for tag, names in results.items())
+            raise ConfigError(
+                f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {known}"
+            )
+        return found[metric]
+
+    def _check(self, run: TrainingRun) -> None:
+        if self.waited >= self._config.patience:
+            run.stop(
+                f"{self._config.metric} of {self._config.tag} has not fallen below {self.best:.6g} "
+                f"for {self.waited} evaluations"
+            )
+
+
+@final
+class ProgressCallback(Callback):
+    """Writes a line to stderr for each measurement and each evaluation."""
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self._say(f"step {run.step}/{run.steps}  {tag}: {shown}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 (what it is for)
+
+
+@final
+class JsonlLog(Callback):
+    """Appends a JSON object for each measurement and each evaluation to a file.
+
+    A run that goes on from a checkpoint first takes away what an earlier process wrote about later steps, so that each
+    step is told once.
+
+    Args:
+        path: of the file; folders are made.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._path.exists():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        # A line that a killed process left unfinished is of a later step, too.
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= run.step]
+        if len(kept) < len(lines):
+            unfinished = self._path.with_name(f".{self._path.name}.unfinished")
+            unfinished.write_text("".join(kept), encoding="utf-8")
+            unfinished.replace(self._path)
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._append(metrics.to_json())
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            self._append({"step": run.step, "evaluation": tag, **finite(values)})
+
+    def _append(self, facts: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+
+
+@final
+class TensorBoardLog(Callback):
+    """Writes event files for TensorBoard, by tensorboardX.
+
+    Args:
+        folder: of the event files; it is made.
+
+    Raises:
+        MissingExtraError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingExtraError(
+                "log.tensorboard needs tensorboardX, which is not installed: pip install tensorboardX "
+                "(log.jsonl needs nothing)"
+            ) from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
+        self._write("train", metrics.step, {**metrics.to_json(), "step": None})
+
+    def on_evaluate(self, run: TrainingRun, results: Results) -> None:
+        for tag, values in results.items():
+            self._write(tag, run.step, values)
+
+    def on_train_end(self, run: TrainingRun) -> None:
+        self._writer.close()
+
+    def _write(self, group: str, step: int, values: Mapping[str, float | None]) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+        self._writer.flush()

@@ -1,0 +1,408 @@
+"""The loop of training: batches of a loader through a compiled step, and callbacks beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tokenlake.errors import ConfigError
+from tokenlake.loader.dataset import open as open_dataset
+from tokenlake.loader.loader import DataLoader
+from tokenlake.trainer.callbacks import (
+    Callback,
+    CheckpointCallback,
+    EarlyStopping,
+    JsonlLog,
+    ProgressCallback,
+    TensorBoardLog,
+)
+from tokenlake.trainer.checkpoint import Checkpoints
+from tokenlake.trainer.config import HeldOutSet, LossConfig, TrainingConfig, TrainingData
+from tokenlake.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
+from tokenlake.trainer.mesh import batch_sharding, make_mesh, param_shardings
+from tokenlake.trainer.metrics import Meter, TrainingMetrics, named, peak_flops
+from tokenlake.trainer.optimizers import make_optimizer
+from tokenlake.trainer.preferences import dpo, kto, orpo
+from tokenlake.trainer.schedules import make_schedule
+from tokenlake.trainer.step import Means, TrainState, lowered, make_step, means
+
+_COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
+_WITH_REFERENCE: Final = ("dpo", "kto")
+
+
+def make_objective(config: LossConfig, apply: Apply) -> Objective:
+    """Return what the section `loss` asks for, of a model."""
+    if config.name == "dpo":
+        return dpo(apply, beta=config.beta, smoothing=config.smoothing, chunk=config.chunk)
+    if config.name == "orpo":
+        return orpo(apply, beta=config.beta, chunk=config.chunk)
+    if config.name == "kto":
+        weights = {"desirable": config.desirable, "undesirable": config.undesirable}
+        return kto(apply, beta=config.beta, chunk=config.chunk, **weights)
+    gamma = config.gamma if config.name == "focal" else 0.0
+    return language_model(apply, gamma=gamma, z_loss=config.z_loss, chunk=config.chunk)
+
+
+@final
+class Trainer:
+    """A run of training.
+
+    ::
+
+        config = tl.load_training_config("train.yaml")
+        trainer = tl.Trainer.from_config(config, apply, params)
+        trainer.train()
+
+    A batch of the loader is one step. Where the folder of checkpoints holds some, the run goes on from the newest, with
+    the loader, the optimizer and the callbacks where they were: what follows is what would have followed.
+
+    Args:
+        apply: the model, a pure function of parameters and a batch; returns logits (B, T, V), or hidden states
+            (B, T, D) and a head (D, V), of which logits are made in chunks.
+        params: pytree of the first parameters; they are copied. A resumed run needs the same ones (for their shapes,
+            and where a reference is made of them).
+        loader: global batches, sharded by :func:`~tokenlake.trainer.mesh.batch_sharding`, or numpy ones.
+        config: a checked configuration; `data` and `evaluation.sets` only count for :meth:`from_config`.
+        evaluation: tag -> loader of a held-out set, with one pass.
+        objective: what is minimized, in the place of ``config.loss``.
+        reference: parameters that DPO and KTO compare with; None: those of the start.
+        callbacks: called before those that the configuration asks for.
+
+    Raises:
+        ConfigError: something does not fit together, or the checkpoint is of another run; says what.
+    """
+
+    def __init__(
+        self,
+        apply: Apply,
+        params: Params,
+        loader: DataLoader,
+        config: TrainingConfig,
+        *,
+        evaluation: Mapping[str, DataLoader] | None = None,
+        objective: Objective | None = None,
+        reference: Params | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> None:
+        self.config, self.loader, self.evaluation = config, loader, dict(evaluation or {})
+        self.steps = _steps_of(config, loader)
+        self.mesh = make_mesh(config.mesh)
+        self._rows, self._everywhere = batch_sharding(self.mesh), NamedSharding(self.mesh, PartitionSpec())
+        schedule = make_schedule(config.schedule, self.steps)
+        optimizer = make_optimizer(config.optimizer, schedule)
+        self._objective = lowered(objective or make_objective(config.loss, apply), config.precision)
+        step = make_step(
+            self._objective, optimizer, schedule, accumulate=config.accumulate, ema=config.log.ema
+        )
+        self.state = self._first_state(params, optimizer)
+        self._reference = self._placed_reference(params, reference)
+        self._reference_mark = None if self._reference is None else fingerprint(self._reference)
+        # Where things lie is said, or the partitioner might choose another place after the first step.
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        self._step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, self._everywhere))
+        self._evaluate = jax.jit(self._evaluated)
+        self._meter = self._new_meter()
+        self._callbacks = (*callbacks, *self._configured())
+        self._hooks = {name: self._listeners(name) for name in _HOOKS}
+        self.step, self.stopped = 0, ""
+        self.metrics: TrainingMetrics | None = None
+        self._checkpoints = self._opened()
+
+    @classmethod
+    def from_config(cls, config: TrainingConfig, apply: Apply, params: Params, **options: Any) -> Self:
+        """Return a trainer that opens the data and the held-out sets that its configuration names.
+
+        Args:
+            config: with `data`.
+            apply: the model.
+            params: the first parameters.
+            options: the other keyword arguments of :class:`Trainer`.
+
+        Raises:
+            ConfigError: as the class, and where `data` is missing.
+        """
+        if config.data is None:
+            raise ConfigError(
+                "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
+            )
+        sharding = batch_sharding(make_mesh(config.mesh))
+        columns = None if config.loss.name in ("dpo", "orpo", "kto") else _COLUMNS
+        loader = DataLoader(
+            open_dataset(config.data.dataset, split=config.data.split),
+            config.data.batch_size,
+            seed=config.data.seed,
+            epochs=config.data.epochs,
+            columns=columns,
+            sharding=sharding,
+        )
+        evaluation = {
+            tag: _held_out(each, config.data, columns, sharding)
+            for tag, each in config.evaluation.sets.items()
+        }
+        return cls(apply, params, loader, config, evaluation=evaluation, **options)
+
+    @property
+    def params(self) -> Params:
+        """The parameters now; the next step gives their memory to the next ones."""
+        return self.state.params
+
+    def stop(self, reason: str) -> None:
+        """End the run after this step; :attr:`stopped` keeps the reason."""
+        self.stopped = reason
+
+    def train(self) -> TrainingMetrics | None:
+        """Take the steps that are left.
+
+        Returns:
+            What was measured last; None if no step was left.
+        """
+        self._tell("on_train_begin")
+        try:
+            while self.step < self.steps and not self.stopped:
+                before = self.step
+                self._pass()
+                # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
+                if self.step == before and not len(self.loader):
+                    raise ConfigError(
+                        f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, "
+                        "or drop_last=False"
+                    )
+            self._tell("on_train_end")
+        finally:
+            self.loader.close()
+            if self._checkpoints is not None:
+                self._checkpoints.wait()
+        return self.metrics
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Return what the held-out sets give now: tag -> loss, perplexity, accuracy, ..., means over all targets."""
+        return {tag: self._held_out_means(tag, loader) for tag, loader in self.evaluation.items()}
+
+    def save(self) -> None:
+        """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step."""
+        if self._checkpoints is None:
+            return
+        with self._meter.left_out():
+            self._checkpoints.save(self.state, self.loader, self._facts())
+
+    # -- the loop
+
+    def _pass(self) -> None:
+        """Take steps until the loader's pass ends, or the run does."""
+        batches = iter(self.loader)
+        epoch = self.loader.epoch
+        self._tell("on_epoch_begin", epoch)
+        for batch in batches:
+            self._take(batch)
+            if self.step >= self.steps or self.stopped:
+                break
+        self._tell("on_epoch_end", epoch)
+
+    def _take(self, batch: Mapping[str, Any]) -> None:
+        self._tell("on_step_begin")
+        first = not self._meter.running
+        self.state, measured = self._step(self.state, self._reference, self._placed(batch))
+        self.step += 1
+        self._meter.add(_places(batch))
+        if first:
+            # Rates begin when all is compiled.
+            jax.block_until_ready(measured)
+            self._meter.start()
+        last = self.step == self.steps
+        if last or self.step % self.config.log.every == 0:
+            self._log(measured)
+        if self.evaluation and (last or self.step % self.config.evaluation.every == 0):
+            with self._meter.left_out():
+                self._tell("on_evaluate", self.evaluate())
+        self._tell("on_step_end")
+
+    def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
+        if all(isinstance(value, jax.Array) for value in batch.values()):
+            return batch
+        return {name: jax.device_put(value, self._rows) for name, value in batch.items()}
+
+    def _log(self, measured: Means) -> None:
+        values = {name: float(value) for name, value in jax.device_get(measured).items()}
+        facts = named(values) | self._meter.rates()
+        known = {name: facts.pop(name) for name in list(facts) if name in _MEASURED}
+        self.metrics = TrainingMetrics(step=self.step, **known, others=facts)
+        self._tell("on_log", self.metrics)
+
+    def _held_out_means(self, tag: str, loader: DataLoader) -> dict[str, float]:
+        total: Sums | None = None
+        for count, batch in enumerate(loader.iter_from_step(0), 1):
+            sums = self._evaluate(self.params, self._reference, self._placed(batch))
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+            if count == self.config.evaluation.batches:
+                break
+        loader.close()
+        if total is None:
+            raise ConfigError(f"evaluation: the set {tag!r} has no batch; expected one row at least")
+        return named({name: float(value) for name, value in jax.device_get(means(total)).items()})
+
+    def _evaluated(self, params: Params, reference: Params | None, batch: DeviceBatch) -> Sums:
+        return self._objective(params, batch, reference)
+
+    def _tell(self, hook: str, *facts: Any) -> None:
+        for listener in self._hooks[hook]:
+            listener(self, *facts)
+
+    # -- making a run
+
+    def _first_state(self, params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+        shardings = param_shardings(params, self.mesh, self.config.mesh.rules)
+        placed = _copied(jax.device_put(params, shardings))
+        kept = jax.tree.map(self._settled, _copied(optimizer.init(placed)))
+        scalars = jax.device_put((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)), self._everywhere)
+        return TrainState(scalars[0], placed, kept, scalars[1])
+
+    def _settled(self, leaf: jax.Array) -> jax.Array:
+        """Moments lie where their parameters do; what belongs to none, such as a count, on all devices."""
+        return leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, self._everywhere)
+
+    def _placed_reference(self, params: Params, reference: Params | None) -> Params | None:
+        if reference is None and self.config.loss.name not in _WITH_REFERENCE:
+            return None
+        held = params if reference is None else reference
+        shardings = param_shardings(held, self.mesh, self.config.mesh.rules)
+        return _copied(jax.device_put(held, shardings))
+
+    def _new_meter(self) -> Meter:
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        flops = self.config.log.flops_per_token or 6.0 * parameters
+        return Meter(flops, peak_flops(self.config.log.peak_flops, self.config.precision))
+
+    def _configured(self) -> list[Callback]:
+        """The callbacks that the configuration asks for; one process tells of all."""
+        config, found = self.config, list[Callback]()
+        if config.early_stopping is not None:
+            if config.early_stopping.tag not in self.evaluation:
+                raise ConfigError(
+                    f"early_stopping.tag: got {config.early_stopping.tag!r}, expected the tag of a held-out set: "
+                    f"{', '.join(self.evaluation) or 'there are none'}"
+                )
+            found.append(EarlyStopping(config.early_stopping))
+        if jax.process_index() == 0:
+            found += [ProgressCallback()] if config.log.progress else []
+            found += [JsonlLog(config.log.jsonl)] if config.log.jsonl is not None else []
+            found += [TensorBoardLog(config.log.tensorboard)] if config.log.tensorboard is not None else []
+        if config.checkpoint.folder is not None:
+            found.append(CheckpointCallback(config.checkpoint.every))
+        return found
+
+    def _listeners(self, hook: str) -> list[Any]:
+        nothing = getattr(Callback, hook)
+        return [getattr(each, hook) for each in self._callbacks if getattr(type(each), hook) is not nothing]
+
+    # -- checkpoints
+
+    def _opened(self) -> Checkpoints | None:
+        """Open the folder of checkpoints, and go on from the newest one."""
+        if self.config.checkpoint.folder is None:
+            return None
+        checkpoints = Checkpoints(self.config.checkpoint.folder, self.config.checkpoint.keep)
+        if checkpoints.latest is not None:
+            self._resume(checkpoints)
+        return checkpoints
+
+    def _resume(self, checkpoints: Checkpoints) -> None:
+        there, here = checkpoints.facts(), self._facts()
+        problems = [
+            f"{name} is {json.dumps(there['run'].get(name))} there and {json.dumps(value)} here"
+            for name, value in here["run"].items()
+            if there["run"].get(name) != value
+        ]
+        if problems:
+            raise ConfigError(
+                f"{checkpoints.folder}: the checkpoint of step {checkpoints.latest} is of another run: "
+                f"{'; '.join(problems)}; expected the same, or another folder",
+                differs=problems,
+            )
+        self.state = checkpoints.restore(self.state, self.loader)
+        self.step = int(self.state.step)
+        for name, callback in self._remembering():
+            if name in there["callbacks"]:
+                callback.set_state(there["callbacks"][name])
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint holds beside arrays and the loader: which run it is of, and what callbacks remember."""
+        config = self.config
+        schedule = config.schedule.acting
+        if "steps" in schedule:
+            schedule["steps"] = config.schedule.steps or self.steps
+        run: dict[str, Any] = {
+            "loss": config.loss.acting,
+            "optimizer": config.optimizer.acting,
+            "schedule": schedule,
+            "reference": self._reference_mark,
+        }
+        remembered = {name: callback.get_state() for name, callback in self._remembering()}
+        return {"run": run, "callbacks": {name: state for name, state in remembered.items() if state}}
+
+    def _remembering(self) -> list[tuple[str, Callback]]:
+        """Callbacks by names that a resumed run gives them, too: their class, and how many of it come before."""
+        classes = [type(each).__name__ for each in self._callbacks]
+        return [
+            (f"{name}-{classes[:at].count(name)}", each)
+            for at, (name, each) in enumerate(zip(classes, self._callbacks, strict=True))
+        ]
+
+
+_MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "others"}
+_HOOKS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+def _steps_of(config: TrainingConfig, loader: DataLoader) -> int:
+    if config.steps is not None:
+        return config.steps
+    try:
+        return len(loader)
+    except TypeError:
+        raise ConfigError(
+            "steps: got none, and the loader never ends; expected steps, or data with epochs"
+        ) from None
+
+
+def _held_out(
+    asked: HeldOutSet, data: TrainingData, columns: tuple[str, ...] | None, sharding: NamedSharding
+) -> DataLoader:
+    dataset = open_dataset(asked.dataset, split=asked.split)
+    size = asked.batch_size or data.batch_size
+    return DataLoader(dataset, size, shuffle=False, epochs=1, columns=columns, sharding=sharding)
+
+
+def _places(batch: Mapping[str, Any]) -> int:
+    """How many ids the model is given, padding too; a prompt that stands alone is in the answers, too."""
+    return sum(
+        value.size
+        for name, value in batch.items()
+        if name.endswith("input_ids") and not name.startswith("prompt")
+    )
+
+
+def _copied(tree: Params) -> Params:
+    """Return arrays that share no memory with others: what is given away must belong to nobody else."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), tree)
+
+
+@jax.jit
+def _bit_sums(tree: Params) -> jax.Array:
+    """A number for each leaf, uint32[n]: the sum of its bits, each times an odd number of its place, modulo 2**32."""
+
+    def of_leaf(leaf: jax.Array) -> jax.Array:
+        bits = jax.lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32).reshape(-1)
+        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
+
+    return jnp.stack([of_leaf(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def fingerprint(params: Params) -> str:
+    """Return what tells parameters from others, equal for every way to cut them over devices."""
+    return np.asarray(_bit_sums(params)).tobytes().hex()

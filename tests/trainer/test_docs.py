@@ -1,0 +1,35 @@
+"""The page about the trainer: its configuration is one, and its code runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tokenlake.trainer.config import TrainingConfig, load_training_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/trainer.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The code of the page; that in Python runs with the other whole runs."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_its_configuration_is_valid(tmp_path: Path) -> None:
+    (shown,) = blocks("yaml")
+    path = tmp_path / "train.yaml"
+    path.write_text(shown)
+    assert load_training_config(path).evaluation.sets["held-out"].split == "validation"
+
+
+def test_the_configuration_of_the_example_is_valid() -> None:
+    config = load_training_config(ROOT / "examples/train_lm.yaml")
+    assert config.data is not None and config.steps is not None
+    assert config.checkpoint.every < config.steps
+
+
+def test_every_section_is_told_with_its_meaning() -> None:
+    schema = TrainingConfig.model_json_schema()
+    sections = [schema, *schema["$defs"].values()]
+    assert all(section.get("description") for section in sections)

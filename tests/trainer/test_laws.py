@@ -1,0 +1,11 @@
+"""What losses, schedules, optimizers, meshes and metrics promise; see :mod:`tests.trainer.laws`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.loader.jax_support import packed_store, run
+
+
+def test_the_parts_of_a_step_agree_with_plain_references(tmp_path_factory: pytest.TempPathFactory) -> None:
+    run("tests.trainer.laws", devices=4, store=str(packed_store(tmp_path_factory)))

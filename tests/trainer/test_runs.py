@@ -1,0 +1,38 @@
+"""Whole runs of the trainer; see :mod:`tests.trainer.runs`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import tokenlake
+from tests.loader.jax_support import packed_store, run
+from tests.trainer.test_docs import blocks
+from tokenlake.errors import MissingExtraError
+
+
+def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    store = packed_store(tmp_path_factory)
+    # Not quiet: Orbax tells of what the killed process left unfinished.
+    run(
+        "tests.trainer.runs",
+        devices=2,
+        quiet=False,
+        store=str(store),
+        folder=str(tmp_path),
+        code=blocks("python"),
+    )
+
+
+def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tokenlake.trainer.")]:
+        monkeypatch.delitem(sys.modules, name)
+    # JAX itself: importing it here would be felt by other tests of this process.
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(vars(tokenlake), "Trainer", raising=False)
+    with pytest.raises(MissingExtraError, match=r"needs jax, .*: pip install 'tokenlake\[train\]'"):
+        _ = tokenlake.Trainer
