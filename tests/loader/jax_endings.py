@@ -21,7 +21,6 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.options import BatchSizes
 from tokenlake.loader.read_ahead import Prefetched
 
 ROWS, LENGTH = 8, 32
@@ -32,7 +31,7 @@ def main(facts: dict[str, Any]) -> None:
     small = tl.open(facts["store"], "small")
     _check_endings(small, sharding)
     _check_damage(tl.open(facts["damaged"], "small"), sharding)
-    placement = Placement(sharding, BatchSizes.of(ROWS), LENGTH)
+    placement = Placement(sharding, (ROWS,), (LENGTH,))
     for prefetch in (0, 2):
         _check_bad_batch(placement, prefetch)
     _check_ahead(placement)
