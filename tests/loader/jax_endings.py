@@ -104,7 +104,7 @@ def _check_damage(data: Any, sharding: NamedSharding) -> None:
 
 def _check_bad_batch(placement: Placement, prefetch: int) -> None:
     """The devices' own errors come in their place too, and what is read from is closed."""
-    given = _Given([_batch(0), _batch(1, LENGTH + 1), _batch(2)])
+    given = _Given([_batch(0), _batch(1)[:-1], _batch(2)])
     batches = Prefetched(given, placed(placement), ahead=prefetch)
     assert next(batches)[0, 0] == 0
     with pytest.raises(ValueError, match="shape"):
@@ -167,8 +167,8 @@ class _Given(Iterator[np.ndarray]):
         self.closed = True
 
 
-def _batch(step: int, length: int = LENGTH) -> np.ndarray:
-    return np.full((ROWS, length), step, np.int32)
+def _batch(step: int) -> np.ndarray:
+    return np.full((ROWS, LENGTH), step, np.int32)
 
 
 def placed(placement: Placement) -> Callable[[np.ndarray], Any]:
