@@ -28,6 +28,7 @@ _LOCAL, _REMOTE = 1, 16  # threads that decode
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
+_EACH: Final = 16  # of each bucket: one that is looked up alone costs several times as much
 
 T = TypeVar("T")
 _Made = tuple[BatchStep, Batch]
@@ -245,8 +246,9 @@ class _Work:
             yield _Planned(step, BatchShape(here, length), number, rows.row)
 
     def _horizon(self) -> int:
-        """Steps that two windows last: so far ahead it is known what is needed."""
-        return min(max(_LEAST, 2 * self.reader.plan.window_steps), _MOST)
+        """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""
+        plan = self.reader.plan
+        return min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.batch_lengths or ())), _MOST)
 
 
 def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:

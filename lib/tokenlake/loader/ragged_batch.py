@@ -191,11 +191,17 @@ class RaggedAssembler:
         for column, starts, places, sizes in zip(
             run.columns, cells.starts, cells.places, cells.sizes, strict=True
         ):
-            for there, at, start, place, size in zip(
-                found, rows, (4 * starts).tolist(), (4 * places).tolist(), (4 * sizes).tolist(), strict=True
+            begins = 4 * (starts + [there.begins[column][at] for there, at in zip(found, rows, strict=True)])
+            ends, stops = begins + 4 * sizes, 4 * (places + sizes)
+            for there, begin, end, place, stop in zip(
+                [each.views[column] for each in found],
+                begins.tolist(),
+                ends.tolist(),
+                (4 * places).tolist(),
+                stops.tolist(),
+                strict=True,
             ):
-                begin = 4 * there.begins[column][at] + start
-                target[place : place + size] = there.views[column][begin : begin + size]
+                target[place:stop] = there[begin:end]
 
     def _learned(self, cells: _Cells, found: Sequence[RaggedGroup], rows: Sequence[int]) -> Bools:
         """The stored masks; rows of a dataset without one bear loss everywhere."""
@@ -288,13 +294,17 @@ class _Cells:
     def positions(self, mask: Bools) -> Int32:
         """Return the place of each id in its row, and 0 in padding."""
         found: Int32 = used_again(self.shape, np.int32)
+        if not self.begin.any():
+            return np.multiply(self._cell, mask, out=found)
         np.subtract(self._cell, self.begin[:, None].astype(np.int32), out=found)
         return np.multiply(found, mask, out=found)
 
     def _between(self, first: Int64, out: Bools) -> Bools:
         """Return which cells lie from `first` on to the end of their row's ids."""
         np.less(self._cell, (self.begin + self.length)[:, None].astype(np.int32), out=out)
-        if first.any():
+        if first.max(initial=0) == 1:
+            out[first == 1, 0] = False
+        elif first.any():
             np.logical_and(out, self._cell >= first[:, None].astype(np.int32), out=out)
         return out
 
