@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -351,3 +353,16 @@ def test_packed_rows_take_no_padding(tmp_path_factory: pytest.TempPathFactory):
         tl.DataLoader(packed, 8, padding=tl.BatchPadding())
     with pytest.raises(ConfigError, match="columns: got"):
         tl.DataLoader(packed, 8, columns=["attention_mask"])
+
+
+def test_the_code_of_the_page_runs(tmp_path_factory: pytest.TempPathFactory):
+    page = (Path(tl.__file__).parents[2] / "docs/padding.md").read_text()
+    lake = plain(tmp_path_factory, "texts").store.url
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found: dict[str, Any] = {}
+    assert len(blocks) == 2
+    for block in blocks:
+        code = block.replace("artifacts/chat", f"{lake}/texts").replace("artifacts/pairs", f"{lake}/judged")
+        exec(compile(code.replace('")  #', '@v1")  #'), "padding.md", "exec"), found)
+        assert found["loader"].step == len(found["loader"])
+    assert {"chosen_input_ids", "rejected_labels"} <= set(found["batch"])
