@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.loader.support import ids, plain, same
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.reading.pages import Unfamiliar
 
 Row = tuple[int, ...]
 ALL = ("input_ids", "attention_mask", "segment_ids", "positions", "loss_mask", "labels", "targets", "lengths")
@@ -366,3 +367,19 @@ def test_the_code_of_the_page_runs(tmp_path_factory: pytest.TempPathFactory):
         exec(compile(code.replace('")  #', '@v1")  #'), "padding.md", "exec"), found)
         assert found["loader"].step == len(found["loader"])
     assert {"chosen_input_ids", "rejected_labels"} <= set(found["batch"])
+
+
+@pytest.mark.parametrize("name", ["texts", "answers", "left", "judged"])
+def test_pages_that_are_laid_out_in_another_way_are_read_through_arrow(
+    name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    def unfamiliar(*_: Any) -> Any:
+        raise Unfamiliar("another way")
+
+    ours = list(tl.DataLoader(plain(tmp_path_factory, name), 8, padding={"buckets": 3}))
+    monkeypatch.setattr("tokenlake.reading.version.list_lengths", unfamiliar)
+    monkeypatch.setattr("tokenlake.reading.version.list_values", unfamiliar)
+    theirs = list(tl.DataLoader(plain(tmp_path_factory, name), 8, padding={"buckets": 3}))
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert all((one[column] == other[column]).all() for column in one)

@@ -9,7 +9,6 @@ from typing import Any, Self, Unpack, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
-from tokenlake.loader.buckets import BucketSteps
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
 from tokenlake.loader.length_index import TruncationCount
@@ -126,8 +125,8 @@ class DataLoader:
     def shapes(self) -> tuple[tuple[int, int], ...] | None:
         """(rows, L) of full batches, for a compiler of fixed shapes; None where L is that of the longest row."""
         plan = self.plan
-        if isinstance(plan.steps, BucketSteps):
-            return tuple((bucket.size, bucket.length) for bucket in plan.steps.buckets)
+        if plan.buckets:
+            return tuple((bucket.size, bucket.length) for bucket in plan.buckets)
         lengths = plan.batch_lengths
         return None if lengths is None else tuple((size, lengths[0]) for size in plan.batch_sizes)
 

@@ -93,6 +93,11 @@ class BatchPlan:
         return -(-self.window_rows // max(1, int(rows) // self.lanes))
 
     @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The buckets that rows are put into; none where they are not."""
+        return self.steps.buckets if isinstance(self.steps, BucketSteps) else ()
+
+    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """How many rows full batches have, each number once, ascending."""
         if isinstance(self.steps, BucketSteps):

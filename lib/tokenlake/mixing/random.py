@@ -103,16 +103,18 @@ class Permutation:
 
     def __init__(self, size: int | Int64, key: int | UInt64) -> None:
         self._key = np.array([key & WORD], np.uint64) if isinstance(key, int) else key
-        self._size = np.array([size], np.int64) if isinstance(size, int) and 0 <= size <= LARGEST else size
-        if isinstance(self._size, int) or (len(self._size) and not 0 <= self._size.min() <= LARGEST):
-            raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
+        if isinstance(size, int):
+            if not 0 <= size <= LARGEST:
+                raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
+            size = np.array([size], np.int64)
+        self._size = size
         self._bases = _bases(self._size)
 
     def at(self, index: Int64, *, backwards: bool = False) -> Int64:
         """Return where each index goes (backwards: what goes there), int64[n]; all must be in ``range(size)``."""
         self._check(index)
         found = np.empty(len(index), np.uint64)
-        for there, rounds in self._by_rounds(index):
+        for there, rounds in self._by_rounds():
             for first in range(0, len(index if there is None else there), _CHUNK):
                 chunk = slice(first, first + _CHUNK)
                 part = chunk if there is None else there[chunk]
@@ -123,7 +125,7 @@ class Permutation:
         """Return what goes to each index, int64[n]: ``inverse(at(i)) == i``."""
         return self.at(index, backwards=True)
 
-    def _by_rounds(self, index: Int64) -> Iterator[tuple[Int64 | None, int]]:
+    def _by_rounds(self) -> Iterator[tuple[Int64 | None, int]]:
         """Yield which indices take how many rounds; None: all."""
         few = self._size < _FEW
         if few.all() or not few.any():
