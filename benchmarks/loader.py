@@ -15,6 +15,7 @@ from benchmarks.loader_hosts import measure_hosts
 from benchmarks.loader_input import make_input
 from benchmarks.loader_moments import measure_moments
 from benchmarks.loader_quality import measure_quality
+from benchmarks.loader_ragged import measure_ragged
 from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
 from benchmarks.vocabularies import Vocabulary
 
@@ -69,6 +70,8 @@ def measure_loader(
     turns = 1 if quick else max(repeats, 5)
     report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
     report.add("hosts", lambda: measure_hosts(work, full))
+    source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES
+    report.add("documents", lambda: measure_ragged(work, source, vocabulary, full, epochs, turns))
     ran = [one.loader for one in report.series if one.runs]
     report.quality, notes = measure_quality(work, ran, full)
     report.notes += notes

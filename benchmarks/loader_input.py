@@ -111,10 +111,13 @@ def build(
     parts: Sequence[Path],
     vocabulary: Vocabulary,
     *,
-    seq_length: int = LENGTH,
+    seq_length: int | None = LENGTH,
     num_shards: int | None = None,
 ) -> Path:
-    """One real build with two workers, unless it was made before; returns the version's folder."""
+    """One real build with two workers, unless it was made before; returns the version's folder.
+
+    Without a `seq_length` documents stay rows of their own, of at most 2,048 ids.
+    """
     store = folder / "store"
     version = store / name / "v1"
     if (version / "manifest.json").exists():
@@ -122,7 +125,7 @@ def build(
     config = {
         "name": name,
         "datasets": [{"name": name, "data_files": list(map(str, parts)), "tokenizer": vocabulary.folder}],
-        "pack": {"enabled": True, "seq_length": seq_length},
+        "pack": {"enabled": False} if seq_length is None else {"enabled": True, "seq_length": seq_length},
         "source": {"unit_size": UNIT},
         "save": {"output_dir": str(store), "num_shards": num_shards},
     }

@@ -30,6 +30,7 @@ from tokenlake.loader.loader import DataLoader as DataLoader
 from tokenlake.loader.mixture import Mixture as Mixture
 from tokenlake.loader.orbax import LoaderRestore as LoaderRestore
 from tokenlake.loader.orbax import LoaderSave as LoaderSave
+from tokenlake.loader.padding import BatchPadding as BatchPadding
 from tokenlake.loader.torch import torch_dataset as torch_dataset
 from tokenlake.loader.torch import torch_rows as torch_rows
 from tokenlake.mixing.schedule import WeightScheduler as WeightScheduler

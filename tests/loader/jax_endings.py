@@ -21,7 +21,6 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.options import BatchSizes
 from tokenlake.loader.read_ahead import Prefetched
 
 ROWS, LENGTH = 8, 32
@@ -32,7 +31,7 @@ def main(facts: dict[str, Any]) -> None:
     small = tl.open(facts["store"], "small")
     _check_endings(small, sharding)
     _check_damage(tl.open(facts["damaged"], "small"), sharding)
-    placement = Placement(sharding, BatchSizes.of(ROWS), LENGTH)
+    placement = Placement(sharding, (ROWS,), (LENGTH,))
     for prefetch in (0, 2):
         _check_bad_batch(placement, prefetch)
     _check_ahead(placement)
@@ -105,7 +104,7 @@ def _check_damage(data: Any, sharding: NamedSharding) -> None:
 
 def _check_bad_batch(placement: Placement, prefetch: int) -> None:
     """The devices' own errors come in their place too, and what is read from is closed."""
-    given = _Given([_batch(0), _batch(1, LENGTH + 1), _batch(2)])
+    given = _Given([_batch(0), _batch(1)[:-1], _batch(2)])
     batches = Prefetched(given, placed(placement), ahead=prefetch)
     assert next(batches)[0, 0] == 0
     with pytest.raises(ValueError, match="shape"):
@@ -168,8 +167,8 @@ class _Given(Iterator[np.ndarray]):
         self.closed = True
 
 
-def _batch(step: int, length: int = LENGTH) -> np.ndarray:
-    return np.full((ROWS, length), step, np.int32)
+def _batch(step: int) -> np.ndarray:
+    return np.full((ROWS, LENGTH), step, np.int32)
 
 
 def placed(placement: Placement) -> Callable[[np.ndarray], Any]:

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import reference
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.options import BatchSizes
 from tokenlake.reading.arrays import Blocks
 
 LENGTH = 256
@@ -39,7 +38,7 @@ def main(facts: dict[str, Any]) -> None:
 def _check_one(sharding: NamedSharding, kind: Any, *, shared: bool) -> None:
     """One array is kept, and nothing but it; hundreds more take their turn in the same buffers."""
     rows = 16
-    placement, blocks = Placement(sharding, BatchSizes.of(rows), LENGTH), Blocks()
+    placement, blocks = Placement(sharding, (rows,), (LENGTH,)), Blocks()
     dice = np.random.default_rng(0)
 
     def put() -> tuple[jax.Array, np.ndarray, set[int]]:
@@ -72,7 +71,7 @@ def _check_one(sharding: NamedSharding, kind: Any, *, shared: bool) -> None:
 def _check_under_way(sharding: NamedSharding) -> None:
     """A step that is still computed reads the batch that it was given, though nobody else has it any more."""
     rows = 16
-    placement, blocks = Placement(sharding, BatchSizes.of(rows), LENGTH), Blocks()
+    placement, blocks = Placement(sharding, (rows,), (LENGTH,)), Blocks()
 
     @jax.jit
     def slow(ids: jax.Array) -> jax.Array:

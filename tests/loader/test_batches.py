@@ -303,9 +303,10 @@ def test_wrong_arguments_are_refused_in_a_sentence(ds: tl.Dataset, options: dict
             tl.AsyncDataLoader(ds, **options)
 
 
-def test_rows_of_many_lengths_are_refused(tmp_path_factory: pytest.TempPathFactory):
+def test_packed_and_other_rows_are_not_mixed(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
+    mixture = tl.Mixture({"a": ds, "b": plain(tmp_path_factory, "texts")}, {"a": 0.5, "b": 0.5})
     with pytest.raises(ConfigError, match="expected datasets packed to one"):
-        tl.DataLoader(plain(tmp_path_factory, "texts"), 8)
+        tl.DataLoader(mixture, 8)
 
 
 def test_an_endless_loader_has_no_length_and_goes_on(ds: tl.Dataset):

@@ -21,8 +21,9 @@ from tests.store.support import copy_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, BatchStep
+from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
+from tokenlake.loader.steps import BatchStep
 from tokenlake.mixing.lanes import LaneLayout
 
 WARM_UP = {0: 4, 3: 8, 5: 12}

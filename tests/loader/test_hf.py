@@ -243,8 +243,11 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
     endless = tl.Mixture({"a": learned}, {"a": 1.0})
     with pytest.raises(ConfigError, match="must end"):
         hf_dataset(endless, 4)
-    with pytest.raises(ConfigError, match="expected datasets packed to one"):
-        hf_dataset(tl.open(root, "texts"), 4, columns=["input_ids"])
+    texts = tl.open(root, "texts")
+    with pytest.raises(ConfigError, match=r"columns: got .*positions"):
+        hf_dataset(texts, 4, columns=["positions"])
+    with pytest.raises(ConfigError, match="batches of one number of rows"):
+        hf_dataset(texts, 4, padding=tl.BatchPadding(buckets=2))
 
 
 def test_missing_datasets_are_named_with_their_install_line(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.options import BatchSizes
-from tokenlake.loader.plan import PassSteps
+from tokenlake.loader.steps import PassSteps
 from tokenlake.mixing.lanes import LaneLayout, most_lanes
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import EpochOrder

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.options import BatchSizes
-from tokenlake.loader.plan import BatchStep, PassSteps, Position
+from tokenlake.loader.steps import BatchStep, PassSteps, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
     lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})

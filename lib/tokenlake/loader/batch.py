@@ -28,7 +28,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -174,21 +174,33 @@ def _counted(length: int) -> Int32:
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
 """Column -> array of shape (rows, L)."""
 
+
+class BatchShape(NamedTuple):
+    """Of a batch: its rows, those of padding included, and the ids of each."""
+
+    rows: int
+    length: int
+
+
 COLUMNS: Final = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
 """What a batch may hold; see :mod:`tokenlake.loader.batch`."""
 
 DEFAULT_COLUMNS: Final = COLUMNS[:4]
-_FROM_LOSS: Final = frozenset({"loss_mask", "labels", "targets"})
+FROM_LOSS: Final = frozenset({"loss_mask", "labels", "targets"})
 
 
-def check_columns(asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns asked for, the default ones for None; ConfigError for others."""
-    names = DEFAULT_COLUMNS if asked is None else tuple(asked) if isinstance(asked, Iterable) else ()  # pyright: ignore[reportUnnecessaryIsInstance]
-    wrong = [name for name in names if name not in COLUMNS]
+def check_columns(
+    asked: Sequence[str] | None,
+    columns: Sequence[str] = COLUMNS,
+    default: Sequence[str] = DEFAULT_COLUMNS,
+) -> tuple[str, ...]:
+    """Return the columns asked for, the default ones for None; ConfigError where any is none of `columns`."""
+    names = tuple(default) if asked is None else tuple(asked) if isinstance(asked, Iterable) else ()  # pyright: ignore[reportUnnecessaryIsInstance]
+    wrong = [name for name in names if name not in columns]
     if isinstance(asked, str) or wrong or not names or len(set(names)) != len(names):
-        near = difflib.get_close_matches(str(wrong[0]) if wrong else "", COLUMNS, 1)
+        near = difflib.get_close_matches(str(wrong[0]) if wrong else "", columns, 1)
         raise ConfigError(
-            f"columns: got {asked!r}, must be some of {', '.join(COLUMNS)}, each once"
+            f"columns: got {asked!r}, must be some of {', '.join(columns)}, each once"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
     return names
@@ -220,19 +232,21 @@ class Assembler:
         self.length = sources[0].manifest.seq_length or 0
         self._columns, self._fresh = frozenset(columns), fresh
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
-        wants_loss = bool(_FROM_LOSS & self._columns)
+        wants_loss = bool(FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
 
-    def batch(self, size: int, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]) -> Batch:
+    def batch(
+        self, shape: BatchShape, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]
+    ) -> Batch:
         """Return a batch.
 
         Args:
-            size: rows of the batch; those after the given ones are padding.
+            shape: of the batch; rows after the given ones are padding.
             group: by which number `decoded` knows the row group of each row, int64[n], n <= size.
             row: in its row group, int64[n].
             decoded: number -> row group.
         """
-        ids = self._empty((size, self.length), np.int32)
+        ids = self._empty(shape, np.int32)
         found = [decoded(number) for number in group.tolist()]
         rows = row.tolist()
         views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
@@ -241,7 +255,7 @@ class Assembler:
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids}
         if self._columns - {"input_ids"}:
-            self._derive(made, self._segments(size, found, rows), found, rows)
+            self._derive(made, self._segments(shape.rows, found, rows), found, rows)
         return {name: made[name] for name in self.names}
 
     def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
@@ -262,7 +276,7 @@ class Assembler:
             made["segment_ids"] = segments.ids(self._empty(shape, np.int32))
         if "positions" in self._columns:
             made["positions"] = segments.positions(self._empty(shape, np.int32))
-        if not _FROM_LOSS & self._columns:
+        if not FROM_LOSS & self._columns:
             return
         mask = segments.loss_mask(self._learned(shape, found, rows), self._empty(shape, np.bool_))
         made["loss_mask"] = mask
@@ -284,8 +298,13 @@ class Assembler:
         return learned
 
     def _empty(self, shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
-        if self._fresh:
-            return np.empty(shape, kind)
-        # Of memory that nobody refers to any more: batches that are kept, in whatever form, stay what they are.
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
-        return BLOCKS.take(size).view(kind).reshape(shape)
+        return np.empty(shape, kind) if self._fresh else used_again(shape, kind)
+
+
+def used_again(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array of any content, of memory that nobody refers to any more.
+
+    So batches that are kept, in whatever form, stay what they are.
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    return BLOCKS.take(size).view(kind).reshape(shape)

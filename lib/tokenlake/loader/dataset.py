@@ -21,7 +21,7 @@ from tokenlake.errors import (
     StoreError,
     TokenlakeError,
 )
-from tokenlake.loader.batch import Assembler, Batch, check_columns, pad_id_of
+from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
@@ -180,7 +180,7 @@ class Dataset:
         groups: dict[int, PackedGroup] = {}
         for number in np.unique(group).tolist():
             groups[number] = self._cache.read(number)
-        return assembler.batch(len(group), group, row, groups.__getitem__)
+        return assembler.batch(BatchShape(len(group), self.seq_length), group, row, groups.__getitem__)
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Return rows ``start .. stop`` as they are stored, fewer where the split ends."""

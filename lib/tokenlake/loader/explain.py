@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.plan import BatchPlan, BatchStep
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.steps import BatchStep
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.store.catalog import read_record
 from tokenlake.store.entries import InputFileEntry

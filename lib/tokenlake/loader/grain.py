@@ -1,4 +1,4 @@
-"""Sources and datasets of Grain over packed datasets: rows by number, or batches in the loader's order."""
+"""Sources and datasets of Grain over stored versions: rows by number, or batches in the loader's order."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def hf_dataset(
         rename: as of :meth:`tokenlake.Dataset.to_hf`.
         options: all others of :class:`tokenlake.DataLoader` but `sharding` and `pad_last`; epochs are laid end to end.
             `columns` are those of :meth:`tokenlake.Dataset.to_hf`, of which ``labels`` and ``targets`` are int64 here,
-            which losses of PyTorch insist on; `cache_bytes` is 256 MiB by default.
+            which losses of PyTorch insist on; of documents ``input_ids``, ``attention_mask`` and ``labels`` where none
+            are given; of preferences those of the loader; `cache_bytes` is 256 MiB by default.
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
@@ -54,10 +55,16 @@ def hf_dataset(
     """
     hf = import_datasets()
     first = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
-    chosen = HfColumns.of(first.rows, options.pop("columns", None), rename)
+    chosen = HfColumns.of_batches(first.rows, options.pop("columns", None), rename)
     asked: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options, "columns": chosen.ours}
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **asked))
-    batches = reader.get().plan.batches_in(0)
+    plan = reader.get().plan
+    if plan.padding is not None and plan.padding.buckets is not None:
+        raise ConfigError(
+            "padding.buckets: what takes rows from a dataset of Hugging Face makes batches of one number of rows of "
+            "them; pad to `length` or `multiple`"
+        )
+    batches = plan.batches_in(0)
     if batches is None:
         raise ConfigError(
             "a dataset of Hugging Face must end: give epochs, or the mixture rows or another `stop`"

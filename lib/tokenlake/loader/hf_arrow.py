@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.batch import Assembler, Batch, pad_id_of
+from tokenlake.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.loader.ragged_batch import all_ragged_columns
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.local_files import HashingFile
@@ -35,7 +36,8 @@ _MADE_OF: Final = {
     "targets": "targets",
 }
 _DEFAULT: Final = ("input_ids", "labels", "position_ids")
-_LOSS: Final = frozenset({"labels", "targets"})
+_LOSS: Final = ("labels", "targets")
+_DOCUMENT: Final = ("input_ids", "attention_mask", "labels")
 
 
 def import_datasets() -> Any:
@@ -72,18 +74,42 @@ class HfColumns:
 
     Attributes:
         names: name of Hugging Face (of what is stored, where a dataset is not packed) -> name in the dataset.
-        packed: whether rows are made of our columns; else they are taken as stored.
+        rows: whether rows are packed, padded in batches, or taken as stored.
     """
 
     names: tuple[tuple[str, str], ...]
-    packed: bool
+    rows: Literal["packed", "padded", "stored"]
 
     @classmethod
     def of(cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None) -> Self:
-        """Choose columns; ConfigError where there are no such."""
-        packed = rows.manifest.kind == "packed"
-        allowed = tuple(_MADE_OF) if packed else tuple(rows.read(0).schema.names if rows.rows else ())
-        chosen = (_DEFAULT if packed else allowed) if columns is None else tuple(columns)
+        """Choose columns of rows that are packed or stored; ConfigError where there are no such."""
+        if rows.manifest.kind == "packed":
+            return cls._chosen(tuple(_MADE_OF), _DEFAULT, columns, rename, "packed")
+        stored = tuple(rows.read(0).schema.names if rows.rows else ())
+        return cls._chosen(stored, stored, columns, rename, "stored")
+
+    @classmethod
+    def of_batches(
+        cls, rows: StoredRows, columns: Sequence[str] | None, rename: Mapping[str, str] | None
+    ) -> Self:
+        """Choose columns of the loader's batches; ConfigError where there are no such."""
+        if rows.manifest.kind == "packed":
+            return cls.of(rows, columns, rename)
+        theirs = {ours: name for name, ours in _MADE_OF.items() if name != "attention_mask"}
+        there, usual = (tuple(theirs.get(name, name) for name in names) for names in all_ragged_columns(rows))
+        default = usual if rows.manifest.preference else _DOCUMENT
+        return cls._chosen(there, default, columns, rename, "padded")
+
+    @classmethod
+    def _chosen(
+        cls,
+        allowed: tuple[str, ...],
+        default: tuple[str, ...],
+        columns: Sequence[str] | None,
+        rename: Mapping[str, str] | None,
+        rows: Literal["packed", "padded", "stored"],
+    ) -> Self:
+        chosen = default if columns is None else tuple(columns)
         wrong = [name for name in chosen if name not in allowed]
         if isinstance(columns, str) or wrong or not chosen or len(set(chosen)) != len(chosen):
             raise ConfigError(f"columns: got {columns!r}, must be some of {', '.join(allowed)}, each once")
@@ -93,16 +119,22 @@ class HfColumns:
         names = [others.get(name, name) for name in chosen]
         if len(set(names)) != len(names):
             raise ConfigError(f"rename: two columns would have one name: {', '.join(names)}")
-        return cls(tuple(zip(chosen, names, strict=True)), packed)
+        return cls(tuple(zip(chosen, names, strict=True)), rows)
 
     @property
     def ours(self) -> tuple[str, ...]:
         """The columns of our batches that are needed."""
-        return tuple(dict.fromkeys(_MADE_OF[name] for name, _ in self.names))
+        return tuple(dict.fromkeys(self._made_of(name) for name, _ in self.names))
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
         """Return the columns of one of our batches by their new names; `wide_labels`: those of losses int64."""
-        return {new: _column(name, batch[_MADE_OF[name]], wide_labels) for name, new in self.names}
+        return {new: _column(name, batch[self._made_of(name)], wide_labels) for name, new in self.names}
+
+    def _made_of(self, name: str) -> str:
+        """The column of our batches that becomes this one."""
+        if self.rows == "padded" and name.endswith("attention_mask"):
+            return name
+        return _MADE_OF.get(name, name)
 
 
 def arrow_files(rows: StoredRows, columns: HfColumns, folder: Path) -> list[Path]:
@@ -148,7 +180,7 @@ def _is_whole(path: Path, note: Path) -> bool:
 
 def _write(rows: StoredRows, columns: HfColumns, groups: list[int], path: Path) -> str:
     """Write row groups; return the sha256 of the file."""
-    batches = _packed(rows, columns, groups) if columns.packed else _stored(rows, columns, groups)
+    batches = _packed(rows, columns, groups) if columns.rows == "packed" else _stored(rows, columns, groups)
     first = next(batches)
     with HashingFile(path) as sink, pa.ipc.new_stream(sink, first.schema) as writer:
         writer.write_batch(first)
@@ -163,7 +195,8 @@ def _packed(rows: StoredRows, columns: HfColumns, groups: list[int]) -> Iterator
         decoded = rows.packed(group, loss_mask=assembler.loss_mask)
         size = decoded.rows
         number, row = np.full(size, group, np.int64), np.arange(size, dtype=np.int64)
-        batch = assembler.batch(size, number, row, {group: decoded}.__getitem__)
+        shape = BatchShape(size, assembler.length)
+        batch = assembler.batch(shape, number, row, {group: decoded}.__getitem__)
         made = columns.of_batch(batch, wide_labels=False)
         yield pa.RecordBatch.from_pydict({name: _lists(values) for name, values in made.items()})
 
@@ -179,6 +212,6 @@ def _lists(values: Any) -> pa.Array[Any]:
 
 
 def _column(name: str, values: Any, wide_labels: bool) -> Any:
-    if name == "attention_mask":
+    if name.endswith("attention_mask"):
         return (values > 0).astype(np.int8)
-    return values.astype(np.int64) if wide_labels and name in _LOSS else values
+    return values.astype(np.int64) if wide_labels and name.endswith(_LOSS) else values

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
-import numpy as np
-
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batch import Assembler, Batch, check_columns
+from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, BatchStep, Position, RowsOfBatch, rows_of_host
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, Prefetched
 from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.ragged import Int64
 from tokenlake.store.local import LocalStore
 
@@ -28,6 +28,7 @@ _LOCAL, _REMOTE = 1, 16  # threads that decode
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
+_EACH: Final = 16  # of each bucket: one that is looked up alone costs several times as much
 
 T = TypeVar("T")
 _Made = tuple[BatchStep, Batch]
@@ -60,7 +61,7 @@ class HostReader:
     """
 
     plan: BatchPlan
-    assembler: Assembler
+    assembler: Assembler | RaggedAssembler
     wanted: RowsOfBatch
     options: LoaderOptions
 
@@ -68,8 +69,8 @@ class HostReader:
     def open(cls, data: Dataset | Mixture, options: LoaderOptions) -> Self:
         """Plan the batches of a run; ConfigError where the options do not fit the data."""
         plan = BatchPlan(data, options)
-        wanted = rows_of_host(options.host, options.sizes)
-        return cls(plan, Assembler(plan.sources, check_columns(options.columns)), wanted, options)
+        wanted = rows_of_host(options.host, plan.common_rows)
+        return cls(plan, _assembler(plan), wanted, options)
 
     def resumed(self, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> HostBatches:
         """Return the batches behind a state.
@@ -92,16 +93,8 @@ class HostReader:
 
     def rows_in(self, passes: int) -> int | None:
         """Return how many rows of a pass this host has; None: no end."""
-        steps = self.plan.steps
-        first = self.plan.begin(passes).step
-        batches = steps.batches(first)
-        if batches is None or steps.rows is None:
-            return None
-        before = steps.sizes.rows_before(first + batches - 1) - steps.sizes.rows_before(first)
-        size = steps.sizes.at(first + batches - 1)
-        last = size if self.options.pad_last else min(size, steps.rows - before)
-        share = len(self.wanted(steps.sizes.common))
-        return before // steps.sizes.common * share + int(np.searchsorted(self.wanted(size), last))
+        self.plan.begin(passes)  # raises where an earlier pass has no end
+        return self.plan.steps.rows_of(passes, self.wanted, pad_last=bool(self.options.pad_last))
 
     def read_ahead(self) -> DecodedAhead:
         """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
@@ -196,7 +189,7 @@ class HostBatches(Iterator[Batch]):
 @dataclass(frozen=True, slots=True)
 class _Planned:
     step: BatchStep
-    rows: int
+    shape: BatchShape
     number: Int64
     row: Int64
 
@@ -227,7 +220,8 @@ class _Work:
     def make(self, planned: _Planned) -> _Made:
         numbers = list(dict.fromkeys(planned.number.tolist()))
         decoded = self.groups.take(planned.step.step, numbers)
-        batch = self.reader.assembler.batch(planned.rows, planned.number, planned.row, decoded.__getitem__)
+        assembler: Any = self.reader.assembler
+        batch = assembler.batch(planned.shape, planned.number, planned.row, decoded.__getitem__)
         return planned.step, batch
 
     def _next_steps(self, position: Position, count: int) -> list[BatchStep]:
@@ -241,16 +235,28 @@ class _Work:
     def _located(self, steps: list[BatchStep]) -> Iterator[_Planned]:
         if not steps:
             return
-        wanted_of = self.reader.wanted
-        for step, rows in zip(steps, self.reader.plan.rows(steps, wanted_of), strict=True):
+        wanted_of, plan = self.reader.wanted, self.reader.plan
+        found = plan.rows(steps, wanted_of)
+        all_here = all(len(wanted_of(step.size)) == step.size for step in steps)
+        lengths = plan.lengths(steps, found if all_here else None)
+        for step, rows, length in zip(steps, found, lengths, strict=True):
             number = self.groups.number(rows.source, rows.group)
             self.groups.plan(step.step, set(number.tolist()))
             here = len(wanted_of(step.size)) if self.reader.options.pad_last else len(number)
-            yield _Planned(step, here, number, rows.row)
+            yield _Planned(step, BatchShape(here, length), number, rows.row)
 
     def _horizon(self) -> int:
-        """Steps that two windows last: so far ahead it is known what is needed."""
-        return min(max(_LEAST, 2 * self.reader.plan.window_steps), _MOST)
+        """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""
+        plan = self.reader.plan
+        return min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.buckets)), _MOST)
+
+
+def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:
+    if plan.index is None or plan.padding is None:
+        return Assembler(plan.sources, check_columns(plan.options.columns))
+    columns = ragged_columns(plan.sources[0], plan.options.columns)
+    padding = plan.padding
+    return RaggedAssembler(plan.sources, plan.index, columns, padding=padding.side, truncate=padding.truncate)
 
 
 @final

@@ -8,15 +8,15 @@ read follows from the sharding alone: hosts that share rows (a mesh with a model
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.options import BatchSizes
 from tokenlake.ragged import Int64
 from tokenlake.threads import end_threads
 
@@ -48,21 +48,21 @@ class Placement:
 
     Args:
         sharding: of arrays of shape (B, L): batch axis first, ids of a row second.
-        sizes: B of each step.
-        length: L.
+        sizes: what B may be.
+        lengths: what L may be, or a number that every L is a multiple of.
 
     Raises:
         ConfigError: it is no sharding, or cannot cut these shapes.
     """
 
-    def __init__(self, sharding: Any, sizes: BatchSizes, length: int) -> None:
+    def __init__(self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int]) -> None:
         if not isinstance(sharding, jax.sharding.Sharding):
             raise ConfigError(
                 f"sharding: got a {type(sharding).__name__}, must be a jax.sharding.Sharding of global batches (B, L), "
                 "e.g. NamedSharding(mesh, PartitionSpec('data'))"
             )
-        self._sharding, self._length = sharding, length
-        self._shares = {size: self._share(size) for size in {size for _, size in sizes.points}}
+        self._sharding, self._lengths = sharding, lengths
+        self._shares = {size: self._share(size) for size in sizes}
 
     def wanted(self, size: int) -> Int64:
         """Return the rows of a batch that the devices of this host need, ascending, int64[m]."""
@@ -71,10 +71,12 @@ class Placement:
     def place(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, Any]:
         """Return the columns of a batch on the devices, or on their way there: global arrays of shape (size, L).
 
+        What has one value a row is cut as rows are: global arrays of shape (size,).
+
         On a CPU devices may share the memory of the host's arrays, and then hold a reference to it.
 
         Args:
-            columns: the rows that this host needs, (m, L).
+            columns: the rows that this host needs, (m, L) or (m,).
             size: rows of the global batch.
         """
         # Moving batches is what was asked for, also where a guard against forgotten transfers is set.
@@ -87,15 +89,23 @@ class Placement:
         def piece(index: _Index | None) -> npt.NDArray[Any]:
             assert index is not None
             start, stop, _ = index[0].indices(size)
-            return values[places[start] : places[start] + stop - start, index[1]]
+            return values[(slice(places[start], places[start] + stop - start), *index[1:])]
 
         # A quarter of the cost of one device_put per piece, with 8 devices 0.3 ms a batch.
-        shape = (size, self._length)
-        return jax.make_array_from_callback(shape, self._sharding, piece, dtype=values.dtype)
+        sharding = self._sharding if values.ndim > 1 else self._of_rows
+        return jax.make_array_from_callback((size, *values.shape[1:]), sharding, piece, dtype=values.dtype)
+
+    @cached_property
+    def _of_rows(self) -> jax.sharding.Sharding:
+        """The sharding of what has one value a row."""
+        if isinstance(self._sharding, jax.sharding.NamedSharding):
+            rows = jax.sharding.PartitionSpec(*self._sharding.spec[:1])
+            return jax.sharding.NamedSharding(self._sharding.mesh, rows)
+        return self._sharding
 
     def _share(self, size: int) -> _Share:
         self._check(size)
-        shape = (size, self._length)
+        shape = (size, self._lengths[0])
         pieces = {
             index[0].indices(size)[:2]
             for index in self._sharding.addressable_devices_indices_map(shape).values()
@@ -124,11 +134,12 @@ class Placement:
                 f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {rows} equal parts; "
                 f"expected a multiple of {rows}, or a sharding of the rows over fewer devices"
             )
-        if self._length % ids:
-            raise ConfigError(
-                f"sharding: {self._sharding} cuts rows into {ids} equal parts, and rows have {self._length} ids; "
-                f"expected a number of parts that divides {self._length}"
-            )
+        for length in self._lengths:
+            if length % ids:
+                raise ConfigError(
+                    f"sharding: {self._sharding} cuts rows into {ids} equal parts, and rows have {length} ids, or a "
+                    f"multiple of them; expected a number of parts that divides {length}"
+                )
 
     def _parts(self, axis: int, devices: int) -> int:
         """Into how many parts an axis is cut: the shortest axis that can be; the parts of both make up the devices."""

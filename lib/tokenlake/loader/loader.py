@@ -11,17 +11,19 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
+from tokenlake.loader.length_index import TruncationCount
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions, check_counts
-from tokenlake.loader.plan import BatchPlan, Position
+from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.steps import Position
 from tokenlake.reading.cache import Decoded
 
 
 @final
 class DataLoader:
-    """Batches of packed rows: dicts of arrays of shape (rows, L), ids int32, masks bool.
+    """Batches of rows: dicts of arrays of shape (rows, L), ids int32, masks bool.
 
     ::
 
@@ -30,6 +32,9 @@ class DataLoader:
             batch["input_ids"]  # int32 (256, 2048)
         state = loader.get_state()  # JSON; loader.set_state(state) goes on exactly there
 
+    Rows of packed datasets are of one length L. Documents (kind tokens) and preferences are padded: `padding` says to
+    which lengths, and with buckets rows of like lengths come together, in batches of as many ids.
+
     One ``for`` loop is a pass: `epochs` epochs laid end to end, every row exactly once in each. The next loop goes on
     with the next epochs. After a loop was left, the next one goes on behind the last batch that was delivered.
 
@@ -37,16 +42,21 @@ class DataLoader:
     the same with any number of hosts, threads and resumptions.
 
     Args:
-        data: a dataset of kind packed, or a :class:`Mixture` of some.
-        batch_size: rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``.
+        data: a dataset, or a :class:`Mixture` of some.
+        batch_size: rows of the global batch, or step -> rows, as ``{0: 128, 1000: 256}``. With buckets, of the longest.
         seed: of the order, any integer.
         shuffle: False: rows as they are stored.
         epochs: of a pass; None: it never ends.
-        drop_last: leave out the last batch of a pass if it is not full. Nothing else ever leaves out a row.
+        drop_last: leave out the last batch of a pass (of each bucket) if it is not full. Nothing else ever leaves out a
+            row.
         pad_last: give that batch its full number of rows, the missing ones being padding (segment_ids 0, no loss);
             None: only with `sharding`, where all batches must be alike.
         columns: any of input_ids, segment_ids, positions, loss_mask, labels, targets
-            (see :mod:`tokenlake.loader.batch`); None: the first four.
+            (see :mod:`tokenlake.loader.batch`); None: the first four. Of documents also attention_mask, and lengths of
+            shape (rows,); of preferences all of them for each answer, as chosen_input_ids, chosen_attention_mask and
+            chosen_labels (see :mod:`tokenlake.loader.ragged_batch`).
+        padding: of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each batch. The
+            lengths of all rows are read first: some 3 us a row, and two bytes of memory for each.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
@@ -58,7 +68,7 @@ class DataLoader:
         cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
 
     Raises:
-        ConfigError: an argument is not what is allowed.
+        ConfigError: an argument is not what is allowed; or rows are longer than `padding` allows, says which.
     """
 
     def __init__(
@@ -82,7 +92,9 @@ class DataLoader:
         if sharding is not None:
             from tokenlake.loader.jax import Placement
 
-            placement = Placement(sharding, asked.sizes, self._reader.assembler.length)
+            plan = self._reader.plan
+            multiple = 1 if plan.padding is None else plan.padding.multiple
+            placement = Placement(sharding, plan.batch_sizes, plan.batch_lengths or (multiple,))
             self._reader, self._place = replace(self._reader, wanted=placement.wanted), placement.place
         self._position, self._ended = Position(0, 0, 0), False
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
@@ -108,6 +120,21 @@ class DataLoader:
     def columns(self) -> tuple[str, ...]:
         """What batches hold."""
         return self._reader.assembler.names
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...] | None:
+        """(rows, L) of full batches, for a compiler of fixed shapes; None where L is that of the longest row."""
+        plan = self.plan
+        if plan.buckets:
+            return tuple((bucket.size, bucket.length) for bucket in plan.buckets)
+        lengths = plan.batch_lengths
+        return None if lengths is None else tuple((size, lengths[0]) for size in plan.batch_sizes)
+
+    @property
+    def truncated(self) -> TruncationCount:
+        """What `padding` cuts off the rows of the data."""
+        index = self.plan.index
+        return TruncationCount() if index is None else index.truncated
 
     @property
     def decoded(self) -> Decoded:

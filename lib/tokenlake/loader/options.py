@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, Final, Self, TypedDict, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.batch import check_columns
+from tokenlake.loader.padding import BatchPadding
 
 
 @final
@@ -135,6 +135,7 @@ class LoaderKeywords(TypedDict, total=False):
     drop_last: bool
     pad_last: bool | None
     columns: Sequence[str] | None
+    padding: BatchPadding | Mapping[str, Any] | None
     host: tuple[int, int] | None
     lanes: int | None
     window: int
@@ -159,6 +160,7 @@ class LoaderOptions:
     drop_last: bool = False
     pad_last: bool | None = None
     columns: Sequence[str] | None = None
+    padding: BatchPadding | Mapping[str, Any] | None = None
     host: tuple[int, int] | None = None
     lanes: int | None = None
     window: int = 1
@@ -179,7 +181,8 @@ class LoaderOptions:
                 f"lanes: got {self.lanes}, which does not divide every batch size; "
                 f"expected a divisor of {self.sizes.common}"
             )
-        check_columns(self.columns)
+        if self.padding is not None:
+            BatchPadding.of(self.padding)
 
     @cached_property
     def sizes(self) -> BatchSizes:

@@ -5,137 +5,34 @@ next pass goes on with the next epochs; of a mixture that ends, each source is d
 
 Which stored row comes at which place of which batch has three answers (stored, shuffled, mixed), all functions of the
 seed and the place; asking for many rows at once is what makes them cheap.
-
-A *step* is a batch that was delivered, counted from 0 over everything. The size of a batch is a function of its step
-(batch-size warm-up); the place in the data is counted in rows, so that another size from some step on loses nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final, final
 
 import numpy as np
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps, bucket_size
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.length_index import LengthIndex
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import BatchSizes, LoaderOptions, check_counts, whole_seed
+from tokenlake.loader.options import LoaderOptions, check_counts, whole_seed
+from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
 from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import StoredRows
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Between two batches: how far delivery has come.
-
-    Attributes:
-        step: batches delivered, over everything.
-        passes: passes over the data that ended.
-        rows: rows delivered in this pass.
-    """
-
-    step: int
-    passes: int
-    rows: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class BatchStep:
-    """One step.
-
-    Attributes:
-        step: its number.
-        passes: of which pass over the data, from 0.
-        start: rows of the pass before it.
-        size: rows of a full batch of this step.
-        rows: rows that it has: fewer than `size` only at the end of a pass.
-    """
-
-    step: int
-    passes: int
-    start: int
-    size: int
-    rows: int
-
-    @property
-    def after(self) -> Position:
-        """Where delivery stands when it is delivered."""
-        return Position(self.step + 1, self.passes, self.start + self.rows)
-
-
-@final
-@dataclass(frozen=True)
-class PassSteps:
-    """Which batches a pass has.
-
-    Attributes:
-        sizes: rows of each batch.
-        rows: of a pass; None: it has no end.
-        drop_last: leave out the last batch of a pass if it is not full.
-    """
-
-    sizes: BatchSizes
-    rows: int | None
-    drop_last: bool
-
-    def next(self, position: Position) -> BatchStep | None:
-        """Return the batch that comes next in this pass; None at its end."""
-        size = self.sizes.at(position.step)
-        left = size if self.rows is None else min(size, self.rows - position.rows)
-        if left <= 0 or (left < size and self.drop_last):
-            return None
-        return BatchStep(position.step, position.passes, position.rows, size, left)
-
-    def of_row(self, passes: int, first: int, row: int) -> BatchStep | None:
-        """Return the batch that has a row of a pass that begins at step `first`; None if it never comes."""
-        step = first + self.sizes.steps_in(first, row)
-        start = self.sizes.rows_before(step) - self.sizes.rows_before(first)
-        return self.next(Position(step, passes, start))
-
-    def batches(self, first: int) -> int | None:
-        """Return how many batches a pass has that begins at step `first`; None: no end."""
-        if self.rows is None:
-            return None
-        full = self.sizes.steps_in(first, self.rows)
-        taken = self.sizes.rows_before(first + full) - self.sizes.rows_before(first)
-        return full + (taken < self.rows and not self.drop_last)
-
-    def begin(self, passes: int) -> int:
-        """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
-        return self._walk(passes, None)[0]
-
-    def position(self, step: int) -> Position:
-        """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
-        first, passes = self._walk(None, step)
-        return Position(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
-
-    def _walk(self, passes: int | None, step: int | None) -> tuple[int, int]:
-        """The step that begins a pass, and its number: of that pass, or of the one that a step is in.
-
-        Passes are gone through one by one until the sizes have stopped changing, then counted.
-        """
-        first = number = 0
-        while batches := self.batches(first):
-            left = (step - first) // batches if step is not None else (passes or 0) - number
-            if left <= 0:
-                break
-            skipped = left if first >= self.sizes.points[-1][0] else 1
-            first, number = first + skipped * batches, number + skipped
-        return first, number
-
-
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold
-
-RowsOfBatch = Callable[[int], Int64]
-"""Size of a batch -> which of its rows are wanted here, ascending, int64[m]."""
+_FINENESS: Final = 8
+"""Of buckets: their batches differ by less than an eighth in ids where lanes are so many fewer than rows."""
 
 
 @final
@@ -146,8 +43,13 @@ class BatchPlan:
         data: what is read.
         options: of the run.
 
+    Attributes:
+        padding: of the batches; None where rows are packed.
+        index: lengths of the rows; None where rows are packed.
+
     Raises:
         ConfigError: the options do not fit the data.
+        IntegrityError: rows are of many lengths, and a file that holds some is damaged.
     """
 
     def __init__(self, data: Dataset | Mixture, options: LoaderOptions) -> None:
@@ -156,12 +58,14 @@ class BatchPlan:
         self.data, self.options, self.sizes = data, options, options.sizes
         self.epochs, self.seed = options.epochs, whole_seed(options.seed)
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
+        self.padding = self._padding()
         self._check()
         self.lanes = self._fitting(options.lanes) if options.lanes else self._choose_lanes()
         self.stream = lru_cache(2)(self._stream)
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
-        self.steps = PassSteps(self.sizes, self.stream(0).length, options.drop_last)
+        self.index = None if self.padding is None else LengthIndex(self.sources, self.padding)
+        self.steps = self._steps()
         if self.steps.batches(0) == 0:
             raise ConfigError(
                 f"a pass has {self.steps.rows} rows, fewer than a batch of {self.sizes.first}, and drop_last leaves "
@@ -185,7 +89,34 @@ class BatchPlan:
     @property
     def window_steps(self) -> int:
         """Steps that a window lasts, about."""
-        return -(-self.window_rows // max(1, self.sizes.first // self.lanes))
+        rows = self.steps.mean_rows if isinstance(self.steps, BucketSteps) else self.sizes.first
+        return -(-self.window_rows // max(1, int(rows) // self.lanes))
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The buckets that rows are put into; none where they are not."""
+        return self.steps.buckets if isinstance(self.steps, BucketSteps) else ()
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """How many rows full batches have, each number once, ascending."""
+        if isinstance(self.steps, BucketSteps):
+            return tuple(sorted(set(self.steps.sizes)))
+        return tuple(sorted({size for _, size in self.sizes.points}))
+
+    @property
+    def common_rows(self) -> int:
+        """The largest number that divides the rows of all full batches."""
+        return math.gcd(*self.batch_sizes)
+
+    @property
+    def batch_lengths(self) -> tuple[int, ...] | None:
+        """How long batches are, ascending; None: as long as their longest row."""
+        if self.padding is None:
+            return (self.sources[0].manifest.seq_length or 0,)
+        if isinstance(self.steps, BucketSteps):
+            return tuple(bucket.length for bucket in self.steps.buckets)
+        return None if self.padding.length is None else (self.padding.length,)
 
     def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
@@ -205,6 +136,8 @@ class BatchPlan:
         """
         each = [wanted(batch.size) for batch in batches]
         each = [rows[: np.searchsorted(rows, batch.rows)] for rows, batch in zip(each, batches, strict=True)]
+        if isinstance(self.steps, BucketSteps):
+            return self.steps.locate(batches, each)
         counts = [len(rows) for rows in each]
         start = np.repeat(np.array([batch.start for batch in batches], np.int64), counts)
         size = np.repeat(np.array([batch.size for batch in batches], np.int64), counts)
@@ -213,6 +146,22 @@ class BatchPlan:
         parts = [np.split(column, ends) for column in found]
         return [StreamRows(*columns) for columns in zip(*parts, strict=True)]
 
+    def lengths(self, batches: Sequence[BatchStep], rows: Sequence[StreamRows] | None = None) -> list[int]:
+        """Return how long batches of one pass are, on all hosts alike.
+
+        Args:
+            batches: of one pass.
+            rows: all of their rows, where they are known.
+        """
+        if isinstance(self.steps, BucketSteps):
+            return [self.steps.length(batch) for batch in batches]
+        if (fixed := self.batch_lengths) is not None:
+            return [fixed[0]] * len(batches)
+        assert self.index is not None and self.padding is not None
+        if rows is None:
+            rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
+        return [self.padding.rounded(self.index.longest_of(each)) for each in rows]
+
     def places(
         self, passes: int, source: int, epoch: int, group: Int64, row: Int64
     ) -> list[tuple[BatchStep, int] | None]:
@@ -220,13 +169,16 @@ class BatchPlan:
 
         The inverse of :meth:`rows`; None where it does not come in this pass.
         """
-        stream, first = self.stream(passes), self.steps.begin(passes)
+        stream, steps, first = self.stream(passes), self.steps, self.steps.begin(passes)
+        if isinstance(steps, BucketSteps):
+            raise ConfigError(
+                "padding.buckets: where a stored row comes is not looked up where there are buckets"
+            )
         lane, place = stream.place_of(source, epoch, group, row)
         there = np.flatnonzero(place >= 0)
         lane, place = lane[there], place[there]
         batches = [
-            self.steps.of_row(passes, first, position)
-            for position in stream.layout.beside(lane, place).tolist()
+            steps.of_row(passes, first, position) for position in stream.layout.beside(lane, place).tolist()
         ]
         start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
         size = np.array([self.lanes if batch is None else batch.size for batch in batches], np.int64)
@@ -266,6 +218,7 @@ class BatchPlan:
                 for name, dataset in self.datasets.items()
             },
             "mixture": None if mixture is None else mixture.to_json(),
+            **({} if self.padding is None else {"padding": self.padding.to_json()}),
         }
 
     def _stream(self, passes: int) -> RowStream:
@@ -280,31 +233,82 @@ class BatchPlan:
     def _order(self) -> EpochOrder | StoredOrder:
         """Of a single dataset."""
         (rows,) = self.sources
+        return self._order_of(rows.group_rows, self.lanes)
+
+    def _order_of(self, group_rows: Int64, lanes: int) -> EpochOrder | StoredOrder:
         if not self.options.shuffle:
-            return StoredOrder(rows.group_rows)
-        return EpochOrder(rows.group_rows, lanes=self.lanes, seed=self.seed, window=self.options.window)
+            return StoredOrder(group_rows)
+        return EpochOrder(group_rows, lanes=lanes, seed=self.seed, window=self.options.window)
+
+    def _padding(self) -> BatchPadding | None:
+        """How rows of many lengths are padded; None where they are packed."""
+        asked = self.options.padding
+        if all(dataset.kind != "packed" for dataset in self.datasets.values()):
+            return BatchPadding() if asked is None else BatchPadding.of(asked)
+        if asked is not None:
+            names = ", ".join(dataset.name for dataset in self.datasets.values())
+            raise ConfigError(
+                f"padding: got {asked!r}, but {names} has packed rows, which are of one length; leave it out"
+            )
+        return None
+
+    def _steps(self) -> PassSteps | BucketSteps:
+        if self.padding is None or self.padding.buckets is None:
+            return PassSteps(self.sizes, self.stream(0).length, self.options.drop_last)
+        assert self.index is not None
+        bounds = self.padding.chosen(self.index.histogram)
+        rows, ids = BucketRows(self.index, bounds), self.sizes.first * bounds[-1]
+        found = [
+            Bucket(length, bucket_size(ids, length, self.lanes), int(each.sum()))
+            for length, each in zip(rows.bounds, rows.group_rows, strict=True)
+        ]
+        orders = [
+            self._order_of(each, self._lanes_for(self.lanes, bucket.rows))
+            for each, bucket in zip(rows.group_rows, found, strict=True)
+        ]
+        return BucketSteps(
+            rows, found, orders, epochs=self.epochs, seed=self.seed, drop_last=self.options.drop_last
+        )
 
     def _choose_lanes(self) -> int:
         if isinstance(self.data, Mixture):
             return self.data.lanes(self.sizes.common)
         if not self.options.shuffle:
             return 1
-        (rows,) = self.sources
-        groups = np.array(rows.group_rows)
-        held = 4 * int(groups.max(initial=1)) * (rows.manifest.seq_length or 1)
-        most = max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, len(groups)))
-        most = min(most, len(self.data))
+        most = min(self._most_lanes(), len(self.data))
+        if self._bucketed:
+            most = min(most, max(1, self.sizes.first // _FINENESS))
         return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
+
+    def _most_lanes(self) -> int:
+        """Of a single dataset: more than :data:`MOST_LANES` where row groups are many, and those of all lanes fit."""
+        (rows,) = self.sources
+        groups, ids = len(rows.group_rows), rows.rows * (rows.manifest.seq_length or 0)
+        ids = ids or rows.manifest.splits[rows.split].tokens
+        held = max(1, 4 * ids // max(1, groups))
+        return max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, groups))
 
     def _fitting(self, lanes: int) -> int:
         """Return so many lanes, or fewer where a lane would be without rows and had to go on for ever."""
-        rows = len(self.data) if isinstance(self.data, Dataset) else lanes
+        return self._lanes_for(lanes, len(self.data) if isinstance(self.data, Dataset) else lanes)
+
+    def _lanes_for(self, lanes: int, rows: int) -> int:
         if self.epochs is not None or rows >= lanes:
             return lanes
         return max(number for number in range(1, max(1, rows) + 1) if lanes % number == 0)
 
+    @property
+    def _bucketed(self) -> bool:
+        return self.padding is not None and self.padding.buckets is not None
+
     def _check(self) -> None:
         options = self.options
+        if self._bucketed and (isinstance(self.data, Mixture) or len(self.sizes.points) > 1):
+            what = "a mixture" if isinstance(self.data, Mixture) else "batch sizes that change along the way"
+            raise ConfigError(
+                f"padding.buckets: which rows make a batch is not defined for {what}; pad to `multiple` or `length` "
+                "instead, or give one dataset and one batch size"
+            )
         if isinstance(self.data, Mixture):
             self._check_mixture(self.data)
         elif not options.shuffle and (options.lanes or options.window != 1):
@@ -322,28 +326,3 @@ class BatchPlan:
                 "batch sizes and weights both change along the way: say by step_rows of the mixture how many "
                 f"rows a step of the schedule has, e.g. step_rows={self.sizes.first}"
             )
-
-
-def rows_of_host(host: tuple[int, int] | None, sizes: BatchSizes) -> RowsOfBatch:
-    """Return which rows of a batch one of several hosts has: the index-th of equal parts.
-
-    Args:
-        host: (index, number of hosts); None: there is one.
-
-    Raises:
-        ConfigError: it is no such pair, or batches cannot be cut into so many parts.
-    """
-    pair: object = (0, 1) if host is None else host
-    match pair:
-        case (int(index), int(hosts)) if 0 <= index < hosts and not sizes.common % hosts:
-            pass
-        case _:
-            raise ConfigError(
-                f"host: got {host!r}, must be (index, number of hosts), with a number that divides {sizes.common}"
-            )
-
-    @lru_cache(8)
-    def rows(size: int) -> Int64:
-        return np.arange(size // hosts * index, size // hosts * (index + 1), dtype=np.int64)
-
-    return rows

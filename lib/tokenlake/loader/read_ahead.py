@@ -18,15 +18,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar, final
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, final
 
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
+from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.threads import start_thread
 
 _NEVER: Final = 1 << 62
+
+DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
 
 
 class _Need(NamedTuple):
@@ -75,7 +78,7 @@ class DecodedAhead:
         """Say which row groups a step needs; steps come in order."""
         self._state.plan(step, numbers)
 
-    def take(self, step: int, numbers: Collection[int]) -> dict[int, PackedGroup]:
+    def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
         """Return the row groups of a step, decoding here what nobody has begun with; steps before it are over.
 
         Raises:
@@ -108,7 +111,7 @@ class _Ahead:
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
         self._queue: deque[_Need] = deque()
-        self.cache: GroupCache[int, PackedGroup] = GroupCache(
+        self.cache: GroupCache[int, DecodedGroup] = GroupCache(
             max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
         )
 
@@ -121,7 +124,7 @@ class _Ahead:
                 uses.append(step)
             self._moved_on()
 
-    def take(self, step: int, numbers: Collection[int]) -> dict[int, PackedGroup]:
+    def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
         with self._changed:
             if self._now < 0:
                 self._now = step - 1  # the first step may be any
@@ -199,10 +202,10 @@ class _Ahead:
             if kept > self._idle_bytes:
                 self.cache.drop(number)
 
-    def _decode(self, number: int) -> PackedGroup:
+    def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
         rows = self._sources[source]
-        found = rows.packed(number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask)
+        found = rows.decoded(number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask)
         self._typical = max(self._typical, found.nbytes)
         return found
 
@@ -226,7 +229,10 @@ def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     All, where it is all that there is: further epochs decode nothing. Where several sources are mixed, a rare one's row
     group may be needed again after all that is planned. Of one large dataset it is done with.
     """
-    whole = sum(4 * rows.rows * (rows.manifest.seq_length or 0) for rows in sources)
+    whole = sum(
+        4 * (rows.rows * (rows.manifest.seq_length or 0) or rows.manifest.splits[rows.split].tokens)
+        for rows in sources
+    )
     if whole <= max_bytes:
         return max_bytes
     return max_bytes // 4 if len(sources) > 1 else 0

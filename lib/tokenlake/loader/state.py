@@ -14,7 +14,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import BatchSizes, LoaderOptions
-from tokenlake.loader.plan import BatchPlan, Position
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.steps import Position
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 
@@ -126,6 +127,8 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     try:
         sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
         asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
+        if "padding" in state:
+            asked["padding"] = state["padding"]
         sizes, mixture = dict(state["batch_size"]), state["mixture"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Datasets of PyTorch over packed datasets: batches in the loader's order, or rows by number."""
+"""Datasets of PyTorch over stored versions: batches in the loader's order, or rows by number."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tokenlake.loader.host_batches import (
 )
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions, check_counts
-from tokenlake.loader.plan import Position
 from tokenlake.loader.state import position_of, state_of
+from tokenlake.loader.steps import Position
 from tokenlake.reading.arrays import BLOCKS
 
 try:
@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
 Integers = Literal["mixed", "int32", "int64"]
 Item = dict[str, torch.Tensor]
 
-_LOSS: Final = frozenset({"labels", "targets"})
+_LOSS: Final = ("labels", "targets")
 _GIVEN: Final = "given"  # rows of the batch at hand that were delivered, where items are rows
 
 
@@ -92,6 +92,11 @@ def torch_dataset(
     if chosen.get("host") is None:
         chosen["host"] = _host()
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **chosen))
+    padding = reader.get().plan.padding
+    if rows and padding is not None and padding.buckets is not None:
+        raise ConfigError(
+            "rows: got True, but batches of buckets have different numbers of rows; leave it out"
+        )
     return TorchBatches(reader, integers=integers, rows=rows)
 
 
@@ -272,7 +277,7 @@ def _tensors(batch: dict[str, Any], integers: str) -> Item:
 
 
 def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
-    wide = integers == "int64" or (integers == "mixed" and name in _LOSS)
+    wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
     if wide and array.dtype == np.int32:
         # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
         wider = BLOCKS.take(array.size * 8).view(np.int64).reshape(array.shape)

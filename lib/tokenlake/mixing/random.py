@@ -19,6 +19,8 @@ eight are done; below, digits are so short that six show (an order of 5 comes up
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from math import isqrt
 from typing import Final, final
 
@@ -26,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import Int64
+from tokenlake.ragged import Int64, grouped
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -93,62 +95,92 @@ class Permutation:
     """The permutations of ``range(size)``, a different one for each key.
 
     Args:
-        size: 0 to 2^62.
+        size: 0 to 2^62, for all indices; or one for each index, int64[n], at least 1.
         key: of :func:`key_of`, for all indices, taken modulo 2^64; or one for each index, uint64[n].
     """
 
-    __slots__ = ("_key", "_left", "_right", "_rounds", "_size")
+    __slots__ = ("_bases", "_key", "_size")
 
-    def __init__(self, size: int, key: int | UInt64) -> None:
-        if not 0 <= size <= LARGEST:
-            raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
-        self._size, self._key = size, np.array([key & WORD], np.uint64) if isinstance(key, int) else key
-        self._rounds = _ROUNDS_OF_FEW if size < _FEW else _ROUNDS
-        root = isqrt(max(size - 1, 0)) + 1
-        self._left, self._right = np.uint64(root), np.uint64(max(-(-size // root), 1))
+    def __init__(self, size: int | Int64, key: int | UInt64) -> None:
+        self._key = np.array([key & WORD], np.uint64) if isinstance(key, int) else key
+        if isinstance(size, int):
+            if not 0 <= size <= LARGEST:
+                raise ConfigError(f"a permutation of {size} numbers; expected 0 to 2^62")
+            size = np.array([size], np.int64)
+        self._size = size
+        self._bases = _bases(self._size)
 
     def at(self, index: Int64, *, backwards: bool = False) -> Int64:
         """Return where each index goes (backwards: what goes there), int64[n]; all must be in ``range(size)``."""
         self._check(index)
         found = np.empty(len(index), np.uint64)
-        for first in range(0, len(index), _CHUNK):
-            part = slice(first, first + _CHUNK)
-            key = self._key if len(self._key) == 1 else self._key[part]
-            found[part] = self._walk(index[part].astype(np.uint64), key, backwards)
+        for there, rounds in self._by_rounds():
+            for first in range(0, len(index if there is None else there), _CHUNK):
+                chunk = slice(first, first + _CHUNK)
+                part = chunk if there is None else there[chunk]
+                found[part] = self._walk(index[part].astype(np.uint64), part, rounds, backwards)
         return found.view(np.int64)
 
     def inverse(self, index: Int64) -> Int64:
         """Return what goes to each index, int64[n]: ``inverse(at(i)) == i``."""
         return self.at(index, backwards=True)
 
-    def _walk(self, value: UInt64, key: UInt64, backwards: bool) -> UInt64:
-        value = self._pass(value, key, backwards)
-        outside = np.flatnonzero(value >= self._size)
+    def _by_rounds(self) -> Iterator[tuple[Int64 | None, int]]:
+        """Yield which indices take how many rounds; None: all."""
+        few = self._size < _FEW
+        if few.all() or not few.any():
+            yield None, _ROUNDS_OF_FEW if few.all() else _ROUNDS
+            return
+        yield np.flatnonzero(few), _ROUNDS_OF_FEW
+        yield np.flatnonzero(~few), _ROUNDS
+
+    def _walk(self, value: UInt64, part: Int64 | slice, rounds: int, backwards: bool) -> UInt64:
+        key, size = _some(self._key, part), _some(self._size.view(np.uint64), part)
+        bases = _some(self._bases[0], part), _some(self._bases[1], part)
+        value = _pass(value, key, bases, rounds, backwards)
+        outside = np.flatnonzero(value >= size)
         while len(outside):
-            own = key if len(key) == 1 else key[outside]
-            value[outside] = self._pass(value[outside], own, backwards)
-            outside = outside[value[outside] >= self._size]
+            own = _some(key, outside), (_some(bases[0], outside), _some(bases[1], outside))
+            value[outside] = _pass(value[outside], *own, rounds, backwards)
+            outside = outside[value[outside] >= _some(size, outside)]
         return value
 
-    def _pass(self, value: UInt64, key: UInt64, backwards: bool) -> UInt64:
-        left = value // self._right
-        right = value - left * self._right
-        drawn, spare = np.empty_like(left), np.empty_like(left)
-        for number in range(self._rounds)[:: -1 if backwards else 1]:
-            digit, other, base = (left, right, self._left) if number % 2 == 0 else (right, left, self._right)
-            np.add(other, key + np.uint64(STEP * number & WORD), out=drawn)
-            _draw(drawn, spare, base)
-            _add(digit, drawn, base, backwards)
-        return left * self._right + right
-
     def _check(self, index: Int64) -> None:
-        if len(index) and not (index.min() >= 0 and index.max() < self._size):
-            wrong = index[(index < 0) | (index >= self._size)][0]
-            expected = f"0 to {self._size - 1}" if self._size else "none"
-            raise ConfigError(f"index {wrong} is not in a permutation of {self._size}; expected {expected}")
+        if len(index) and not (index.min() >= 0 and (index < self._size).all()):
+            first = int(np.argmax((index < 0) | (index >= self._size)))
+            size = int(np.broadcast_to(self._size, index.shape)[first])
+            expected = f"0 to {size - 1}" if size else "none"
+            raise ConfigError(f"index {index[first]} is not in a permutation of {size}; expected {expected}")
 
 
-def _draw(value: UInt64, spare: UInt64, base: np.uint64) -> None:
+def _bases(size: Int64) -> tuple[UInt64, UInt64]:
+    """Return the bases of the left and the right digit, whose product is `size` or a little more; uint64[n] both."""
+    order, sizes, ends = grouped(size)
+    bases = np.empty((2, len(size)), np.uint64)
+    for each, (first, last) in zip(sizes.tolist(), pairwise(ends.tolist()), strict=True):
+        root = isqrt(max(each - 1, 0)) + 1
+        bases[:, order[first:last]] = [[root], [max(-(-each // root), 1)]]
+    return bases[0], bases[1]
+
+
+def _some(values: UInt64, there: Int64 | slice) -> UInt64:
+    """Return the values of some indices, where there may be one for all."""
+    return values if len(values) == 1 else values[there]
+
+
+def _pass(value: UInt64, key: UInt64, bases: tuple[UInt64, UInt64], rounds: int, backwards: bool) -> UInt64:
+    left = value // bases[1]
+    right = value - left * bases[1]
+    drawn, spare = np.empty_like(left), np.empty_like(left)
+    for number in range(rounds)[:: -1 if backwards else 1]:
+        digit, other, base = (left, right, bases[0]) if number % 2 == 0 else (right, left, bases[1])
+        np.add(other, key + np.uint64(STEP * number & WORD), out=drawn)
+        _draw(drawn, spare, base)
+        _add(digit, drawn, base, backwards)
+    return left * bases[1] + right
+
+
+def _draw(value: UInt64, spare: UInt64, base: UInt64) -> None:
     """Replace each value by a number below `base`: the upper half of SplitMix64's output, as a fraction of 2^32."""
     np.right_shift(value, np.uint64(30), out=spare)
     np.bitwise_xor(value, spare, out=value)
@@ -161,7 +193,7 @@ def _draw(value: UInt64, spare: UInt64, base: np.uint64) -> None:
     np.right_shift(value, _HALF, out=value)
 
 
-def _add(digit: UInt64, drawn: UInt64, base: np.uint64, backwards: bool) -> None:
+def _add(digit: UInt64, drawn: UInt64, base: UInt64, backwards: bool) -> None:
     """Add (or subtract) modulo `base`, in place.
 
     The right one of a sum and the sum without `base` is the smaller: below zero it wraps to near 2^64. So it is of a

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.random import Permutation, UInt64, extended, key_of
-from tokenlake.ragged import Int64, grouped, offsets_of
+from tokenlake.ragged import Int64, offsets_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
@@ -79,14 +79,9 @@ class _Windows:
         if not len(virtual):
             return virtual
         inside, keys = virtual - self.begin, extended(keys, self.number)
-        if (self.size == self.size[0]).all():
-            return self.begin + Permutation(int(self.size[0]), keys).at(inside, backwards=backwards)
-        moved = np.empty_like(inside)
-        by_size, sizes, ends = grouped(self.size)
-        for size, (first, last) in zip(sizes.tolist(), pairwise(ends.tolist()), strict=True):
-            there = by_size[first:last]
-            moved[there] = Permutation(size, keys[there]).at(inside[there], backwards=backwards)
-        return self.begin + moved
+        alike = (self.size == self.size[0]).all()
+        size = int(self.size[0]) if alike else self.size
+        return self.begin + Permutation(size, keys).at(inside, backwards=backwards)
 
 
 @final

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from tokenlake.errors import ConfigError
 from tokenlake.reading.packed import PackedGroup
+from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows
 
 K = TypeVar("K")
-T = TypeVar("T", pa.RecordBatch, PackedGroup)
+T = TypeVar("T", pa.RecordBatch, PackedGroup, PackedGroup | RaggedGroup)
 Group = tuple[StoredRows, int]
 """A dataset, and the number of a row group."""
 
@@ -151,8 +152,8 @@ def batch_cache(max_bytes: int) -> GroupCache[Group, pa.RecordBatch]:
     return GroupCache(max_bytes, lambda key: key[0].read(key[1]))
 
 
-def measure(found: pa.RecordBatch | PackedGroup) -> tuple[int, int]:
+def measure(found: pa.RecordBatch | PackedGroup | RaggedGroup) -> tuple[int, int]:
     """Return rows and bytes of a decoded row group."""
-    if isinstance(found, PackedGroup):
+    if isinstance(found, PackedGroup | RaggedGroup):
         return found.rows, found.nbytes
     return found.num_rows, found.get_total_buffer_size()

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from threading import Lock
 from typing import Any, BinaryIO, Final, Self, TypeVar, final
 
 import numpy as np
@@ -21,16 +24,24 @@ import pyarrow as pa
 from tokenlake.arrays import values
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.ragged import Int64, offsets_of
-from tokenlake.reading.arrays import one_batch
+from tokenlake.ragged import Bools, Int64, offsets_of
+from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
+from tokenlake.reading.pages import Unfamiliar, check_unfolded
+from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows
+from tokenlake.reading.row_lengths import list_lengths, list_values, narrowest
 from tokenlake.reading.shard_file import OpenShards
 from tokenlake.schema import packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import in_order
+
+_BITS: Final = {0: 1, 1: 32}  # of a value, by Parquet's number of its type: boolean, int32
+_REMOTE: Final = 16  # threads that wait for a remote store
 
 
 def stored_schema(manifest: Manifest) -> pa.Schema:
@@ -136,6 +147,8 @@ class StoredRows:
         self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)
         self._packed = PackedReader(self._open, manifest.seq_length or 0)
+        self._lengths: dict[str, npt.NDArray[Any]] = {}
+        self._lengths_lock = Lock()
 
     @property
     def name(self) -> str:
@@ -223,6 +236,98 @@ class StoredRows:
         return self._whole(
             shard, f"row group {index}", lambda: self._packed.read(shard, index, rows, loss_mask=stored)
         )
+
+    def decoded(self, group: int, *, loss_mask: bool) -> PackedGroup | RaggedGroup:
+        """Decode what a batch needs of a row group, of any kind of dataset; errors as of :meth:`packed`."""
+        if self.manifest.kind == "packed":
+            return self.packed(group, loss_mask=loss_mask)
+        return self.ragged.read(group, loss_mask=loss_mask)
+
+    @cached_property
+    def ragged(self) -> RaggedRows:
+        """The rows of a dataset that is not packed."""
+        return RaggedRows(self, has_loss_mask=self.has_loss_mask)
+
+    def list_lengths(self, column: str) -> npt.NDArray[Any]:
+        """Return how many values the lists of a column have, of all rows: uint16[rows], or uint32 where one is longer.
+
+        Read once, some 3 us a row and the bytes of the column; kept, two or four bytes a row.
+
+        Raises:
+            IntegrityError: as :meth:`read`.
+        """
+        with self._lengths_lock:
+            if column not in self._lengths:
+                groups, threads = (
+                    range(len(self.group_rows)),
+                    1 if isinstance(self._store, LocalStore) else _REMOTE,
+                )
+                found = list(in_order(lambda group: self._group_lengths(group, column), groups, threads))
+                self._lengths[column] = narrowest(np.concatenate([np.zeros(0, np.int64), *found]))
+            return self._lengths[column]
+
+    def list_values(self, group: int, column: str, values: int) -> npt.NDArray[Any]:
+        """Return the values of the lists of a column in a row group, one list after the other.
+
+        Args:
+            group: 0 to G - 1.
+            column: of lists of int32 or of booleans.
+            values: how many there must be.
+
+        Raises:
+            IntegrityError: as :meth:`read`.
+        """
+        shard, index = self._place(group)
+
+        def read() -> npt.NDArray[Any] | None:
+            source, footer = self._open.with_footer(shard)
+            chunk = footer.chunk(index, column)
+            if chunk.kind not in _BITS or chunk.values != values:  # an empty list is a value, too
+                return None
+            check_unfolded(4 * values, chunk.size)
+            with suppress(Unfamiliar):
+                return list_values(
+                    memoryview(source.read(chunk.begin, chunk.size)), values, _BITS[chunk.kind]
+                )
+            return None
+
+        found = self._whole(shard, f"row group {index}", read)
+        if found is None:
+            found = self._through_arrow(group, column)[0]
+        if len(found) != values:
+            raise self._damaged(
+                shard, f": row group {index} holds {len(found)} values of {column}; expected {values}"
+            )
+        return found
+
+    def flags(self, group: int, column: str) -> Bools:
+        """Return a column of booleans of a row group, bool[rows]; errors as of :meth:`read`."""
+        return values(self.read(group, [column]).column(column)).astype(np.bool_)
+
+    def _group_lengths(self, group: int, column: str) -> Int64:
+        shard, index = self._place(group)
+
+        def read() -> Int64 | None:
+            source, footer = self._open.with_footer(shard)
+            chunk = footer.chunk(index, column)
+            if chunk.kind not in _BITS:
+                return None
+            with suppress(Unfamiliar):
+                return list_lengths(memoryview(source.read(chunk.begin, chunk.size)), chunk.values)
+            return None
+
+        found = self._whole(shard, f"row group {index}", read)
+        if found is None:
+            found = self._through_arrow(group, column)[1]
+        if len(found) != self.group_rows[group]:
+            rows = self.group_rows[group]
+            raise self._damaged(shard, f": row group {index} holds {len(found)} rows; expected {rows}")
+        return found
+
+    def _through_arrow(self, group: int, column: str) -> tuple[npt.NDArray[Any], Int64]:
+        """The values of a column's lists and their lengths, of pages that are laid out as others write them."""
+        lists, offsets = runs(self.read(group, [column]), column)
+        return values(lists.slice(offsets[0], offsets[-1] - offsets[0])), np.diff(offsets)
 
     @property
     def through_arrow(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.source import Row, ShardedDataSource, expected, section, whole_number
@@ -69,8 +69,8 @@ class AsyncDataLoader:
         """Read nothing yet.
 
         Args:
-            source: rows; every iteration begins anew, which an iterator that was drawn from cannot. Or packed rows that
-                are stored: a ``Dataset`` or a ``Mixture``.
+            source: rows; every iteration begins anew, which an iterator that was drawn from cannot. Or rows that are
+                stored: a ``Dataset`` or a ``Mixture``.
             batch_size: rows of a batch.
             prefetch_enabled: let threads prepare batches ahead.
             prefetch_workers: number of these threads. One at a time draws rows; they make batches of them in parallel.
@@ -82,7 +82,7 @@ class AsyncDataLoader:
             seed: of the shuffle; None is 0.
             pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
                 has an ``attention_mask``; None: such rows are an error.
-            padding_side: where it goes.
+            padding_side: where it goes, also for stored rows that are not packed.
             sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
                 rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
                 known place before they are read, so every host draws all of them and puts only its own onto devices.
@@ -102,8 +102,11 @@ class AsyncDataLoader:
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
-            wrong = "pad_token_id: stored rows" if stored else "drop_last: False, but batches on devices"
-            raise ConfigError(f"{wrong} are all of one size; leave it out")
+            raise ConfigError(
+                "pad_token_id: stored rows are padded with the id that their version names; leave it out"
+                if stored
+                else "drop_last: False, but batches on devices are all of one size; leave it out"
+            )
         self._loader = (
             DataLoader(
                 source,
@@ -111,6 +114,7 @@ class AsyncDataLoader:
                 seed=seed,
                 shuffle=load.shuffle_buffer_size is not None or isinstance(source, Mixture),
                 drop_last=drop_last,
+                padding=BatchPadding(side=padding_side) if _is_ragged(source) else None,
                 sharding=sharding,
                 prefetch=load.prefetch_buffer_size if prefetch_enabled else 0,
                 workers=load.prefetch_workers if prefetch_enabled else 0,
@@ -150,6 +154,11 @@ class AsyncDataLoader:
             ConfigError: the state is of another source or of another order; says what differs.
         """
         self._loader.load_state_dict(state)
+
+
+def _is_ragged(source: Dataset | Mixture) -> bool:
+    datasets = [source] if isinstance(source, Dataset) else source.datasets.values()
+    return all(dataset.kind != "packed" for dataset in datasets)
 
 
 @final
@@ -248,7 +257,7 @@ class RowPlacement:
         from tokenlake.loader.jax import Placement
 
         self._size = size
-        self._of = cache(partial(Placement, sharding, BatchSizes.of(size)))
+        self._of = cache(lambda width: Placement(sharding, (size,), (width,)))
         self._of(_some_width(sharding))  # what is no sharding, or cannot cut the rows, is found now
 
     def place(self, made: _Made) -> _Made:
