@@ -10,31 +10,15 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.etl.outputs_support import build_here, settings, write_jsonl
-from tests.tokenizers.tokenizer_samples import sentencepiece
+from tests.loader.preference_store import JUDGED, preference_store
 from tokenlake.errors import ConfigError
 
 Row = dict[str, Any]
-PAIRS = [
-    {"prompt": f"say {i} " * (i % 3 + 1), "chosen": f"yes {i}" * (i % 4 + 1), "rejected": "no" * (i % 5 + 1)}
-    for i in range(40)
-]
-JUDGED = [{"prompt": f"say {i}", "completion": f"yes {i}", "label": i % 3 == 0} for i in range(20)]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("preferences")
-    (root / "tokenizer").mkdir()
-    for name, data in sentencepiece().files.items():
-        (root / "tokenizer" / name).write_bytes(data)
-    for method in ("dpo", "orpo", "reward", "kto", "grpo"):
-        for trainer in ("trl", "easydel"):
-            data = write_jsonl(root / f"{method}.jsonl", JUDGED if method == "kto" else PAIRS)
-            preference = {"method": method, "trainer": trainer}
-            config = settings(root, root / "tokenizer", data, preference=preference)
-            build_here(config | {"name": f"{method}-{trainer}", "pack": {"enabled": False}})
-    return root / "store"
+    return preference_store(tmp_path_factory)
 
 
 def opened(store: Path, name: str) -> tl.Dataset:

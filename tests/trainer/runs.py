@@ -21,7 +21,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import tokenlake as tl
-from tests.trainer.support import compile_quickly
+from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
 from tokenlake.trainer.callbacks import TensorBoardLog
@@ -34,10 +34,7 @@ VOCABULARY = 64
 def main(facts: dict[str, Any]) -> None:
     compile_quickly()
     folder = Path(facts["folder"])
-    # Many trainers of the same functions: each is compiled once.
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    compile_once(folder)
     if "kill_at" in facts:
         trainer(facts["store"], folder / "killed", callbacks=[Kill(facts["kill_at"])]).train()
         raise AssertionError("it should have been killed")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+import jax
 
 
 def compile_quickly() -> None:
@@ -15,3 +18,10 @@ def compile_quickly() -> None:
             "--xla_cpu_multi_thread_eigen=false",
         ]
     )
+
+
+def compile_once(folder: Path) -> None:
+    """Keep what is compiled in a folder: many trainers of a case have the same functions."""
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

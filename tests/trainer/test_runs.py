@@ -9,6 +9,7 @@ import pytest
 
 import tokenlake
 from tests.loader.jax_support import packed_store, run
+from tests.loader.preference_store import preference_store
 from tests.trainer.test_docs import blocks
 from tokenlake.errors import MissingExtraError
 
@@ -36,3 +37,10 @@ def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.Mon
     monkeypatch.delitem(vars(tokenlake), "Trainer", raising=False)
     with pytest.raises(MissingExtraError, match=r"needs jax, .*: pip install 'tokenlake\[train\]'"):
         _ = tokenlake.Trainer
+
+
+def test_preference_runs_learn_and_go_on_where_they_were_cut(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    store = preference_store(tmp_path_factory)
+    run("tests.trainer.preference_runs", devices=2, store=str(store), folder=str(tmp_path))

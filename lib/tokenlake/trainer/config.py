@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import BeforeValidator, Strict, model_validator
+from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
 
 from tokenlake.config.load import load_section
 from tokenlake.config.section import (
@@ -36,6 +36,8 @@ from tokenlake.config.section import (
     problem,
 )
 from tokenlake.config.values import require_one_of
+from tokenlake.errors import ConfigError
+from tokenlake.loader.padding import BatchPadding
 
 
 def _exponent(value: object) -> object:
@@ -62,6 +64,14 @@ def _acting(section: Section, known: Mapping[str, frozenset[str]]) -> dict[str, 
     """Return the choice that a section names and the options that act with it, as JSON."""
     facts = section.model_dump(mode="json")
     return {name: facts[name] for name in ("name", *sorted(known[facts["name"]]))}
+
+
+def _padding(value: object) -> object:
+    """Read a padding as the loader does."""
+    try:
+        return None if value is None else BatchPadding.of(value)
+    except ConfigError as error:
+        raise problem(str(error)) from error
 
 
 class HeldOutSet(Section):
@@ -94,6 +104,10 @@ class TrainingData(Section):
 
     epochs: Count | None = None
     """Of a pass; null: the data never ends, and `steps` must say when training does."""
+
+    padding: Annotated[InstanceOf[BatchPadding] | None, BeforeValidator(_padding)] = None
+    """Of documents and preferences, as of the loader, of held-out sets too: ``{buckets: 8, multiple: 64}``. The step is
+    compiled once for each length of a batch: few lengths are wanted."""
 
 
 class EvaluationConfig(Section):

@@ -140,6 +140,7 @@ class Trainer:
             seed=config.data.seed,
             epochs=config.data.epochs,
             columns=columns,
+            padding=config.data.padding,
             sharding=sharding,
         )
         evaluation = {
@@ -375,7 +376,9 @@ def _held_out(
 ) -> DataLoader:
     dataset = open_dataset(asked.dataset, split=asked.split)
     size = asked.batch_size or data.batch_size
-    return DataLoader(dataset, size, shuffle=False, epochs=1, columns=columns, sharding=sharding)
+    return DataLoader(
+        dataset, size, shuffle=False, epochs=1, columns=columns, padding=data.padding, sharding=sharding
+    )
 
 
 def _places(batch: Mapping[str, Any]) -> int:
