@@ -20,9 +20,10 @@
     │   └── VersionConflictError       another writer's object is where ours should go
     ├── IntegrityError                 exit code 3: bytes are not what the manifest says
     │   └── AccountError               an account does not close
-    └── WorkerError                    running the build
-        ├── WorkerDiedError            a worker process ended without an answer; worth a retry
-        └── CancelledError             the build was asked to stop; the state is resumable
+    ├── WorkerError                    running the build
+    │   ├── WorkerDiedError            a worker process ended without an answer; worth a retry
+    │   └── CancelledError             the build was asked to stop; the state is resumable
+    └── DivergedError                  training: the loss is no finite number any more
 
 Every message says what is wrong, what was found, what was expected and how to put it right, with the
 location (``file:line``) where there is one. Errors cross process boundaries as JSON
@@ -201,6 +202,10 @@ class CancelledError(WorkerError):
     """The build was asked to stop; what is finished stays and a rerun resumes."""
 
     exit_code = 130
+
+
+class DivergedError(TokenlakeError):
+    """The loss of a training run is no finite number, and will not be one again."""
 
 
 def _tree(cls: type[TokenlakeError]) -> dict[str, type[TokenlakeError]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.support import compile_once, compile_quickly
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.trainer import Callback, Trainer, load_training_config
 
 STEPS = 6
@@ -50,6 +50,7 @@ def main(facts: dict[str, Any]) -> None:
         for one, two in zip(whole.params.values(), again.params.values(), strict=True):
             assert np.array_equal(one, two)
     check_refusals(f"{facts['store']}/dpo-trl")
+    check_an_id_beyond_the_vocabulary(f"{facts['store']}/orpo-trl", Path(facts["folder"]) / "small")
 
 
 def model(params: Any, batch: Any) -> Any:
@@ -57,7 +58,9 @@ def model(params: Any, batch: Any) -> Any:
     return jnp.tanh(params["embedding"][batch["input_ids"]]), params["head"]
 
 
-def trainer(loss: str, dataset: str, folder: Path, *, callbacks: Any = ()) -> Trainer:
+def trainer(
+    loss: str, dataset: str, folder: Path, *, vocabulary: int = VOCABULARY, callbacks: Any = ()
+) -> Trainer:
     config = load_training_config(
         {
             "data": {
@@ -75,8 +78,8 @@ def trainer(loss: str, dataset: str, folder: Path, *, callbacks: Any = ()) -> Tr
     )
     dice = np.random.default_rng(0)
     params = {
-        "embedding": jnp.asarray(dice.normal(size=(VOCABULARY, 8)), jnp.float32),
-        "head": jnp.asarray(dice.normal(size=(8, VOCABULARY)) / 8, jnp.float32),
+        "embedding": jnp.asarray(dice.normal(size=(vocabulary, 8)), jnp.float32),
+        "head": jnp.asarray(dice.normal(size=(8, vocabulary)) / 8, jnp.float32),
     }
     return Trainer.from_config(config, model, params, callbacks=callbacks)
 
@@ -91,3 +94,16 @@ def check_refusals(dataset: str) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             load_training_config({"data": {"dataset": dataset, "padding": padding}})
+
+
+def check_an_id_beyond_the_vocabulary(dataset: str, folder: Path) -> None:
+    """The loss is not finite then; no checkpoint is written of that."""
+    run = trainer("orpo", dataset, folder, vocabulary=300)
+    with pytest.raises(
+        DivergedError, match="not finite at step 1 or before it[.] Ids beyond the model's vocabulary"
+    ):
+        run.train()
+    run.step = 2
+    with pytest.raises(DivergedError, match="at step 2"):
+        run.save()
+    assert not list((folder / "checkpoints").glob("[0-9]*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, final
 
@@ -12,7 +13,7 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.trainer.callbacks import (
@@ -163,6 +164,9 @@ class Trainer:
 
         Returns:
             What was measured last; None if no step was left.
+
+        Raises:
+            DivergedError: the loss is not finite any more, as is seen when it is measured, or a checkpoint is due.
         """
         self._tell("on_train_begin")
         try:
@@ -187,10 +191,15 @@ class Trainer:
         return {tag: self._held_out_means(tag, loader) for tag, loader in self.evaluation.items()}
 
     def save(self) -> None:
-        """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step."""
+        """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step.
+
+        Raises:
+            DivergedError: the loss is not finite any more; good checkpoints are not pushed out by bad ones.
+        """
         if self._checkpoints is None:
             return
         with self._meter.left_out():
+            self._require_finite(float(self.state.loss_ema))
             self._checkpoints.save(self.state, self.loader, self._facts())
 
     # -- the loop
@@ -231,10 +240,21 @@ class Trainer:
 
     def _log(self, measured: Means) -> None:
         values = {name: float(value) for name, value in jax.device_get(measured).items()}
+        self._require_finite(values["loss_ema"])
         facts = named(values) | self._meter.rates()
         known = {name: facts.pop(name) for name in list(facts) if name in _MEASURED}
         self.metrics = TrainingMetrics(step=self.step, **known, others=facts)
         self._tell("on_log", self.metrics)
+
+    def _require_finite(self, loss_ema: float) -> None:
+        """Raise DivergedError once a loss was not finite, which its running mean remembers."""
+        if not math.isfinite(loss_ema):
+            newest = None if self._checkpoints is None else self._checkpoints.latest
+            kept = "" if newest is None else f"; the checkpoint of step {newest} is the newest"
+            raise DivergedError(
+                f"the loss was not finite at step {self.step} or before it{kept}. Ids beyond the model's vocabulary do "
+                "that, and a learning rate that is too high: look at the ids, lower schedule.peak, set optimizer.clip"
+            )
 
     def _held_out_means(self, tag: str, loader: DataLoader) -> dict[str, float]:
         total: Sums | None = None
