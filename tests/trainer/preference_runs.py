@@ -100,7 +100,7 @@ def check_an_id_beyond_the_vocabulary(dataset: str, folder: Path) -> None:
     """The loss is not finite then; no checkpoint is written of that."""
     run = trainer("orpo", dataset, folder, vocabulary=300)
     with pytest.raises(
-        DivergedError, match="not finite at step 1 or before it[.] Ids beyond the model's vocabulary"
+        DivergedError, match=r"not finite at step 1 or before it[.] Ids beyond the model's vocabulary"
     ):
         run.train()
     run.step = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tokenlake.loader.padding import BatchPadding
 from tokenlake.trainer.config import TrainingConfig, load_training_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,11 +17,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_its_configuration_is_valid(tmp_path: Path) -> None:
-    (shown,) = blocks("yaml")
-    path = tmp_path / "train.yaml"
-    path.write_text(shown)
-    assert load_training_config(path).evaluation.sets["held-out"].split == "validation"
+def test_its_configurations_are_valid(tmp_path: Path) -> None:
+    found = list[TrainingConfig]()
+    for shown in blocks("yaml"):
+        path = tmp_path / "train.yaml"
+        path.write_text(shown)
+        found.append(load_training_config(path))
+    assert found[0].evaluation.sets["held-out"].split == "validation"
+    assert found[1].data is not None and found[1].data.padding == BatchPadding(buckets=8, multiple=64)
 
 
 def test_the_configuration_of_the_example_is_valid() -> None:
