@@ -57,6 +57,8 @@ MIXTURE: Final = "tokenlake, mixture of three, input_ids"
 MIXTURE_EVERYTHING: Final = "tokenlake, mixture of three, all four columns"
 GRAIN: Final = "Grain Parquet"
 UNSHUFFLED: Final = "Grain Parquet, unshuffled"
+MAPPED: Final = "raw uint16 memory map"
+STORED: Final = "pyarrow row groups"
 LITDATA: Final = "litdata TokensLoader"
 
 LOADERS: Final = (
@@ -87,8 +89,9 @@ LOADERS: Final = (
     Loader(LITDATA, "loader_litdata", "litdata", module="litdata", order="chunks shuffled, rows inside each"),
     Loader("datasets, Arrow mapped", "loader_datasets", "datasets", module="datasets"),
     Loader("MosaicML MDS", "loader_mds", "mds", module="streaming", order="py1e, its default", share=0.25),
+    Loader(MAPPED, "loader_bare", "uint16", "memmap", "numpy"),
     Loader(
-        "pyarrow row groups",
+        STORED,
         "loader_bare",
         variant="parquet",
         module="pyarrow",

@@ -95,12 +95,23 @@ def zstd(source: list[Path], target: Path) -> None:
         np.save(target / f"{path.stem}.npy", np.array([list(map(len, blocks)), plain]).T)
 
 
+def uint16(source: list[Path], target: Path) -> None:
+    """All rows in one file of 16-bit ids, the layout of nanoGPT's and Megatron's data."""
+    with (target / "rows.u16").open("wb") as file:
+        for path in source:
+            ids = _ids(path)
+            if int(ids.max()) >= 1 << 16:
+                raise SystemExit(f"{path}: an id that 16 bits do not hold")
+            file.write(ids.astype(np.uint16).tobytes())
+
+
 FORMATS: Final[dict[str, Callable[[list[Path], Path], None]]] = {
     "parquet": parquet,
     "arrayrecord": arrayrecord,
     "datasets": datasets,
     "litdata": litdata,
     "mds": mds,
+    "uint16": uint16,
     "zstd": zstd,
 }
 
