@@ -105,11 +105,12 @@ def test_tables_about_the_store(store: Path) -> None:
 
 
 def test_decode_gives_text(store: Path) -> None:
-    [row] = _rows(
+    rows = _rows(
         store,
-        "select decode(input_ids[1:segment_lengths[1]], 'small') as text from small where split = 'train' limit 1",
+        "select decode(input_ids[1:segment_lengths[1]], 'small') as text from small where split = 'train'",
     )
-    assert row["text"].endswith("centimetres overnight.<|endoftext|>")
+    assert any(row["text"].endswith("centimetres overnight.<|endoftext|>") for row in rows)
+    assert all(isinstance(row["text"], str) for row in rows)
 
 
 def test_every_relation_can_be_asked(store: Path) -> None:

@@ -36,6 +36,7 @@ MODULES: Final = {
         "tokenlake/__init__.py",  # our own names, when they are first used
         "tokenlake/config/__init__.py",
         "tokenlake/sources/records.py",
+        "tokenlake/trainer/__init__.py",
         "tokenlake/cli/run.py",
         "tokenlake/text/steps.py",  # functions that a user's own configuration names
     ),

@@ -52,6 +52,7 @@ BLOCKS = st.sampled_from([1, 3, 7, 16, 64, 1 << 20])
 @example(b'a,b\n1,"x"\r\n2,"y\r\n"\r\n', 5, 100)
 @example(b'a,b\n1,"x\n2,"y"\n', 64, 100)
 @example(b'a,b\n1,5" disk\n2,"6" disk"\n', 64, 100)
+@example(b'""""cccccccccccccccccccc""""""","', 1, 25)  # what is read ends where a cell in quotes begins
 def test_any_bytes_are_read_as_the_definition_says(
     tmp_path_factory: FOLDER, body: bytes, block_bytes: int, limit: int
 ) -> None:

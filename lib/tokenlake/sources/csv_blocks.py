@@ -316,6 +316,8 @@ class CellSplitter:
                 return found.start(3), at, False
         if not within and self._whole(data, size, at, line, final=final) is None and not found:
             return None, at, False  # a cell in quotes, which must be held
+        if at == size and not within:
+            return None, at, False  # a cell of which nothing is there yet: it may be one in quotes
         if found and not within and found[1] is not None:
             if found[2] in (b"", b"\r"):  # perhaps it is not closed yet
                 return None, at, False
