@@ -1,7 +1,7 @@
 """Repair where the writer is another by now: the same rows come out in other bytes.
 
-The other writer is a real one: worker processes whose Parquet writer compresses in another way, as another release of
-pyarrow or zstd does.
+The other writer is a real one: worker processes whose Parquet writers compress in another way, as another release of
+pyarrow or zstd does, or name another release in the footer.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class Writer(pq.ParquetWriter):
         super().__init__(*args, **{**options, "compression": "gzip", "compression_level": 9})
 
 pq.ParquetWriter = Writer
+
+from tokenlake.parquet import writer
+
+writer._CREATED_BY = b"tokenlake version 0.9"
 """
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 
