@@ -22,7 +22,7 @@ from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.footer import ColumnChunk
-from tokenlake.reading.pages import SeenLevels, Unfamiliar, check_unfolded, pages_of
+from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes, ShardFile
 from tokenlake.reading.version import stored_schema
 from tokenlake.schema import LogicalHasher
@@ -229,7 +229,6 @@ def _children(array: Any) -> list[Any]:
 
 # What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
-_BITS: Final = {0: 1, 1: 32}  # of a value, by Parquet's number of its type: booleans and 32-bit integers
 _TOGETHER: Final = 1 << 22  # bytes that Arrow decodes in one call, which costs as much as 20,000 ids
 _MOST: Final = 64  # row groups in one call
 
@@ -310,7 +309,9 @@ class _FixedColumns:
 
     def __init__(self, source: ShardBytes, names: list[str], length: int, seen: SeenLevels) -> None:
         lists = source.footer.lists
-        if any(name not in lists or not np.isin(lists[name][:, -1], list(_BITS)).all() for name in names):
+        if any(
+            name not in lists or not np.isin(lists[name][:, -1], list(VALUE_BITS)).all() for name in names
+        ):
             raise Unfamiliar("a column is stored in another way")
         self._source, self._footer, self.names = source, source.footer, names
         self._length, self._seen = length, seen
@@ -319,7 +320,7 @@ class _FixedColumns:
     def row_bytes(self) -> int:
         """Bytes that a row takes in these columns, at least."""
         kinds = (int(self._footer.lists[name][0, -1]) for name in self.names if len(self._footer.rows))
-        return sum(_BITS[kind] * self._length // 8 for kind in kinds)
+        return sum(VALUE_BITS[kind] * self._length // 8 for kind in kinds)
 
     def hash(self, group: int, hasher: LogicalHasher) -> int:
         """Hash the values of a row group, each page checked against its checksum, and return its rows.
@@ -334,13 +335,13 @@ class _FixedColumns:
             if chunk.values != rows * self._length:
                 raise ValueError(f"{chunk.values} values of {name}; expected {rows * self._length}")
             # A page is decompressed whole, and may say that it is 2 GB of zeros.
-            check_unfolded(_BITS[chunk.kind] * chunk.values // 8, chunk.size)
+            check_unfolded(VALUE_BITS[chunk.kind] * chunk.values // 8, chunk.size)
             self._hash(name, chunk, hasher)
         return rows
 
     def _hash(self, name: str, chunk: ColumnChunk, hasher: LogicalHasher) -> None:
         data = memoryview(self._source.read(chunk.begin, chunk.size))
-        at, bits = 0, _BITS[chunk.kind]
+        at, bits = 0, VALUE_BITS[chunk.kind]
         for page in pages_of(data, chunk.values, bits):
             self._seen.check(at % self._length, page)
             if bits == 1:

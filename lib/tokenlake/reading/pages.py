@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.parquet.pages import PLAIN, RLE_DICTIONARY
 from tokenlake.parquet.thrift import Truncated, read_struct, unsigned
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
@@ -33,10 +34,10 @@ Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes, fewer only at the end of the file."""
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
-PLAIN: Final = 0
+VALUE_BITS: Final = {0: 1, 1: 32}
+"""Of a value that is decoded here, by Parquet's number of its type: booleans and 32-bit integers."""
 PLAIN_DICTIONARY: Final = 2
 DELTA_BYTE_ARRAY: Final = 7
-RLE_DICTIONARY: Final = 8
 
 _UNFOLDED_TIMES: Final = 100
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
@@ -302,7 +303,7 @@ def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]
         header = parse_header(chunk, at)
         if not header.ours:
             raise Unfamiliar("the header of a page has another form")
-        stored = _stored(chunk, header)
+        stored = stored_body(chunk, header)
         if header.dictionary and not at and bits == 32:
             entries = _identity(bytes(stored), header)
         elif header.dictionary or header.indices != (entries > 0):
@@ -317,8 +318,8 @@ def pages_of(chunk: memoryview, values: int, bits: int) -> Iterator[DecodedPage]
         raise ValueError(f"pages of {values - left} values; expected {values}")
 
 
-def _stored(chunk: memoryview, header: PageHeader) -> memoryview:
-    """Return the body of a page as it is stored, checked against its checksum."""
+def stored_body(chunk: memoryview, header: PageHeader) -> memoryview:
+    """Return the body of a page as it is stored; ValueError where it is cut, or not what its checksum says."""
     end = header.begin + header.stored
     if header.stored < 0 or end > len(chunk):
         raise ValueError(f"a page of {header.stored} bytes; {len(chunk) - header.begin} are there")
@@ -383,7 +384,7 @@ def decode_levels(data: bytes, count: int) -> UInt8:
     parts: list[bytes] = []
     at, left = 0, count
     while left > 0:
-        head, at = _varint(data, at)
+        head, at = varint(data, at)
         length = head >> 1
         if head & 1:
             end, taken = at + length, min(8 * length, left)
@@ -407,7 +408,7 @@ def _all_ones(data: bytes, count: int) -> bool:
     return bool(decode_levels(data, count).all())
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return an unsigned number of at most 32 bits, and where it ends."""
     value = shift = 0
     while at < len(data) and shift < 35:

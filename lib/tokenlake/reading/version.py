@@ -27,7 +27,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
-from tokenlake.reading.pages import Unfamiliar, check_unfolded
+from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
 from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows
 from tokenlake.reading.row_lengths import list_lengths, list_values, narrowest
 from tokenlake.reading.shard_file import OpenShards
@@ -40,7 +40,6 @@ from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
 
-_BITS: Final = {0: 1, 1: 32}  # of a value, by Parquet's number of its type: boolean, int32
 _REMOTE: Final = 16  # threads that wait for a remote store
 
 
@@ -282,12 +281,12 @@ class StoredRows:
         def read() -> npt.NDArray[Any] | None:
             source, footer = self._open.with_footer(shard)
             chunk = footer.chunk(index, column)
-            if chunk.kind not in _BITS or chunk.values != values:  # an empty list is a value, too
+            if chunk.kind not in VALUE_BITS or chunk.values != values:  # an empty list is a value, too
                 return None
             check_unfolded(4 * values, chunk.size)
             with suppress(Unfamiliar):
                 return list_values(
-                    memoryview(source.read(chunk.begin, chunk.size)), values, _BITS[chunk.kind]
+                    memoryview(source.read(chunk.begin, chunk.size)), values, VALUE_BITS[chunk.kind]
                 )
             return None
 
@@ -310,7 +309,7 @@ class StoredRows:
         def read() -> Int64 | None:
             source, footer = self._open.with_footer(shard)
             chunk = footer.chunk(index, column)
-            if chunk.kind not in _BITS:
+            if chunk.kind not in VALUE_BITS:
                 return None
             with suppress(Unfamiliar):
                 return list_lengths(memoryview(source.read(chunk.begin, chunk.size)), chunk.values)

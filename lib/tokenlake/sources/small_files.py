@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 SMALL: Final = 64 << 10
 """Bytes of a file up to which it is small."""
-_TOGETHER: Final = (
-    1 << 20
-)  # bytes that are parsed at a time: they and their texts stay in the processor's cache
+_TOGETHER: Final = 1 << 20
+"""Bytes that are parsed at a time: they and their texts stay in the processor's cache."""
 _MOST_FILES: Final = 1024
 
 
