@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import tokenlake.config
+from tokenlake import lazy_names
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.errors import MissingExtraError
@@ -147,6 +148,6 @@ def test_without_the_extra_the_message_is_the_install_line(monkeypatch: pytest.M
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'pydantic'", name="pydantic")
 
-    monkeypatch.setattr(tokenlake.config, "import_module", missing)
+    monkeypatch.setattr(lazy_names, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[etl\]'"):
         tokenlake.config.PipelineConfig  # noqa: B018

@@ -10,10 +10,9 @@ Names load on first use: a worker that imports ``tokenlake.config.resolved`` nev
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tokenlake.errors import MissingExtraError
+from tokenlake.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig as DatasetConfig
@@ -35,15 +34,7 @@ _HOMES: Final = {
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"tokenlake.config.{name} needs {error.name}, which is missing: pip install 'tokenlake[etl]'"
-        ) from error
+__getattr__ = lazy_names(__name__, _HOMES, "etl")
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from typing import Final, TypeGuard, final
 
 from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
+from tokenlake.sqlite_cache import connect
 from tokenlake.threads import Stop, in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
@@ -50,7 +51,7 @@ class HashCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with suppress(sqlite3.Error, OSError, RuntimeError):
-            self._connection = _connect(Path(path) if path is not None else default_path())
+            self._connection = connect(Path(path) if path is not None else default_path(), _SCHEMA)
 
     def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
         """Return what is remembered for each of many files."""
@@ -93,18 +94,6 @@ class HashCache:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA synchronous=OFF")  # a lost entry costs one more hash, nothing else
-        connection.execute(_SCHEMA)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
 
 
 def _key(stat: os.stat_result) -> tuple[int, int, int, int, int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tokenlake._version import __version__
+from tokenlake.sqlite_cache import connect
 
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS equal (probe BLOB PRIMARY KEY, proof BLOB NOT NULL) WITHOUT ROWID"
@@ -54,26 +55,15 @@ class ProbeCache:
 
     def holds(self, key: bytes) -> bool:
         """Say whether a probe is there."""
-        with suppress(sqlite3.Error, OSError), closing(self._connect()) as connection:
+        with suppress(sqlite3.Error, OSError), closing(connect(self._path, _SCHEMA)) as connection:
             row = connection.execute("SELECT proof FROM equal WHERE probe=?", (key,)).fetchone()
             return row is not None and row[0] == _proof(key)
         return False
 
     def add(self, key: bytes) -> None:
         """Remember a probe that found no difference."""
-        with suppress(sqlite3.Error, OSError), closing(self._connect()) as connection:
+        with suppress(sqlite3.Error, OSError), closing(connect(self._path, _SCHEMA)) as connection:
             connection.execute("INSERT OR REPLACE INTO equal VALUES (?, ?)", (key, _proof(key)))
-
-    def _connect(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(self._path, timeout=0.2, isolation_level=None)
-        try:
-            connection.execute("PRAGMA synchronous=OFF")  # a lost entry costs one more probe, nothing else
-            connection.execute(_SCHEMA)
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
 
 
 def _proof(key: bytes) -> bytes:

@@ -9,10 +9,9 @@ Names load on first use: a configuration can be checked where JAX is not install
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tokenlake.errors import MissingExtraError
+from tokenlake.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tokenlake.trainer.callbacks import Callback as Callback
@@ -52,15 +51,7 @@ _HOMES: Final = {
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"tokenlake.trainer.{name} needs {error.name}, which is missing: pip install 'tokenlake[train]'"
-        ) from error
+__getattr__ = lazy_names(__name__, _HOMES, "train")
 
 
 def __dir__() -> list[str]:

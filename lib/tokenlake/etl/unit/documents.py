@@ -383,12 +383,10 @@ class Recipe:
         """
         if self._renderer is not None:
             return self._read_rows(part, self._renderer, block_bytes)
-        names, source = self._keeper.names, self._source
-        found = (
-            read_texts(part, source, names, block_bytes=block_bytes)
-            if names
-            else read_range(part, source, block_bytes=block_bytes)
-        )
+        if names := self._keeper.names:
+            found = read_texts(part, self._source, names, block_bytes=block_bytes)
+        else:
+            found = read_range(part, self._source, block_bytes=block_bytes)
         # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
         return map(self._prepared_texts, found)
 
