@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables, stdout
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.report import dataset, numbers
 from tokenlake.report.table import Table, label, listed, number
+from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import unfinished

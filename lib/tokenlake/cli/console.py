@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Annotated, Any, TypeAlias, final
+from typing import Annotated, TypeAlias, final
 
 from cyclopts import Parameter, validators
 from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions
 from rich.padding import Padding
-from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
 from tokenlake.config.stores import store_overrides
 from tokenlake.report.table import Table
-
-_UNBOUNDED = 1_000_000
+from tokenlake.report.terminal import printable, printable_json, stderr, stdout
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 Name: TypeAlias = Annotated[
@@ -44,15 +41,6 @@ def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:
 
 
 @final
-class _Terminal(Console):
-    """Whatever is printed comes by here: what is not rich's own is made visible, wherever it came from."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
-
-
-@final
 class Data:
     """Standard output for what is data as it stands, CSV or YAML: files and pipes get it so, a terminal printable."""
 
@@ -60,29 +48,10 @@ class Data:
         return sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
-def stdout() -> Console:
-    """The console of results. Without a terminal nothing is wrapped, cut or coloured."""
-    return _console(stderr=False)
-
-
-def stderr() -> Console:
-    """The console of progress and notes."""
-    return _console(stderr=True)
-
-
-def _console(stderr: bool) -> Console:
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # highlight: rich would colour every number and path it believes to see
-    return _Terminal(
-        stderr=stderr, highlight=False, emoji=False, markup=False, width=None if terminal else _UNBOUNDED
-    )
-
-
 def print_json(value: object) -> None:
     """Print ``value`` as indented JSON on stdout; what JSON lacks (dates, decimals) becomes text."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    # JSON itself escapes only what lies below the space.
-    sys.stdout.write(text.translate(_IN_JSON) + "\n")
+    sys.stdout.write(printable_json(text) + "\n")
 
 
 def emit(value: object, json: bool, show: Callable[[], object]) -> None:
@@ -125,36 +94,6 @@ def print_table(table: Table, console: Console | None = None) -> None:
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
-
-
-def near(path: str) -> str:
-    """A path as seen from the current folder where it lies below it, else as it is."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters made visible: data must not drive the reader's terminal.
-
-    Line ends and tabs stay. Also escaped: the C1 range and the marks that reorder text.
-    """
-    return text.translate(_VISIBLE)
-
-
-def _visible() -> dict[int, str]:
-    controls = [
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        0x200E,
-        0x200F,
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    ]
-    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
-
-
-_VISIBLE: Any = _visible()
-_IN_JSON: Any = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}
 
 
 @final

@@ -6,10 +6,11 @@ import json as _json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_tables, stdout
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
+from tokenlake.report.terminal import stdout
 from tokenlake.store.diff import Change, Count, Difference, FilePair
 from tokenlake.store.diff import diff as compare
 

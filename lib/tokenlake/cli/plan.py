@@ -15,14 +15,11 @@ from tokenlake.cli.console import (
     Config,
     Overrides,
     StoreUrl,
-    near,
     note,
     print_json,
     print_tables,
-    stdout,
     with_store,
 )
-from tokenlake.cli.progress import RunProgress
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
@@ -33,10 +30,12 @@ from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
+from tokenlake.observability.build import RunProgress
 from tokenlake.report import numbers
 from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import STOPS, share, weights_in_words
 from tokenlake.report.table import Table, facts, label, number
+from tokenlake.report.terminal import near, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -193,7 +192,7 @@ class _TextPlan:
 
 def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _TextPlan:
     made = plan_build(config, progress)
-    progress.say_now(f"estimating {source} from a sample".replace("  ", " "))
+    progress.doing(f"estimating {source} from a sample".replace("  ", " "))
     return _TextPlan(source, _committed(made), made, estimate(made))
 
 
@@ -344,7 +343,7 @@ def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
     there = {each.source: each.version for each in tokens if each.version is not None}
     mixed = None
     if len(there) == len(steps):
-        progress.say_now("planning the mixture")
+        progress.doing("planning the mixture")
         mixed = plan_build(last_step(config, there), progress)
     return _MixPlan(asked, tokens, mixed)
 

@@ -13,17 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.console import (
-    AsJson,
-    Data,
-    Name,
-    StoreUrl,
-    note,
-    print_json,
-    print_tables,
-    printable,
-    stdout,
-)
+from tokenlake.cli.console import AsJson, Data, Name, StoreUrl, note, print_json, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.query.sequences import Place, Segment, Sequence, mixed_as, read_sequences
@@ -31,6 +21,7 @@ from tokenlake.query.session import query
 from tokenlake.query.tables import Relation, relations
 from tokenlake.report.numbers import count, plural
 from tokenlake.report.table import Column, Table, label
+from tokenlake.report.terminal import printable, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog

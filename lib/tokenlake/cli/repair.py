@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables, stdout
+from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
@@ -15,6 +15,7 @@ from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
+from tokenlake.report.terminal import stdout
 
 _COLUMNS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
 

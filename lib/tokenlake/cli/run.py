@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, printable, with_store
+from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.launch import launch
+from tokenlake.report.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def run(
         )
     builder = _flow if prefect else _library
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
-    progress_of = importlib.import_module("tokenlake.cli.progress").RunProgress
+    progress_of = importlib.import_module("tokenlake.observability.build").RunProgress
     try:
         with progress_of("starting Prefect, planning" if prefect else "planning") as progress:
             result = builder(config, with_store(set_, store), workers, progress)
@@ -64,9 +65,12 @@ def run(
 
 def _library(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:
     """The same build without Prefect."""
-    load_config = importlib.import_module("tokenlake.config").load_config
+    request = importlib.import_module("tokenlake.config").load_config(config, overrides)
     build = importlib.import_module("tokenlake.etl.runner").build_dataset
-    return build(load_config(config, overrides), workers=workers, on_event=on_event)
+    measured = importlib.import_module("tokenlake.observability.build").measured
+    on_event(importlib.import_module("tokenlake.etl.events").BuildRequested(request.observability))
+    with measured(request.observability, on_event) as watcher:
+        return build(request, workers=workers, on_event=watcher)
 
 
 def _flow(config: str, overrides: Sequence[str], workers: int | None, on_event: Watcher) -> BuildResult:

@@ -112,16 +112,6 @@ REFUSALS: Final = (
     Refusal("save.storage_options", rows="files are saved to paths of this machine", also=({},)),
     Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
-    Refusal(
-        "observability.log_level",
-        build="PREFECT_LOGGING_LEVEL sets the level of a flow's log",
-        rows="the row-by-row API reports nothing",
-    ),
-    Refusal(
-        "observability.*",
-        build="progress goes to a terminal as bars and to a file as lines, and figures to runs/",
-        rows="the row-by-row API reports nothing",
-    ),
 )
 """Every option that some road refuses, once."""
 
@@ -133,7 +123,7 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
         sections: look at these alone; None: at all.
     """
     found: list[str] = []
-    for name in ("datasets", "source", "tokenize", "mix", "save", "ray", "cache", "observability"):
+    for name in ("datasets", "source", "tokenize", "mix", "save", "ray", "cache"):
         if sections is None or name in sections:
             models = config.datasets if name == "datasets" else [getattr(config, name)]
             for model in models:

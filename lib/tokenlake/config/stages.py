@@ -411,19 +411,25 @@ class RayConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Section `observability`; both builds and the row-by-row API refuse all but the defaults."""
+    """Section `observability`: what is shown of work that goes on. It changes no byte of what is made."""
 
     progress_enabled: Switch = True
-    """Show progress."""
+    """Show progress. A program's own build or pipeline shows it where this section is written at all."""
 
     progress_type: Literal["rich", "tqdm", "json", "none"] = "rich"
-    """Form of the progress."""
+    """Form of it: bars on a terminal and lines elsewhere, a bar of tqdm, a JSON object a line, or messages alone."""
 
     metrics_enabled: Switch = True
-    """Collect throughput figures."""
+    """Export the figures of a run, where `metrics_file` or `opentelemetry` says so."""
+
+    metrics_file: Path | None = None
+    """File that gets the figures every 15 seconds, in Prometheus' text format; its name ends in .prom, usually."""
+
+    opentelemetry: Switch = False
+    """Hand the figures to OpenTelemetry's meter provider, which the program has set up."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least severe message that is logged."""
+    """Least severe message that is shown; units that finish are DEBUG, retries WARNING."""
 
     log_interval: Count = 100
-    """Rows or batches between two progress messages of the row-wise API."""
+    """Units of a build, or batches, between two lines of progress, of which there is one every 10 seconds anyway."""

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tokenlake.store.ledger import UnitRecord
+
+if TYPE_CHECKING:
+    from tokenlake.config.stages import ObservabilityConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequested:
+    """The configuration is known, and how it wants to be watched; the first event where there is one."""
+
+    observability: ObservabilityConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +167,8 @@ class Committed:
 
 
 Event: TypeAlias = (
-    BuildStep
+    BuildRequested
+    | BuildStep
     | Planning
     | Listed
     | BuildPlanned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.metrics import Spent
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
@@ -121,10 +123,12 @@ class HostBatches(Iterator[Batch]):
         turn: which steps.
         place: (columns, rows of the global batch) -> these columns on devices.
         tell: is called after each batch, and at the end of the pass: (this iterator, whether it is the end).
+        spent: counts on.
 
     Attributes:
         position: behind the last batch that was delivered.
         groups: what is decoded ahead; None before the first batch.
+        spent: on the batches so far.
     """
 
     def __init__(
@@ -135,16 +139,19 @@ class HostBatches(Iterator[Batch]):
         *,
         place: Place | None = None,
         tell: Callable[[HostBatches, bool], None] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         self.position, self.groups = position, cast("DecodedAhead | None", None)
         self._reader, self._turn, self._place, self._tell = reader, turn, place, tell
         self._made: Prefetched[Any, _Made] | None = None
         self._closed = False
+        self.spent = spent or Spent()
 
     def __next__(self) -> Batch:
         """Return the next batch; whatever went wrong in making it is raised here, in its place."""
         if self._closed:
             raise StopIteration
+        asked = time.perf_counter()
         try:
             step, batch = next(self._made or self._begin())
         except BaseException as error:
@@ -153,6 +160,7 @@ class HostBatches(Iterator[Batch]):
                 self._tell(self, True)
             raise
         self.position = step.after
+        self.spent.add(batch, time.perf_counter() - asked)
         if self._tell is not None:
             self._tell(self, False)
         return batch

@@ -12,6 +12,7 @@ from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
 from tokenlake.loader.length_index import TruncationCount
+from tokenlake.loader.metrics import LoaderMetrics, Spent
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions, check_counts
 from tokenlake.loader.plan import BatchPlan
@@ -100,6 +101,7 @@ class DataLoader:
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None
         self._groups: DecodedAhead | None = None
+        self._before, self._spent = Decoded(), Spent()
 
     @property
     def plan(self) -> BatchPlan:
@@ -141,12 +143,17 @@ class DataLoader:
         """What was decoded since the last iteration began."""
         return Decoded() if self._groups is None else self._groups.decoded
 
+    def metrics(self) -> LoaderMetrics:
+        """Return what this loader did since it was made, on this host; see :class:`tokenlake.MetricsExport`."""
+        return LoaderMetrics.of(self._spent, self._before + self.decoded)
+
     def __iter__(self) -> Iterator[Batch]:
         """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
         self.close()
         if self._ended:
             self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move, spent=self._spent)
+        self._before += self.decoded
         self._groups, self._running = None, weakref.ref(batches)
         return batches
 

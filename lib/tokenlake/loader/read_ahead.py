@@ -131,6 +131,7 @@ class _Ahead:
                 self._moved_on()
             kept = self.cache.kept
             found = {number: kept[number] for number in numbers if number in kept}
+            self.cache.hit(len(found))
         missing = [number for number in numbers if number not in found]
         # First what nobody has begun with: others decode the rest meanwhile.
         missing.sort(key=lambda number: number in self.cache.under_way)

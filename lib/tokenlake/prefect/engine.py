@@ -7,12 +7,13 @@ which survives the death of its workers. This module knows nothing of Prefect.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import astuple, replace
 from types import TracebackType
@@ -27,6 +28,8 @@ from tokenlake.etl.events import BuildStep, Event, Planning, UnitProgress, UnitR
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
+from tokenlake.observability.build import measured
+from tokenlake.observability.display import DisplayOptions
 from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
@@ -66,13 +69,21 @@ class ProgressLog:
         name: what the lines begin with.
         total: input bytes of the group.
         log: gets the lines.
+        form: of the lines: json, or none for the last line alone; anything else is text.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, name: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        log: Log,
+        form: str = "rich",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._name = name
         self._total = total
-        self._log = log
+        self._log, self._form = log, form
         self._clock = clock
         self._began = self._last = clock()
         self._bytes = self._documents = self._tokens = 0
@@ -83,7 +94,7 @@ class ProgressLog:
         self._documents += event.documents
         self._tokens += event.tokens
         now = self._clock()
-        if now - self._last >= _EVERY_SECONDS:
+        if now - self._last >= _EVERY_SECONDS and self._form != "none":
             self._last = now
             done = numbers.percent(min(self._bytes, self._total), self._total, 0)
             self._write(f"{done} of {numbers.size(self._total)}", self._documents, self._tokens, self._bytes)
@@ -94,6 +105,11 @@ class ProgressLog:
         self._write(f"{numbers.size(self._total)} in {took}", documents, tokens, self._total)
 
     def _write(self, what: str, documents: int, tokens: int, read: int) -> None:
+        if self._form == "json":
+            seconds = round(self._clock() - self._began, 3)
+            facts = {"task": self._name, "bytes": read, "all_bytes": self._total, "documents": documents}
+            self._log(json.dumps({**facts, "tokens": tokens, "seconds": seconds}))
+            return
         speed = numbers.rate(read, self._clock() - self._began)
         counts = f"{numbers.plural(documents, 'document')}, {numbers.short(tokens)} tokens"
         self._log(f"{self._name}: {what}, {speed}, {counts}")
@@ -141,7 +157,10 @@ class LocalEngine:
         if self._sources:
             foreseen(config)
         self._began = time.monotonic()
-        self._on_event = on_event
+        self._watching = ExitStack()
+        # The whole run's figures, not those of a part of it.
+        counted = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
+        self._on_event = self._watching.enter_context(counted)
         self._cancelled = False
         self._planning: Planning | None = None
         self._progress: dict[int, ProgressLog] = {}
@@ -190,6 +209,11 @@ class LocalEngine:
         provide_blocks(blocks)
         self._provided.set()
 
+    @property
+    def display(self) -> DisplayOptions:
+        """How much of the run its configuration wants to be shown."""
+        return DisplayOptions.of(self.config.observability)
+
     def session(self) -> BuildSession:
         """The planned and claimed build; waits for it.
 
@@ -230,7 +254,8 @@ class LocalEngine:
         """
         began = time.monotonic()
         planned = self.session().plan.units
-        progress = ProgressLog(group_name(units), sum(planned[unit].bytes for unit in units), log)
+        size = sum(planned[unit].bytes for unit in units)
+        progress = ProgressLog(group_name(units), size, log, self.display.form)
         pending = set(self.session().pending)
         for unit in units:
             if unit in pending:
@@ -290,6 +315,7 @@ class LocalEngine:
             self.cancel()
         if not self._lent:
             self._pool.close()
+        self._watching.close()
 
     def pids(self) -> list[int]:
         """Process ids of the workers alive now."""

@@ -21,7 +21,7 @@ from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.events import Watcher, ignore
+from tokenlake.etl.events import BuildRequested, Watcher, ignore
 from tokenlake.etl.runner import BuildResult
 from tokenlake.prefect.engine import LocalEngine, prepared
 from tokenlake.prefect.flows import mix, tokenize
@@ -48,6 +48,8 @@ def run_flow(
     """Run the configuration's flow on ``server`` (None: the configured one); see :func:`.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
     run = tokenize if request.is_text_build else mix
+    if on_event is not None:
+        on_event(BuildRequested(request.observability))
     with ExitStack() as stack:
         engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
         if server is not None:

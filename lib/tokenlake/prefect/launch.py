@@ -82,9 +82,10 @@ def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -
     with suppress(TokenlakeError):
         request = load_config(config, overrides)
         if asked_before(request):
-            from tokenlake.etl.events import ignore
+            from tokenlake.etl.events import BuildRequested, ignore
             from tokenlake.etl.runner import finished_build
 
+            (on_event or ignore)(BuildRequested(request.observability))
             return finished_build(request, on_event or ignore)
     return None
 

@@ -59,11 +59,17 @@ def retried(
     )
 
 
+def _log(engine: LocalEngine, level: str = "INFO") -> Callable[[str], None]:
+    """Return the run's log for messages of a level, if `observability.log_level` wants to see these."""
+    logger: Any = get_run_logger()
+    return getattr(logger, level.lower()) if engine.display.tells(level) else lambda line: None
+
+
 @retried("build-units", lambda parameters: group_name(parameters["units"]))
 def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | float] | State[Any]:
     """Build a group of units."""
     try:
-        return engine.build(units, get_run_logger().info)
+        return engine.build(units, _log(engine))
     except CancelledError as error:
         # A state and not an exception: a cancelled run is no failure and needs no traceback.
         return Cancelled(message=str(error))
@@ -103,14 +109,15 @@ def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
     if engine.blocks:
         engine.provide(load_blocks(engine.blocks))
-    session = engine.planned(get_run_logger().info)
+    log = _log(engine)
+    session = engine.planned(log)
     units, pending, size = len(session.plan.units), len(session.pending), session.plan.input_bytes
-    get_run_logger().info(
+    log(
         f"{session.dataset} v{session.version} is {session.status}: {numbers.plural(units, 'unit')} of "
         f"{numbers.size(size)}, {numbers.count(pending)} to build, {numbers.plural(engine.workers, 'worker')}"
     )
     for note in session.plan.notes:
-        get_run_logger().info(note)
+        log(note)
     own = {name: getattr(session, name) for name in ("dataset", "version", "status")}
     return {**own, "units": units, "pending": pending, "input_bytes": size}
 
@@ -204,9 +211,10 @@ def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
 def commit_version(engine: LocalEngine) -> Summary:
     """Judge and commit the version, and sum it up."""
     summary = summarize(engine.commit())
-    get_run_logger().info("%s v%d is committed: %s", summary["dataset"], summary["version"], summary["path"])
+    log = _log(engine)
+    log(f"{summary['dataset']} v{summary['version']} is committed: {summary['path']}")
     if (mixture := engine.result().manifest.mixture) is not None:
-        get_run_logger().info("mixture: %s", sentence(mixture))
+        log(f"mixture: {sentence(mixture)}")
     return summary
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar, final
 
@@ -31,12 +32,18 @@ class Decoded:
         hits: row groups that were asked for and were there.
         groups, rows: decoded, once for each time.
         bytes: of the decoded row groups in memory.
+        seconds: that threads spent on reading and decoding, summed over them.
     """
 
     hits: int = 0
     groups: int = 0
     rows: int = 0
     bytes: int = 0
+    seconds: float = field(default=0.0, compare=False)
+
+    def __add__(self, other: Decoded) -> Decoded:
+        hits, groups, rows = self.hits + other.hits, self.groups + other.groups, self.rows + other.rows
+        return Decoded(hits, groups, rows, self.bytes + other.bytes, self.seconds + other.seconds)
 
 
 @final
@@ -104,6 +111,10 @@ class GroupCache(Generic[K, T]):
                     return self._hit(other.result())
         return self._decode_now(key, own)
 
+    def hit(self, count: int) -> None:
+        """Account for row groups that were found in :attr:`kept`; under the lock."""
+        self._decoded += Decoded(hits=count)
+
     def drop(self, key: K) -> None:
         """Let go of one row group, if it is here; the account goes on."""
         with self._lock:
@@ -116,6 +127,7 @@ class GroupCache(Generic[K, T]):
             self._held = 0
 
     def _decode_now(self, key: K, promise: Future[T]) -> T:
+        began = time.perf_counter()
         try:
             found = self._decode(key)
         except BaseException as error:
@@ -124,14 +136,14 @@ class GroupCache(Generic[K, T]):
             promise.set_exception(error)
             raise
         with self._lock:
-            self._keep(key, found)
+            self._keep(key, found, time.perf_counter() - began)
             del self._under_way[key]
         promise.set_result(found)
         return found
 
-    def _keep(self, key: K, found: T) -> None:
-        done, rows, size = self._decoded, *measure(found)
-        self._decoded = Decoded(done.hits, done.groups + 1, done.rows + rows, done.bytes + size)
+    def _keep(self, key: K, found: T, seconds: float) -> None:
+        rows, size = measure(found)
+        self._decoded += Decoded(0, 1, rows, size, seconds)
         self._kept[key] = found
         self._held += size
         while self._held > self.max_bytes and len(self._kept) > 1:
@@ -142,8 +154,7 @@ class GroupCache(Generic[K, T]):
             self._held -= measure(found)[1]
 
     def _hit(self, found: T) -> T:
-        done = self._decoded
-        self._decoded = Decoded(done.hits + 1, done.groups, done.rows, done.bytes)
+        self.hit(1)
         return found
 
 

@@ -67,9 +67,9 @@ def age(seconds: float) -> str:
     return plural(int(seconds), "second")
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 shard``, ``2 shards``."""
-    return f"{number:,} {noun if number == 1 else noun + 's'}"
+def plural(number: int, noun: str, several: str | None = None) -> str:
+    """``1 shard``, ``2 shards``; `several` where it is more than an s that differs."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def _three_digits(value: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final, overload
 
+from tokenlake.config.load import load_config
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
@@ -14,6 +15,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.mixing.schedule import check_weight_names
+from tokenlake.observability.build import observed
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
 from tokenlake.rowwise.files import create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
@@ -232,7 +234,9 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
     if not isinstance(config, DatasetMixture):
-        return build_version(config, **options)
+        asked = load_config(config)
+        with observed(asked, options.pop("on_event", ignore)) as watcher:
+            return build_version(asked, **options, on_event=watcher)
     if options:
         raise ConfigError(f"{', '.join(options)}: of no use for a DatasetMixture; leave them out")
     return config.build()

@@ -19,6 +19,7 @@ from tokenlake.config.stages import (
     TokenizeStageConfig,
 )
 from tokenlake.errors import ConfigError
+from tokenlake.observability.rows import observed_batches
 from tokenlake.rowwise.source import expected, section
 from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
@@ -137,7 +138,8 @@ class Pipeline:
     def build(self) -> Iterator[Any]:
         """Return an iterator over all datasets, one after the other: batches after `load`, else rows.
 
-        Whatever is to be saved has been saved when it returns.
+        Whatever is to be saved has been saved when it returns. Where the configuration has a section `observability`,
+        progress is shown on standard error.
 
         Raises:
             RuntimeError: `source` was not called.
@@ -146,7 +148,8 @@ class Pipeline:
         check_order("build", self._stages)
         for saved in self._context.saved:
             saved.save()
-        return chain.from_iterable(list(self._data.values()))
+        rows = chain.from_iterable(list(self._data.values()))
+        return observed_batches(rows, self._context.config, batched="load" in self._stages)
 
     def get_data(self) -> dict[str, Any]:
         """Return the sources (after `load` the loaders) by name, as the stages so far have made them."""

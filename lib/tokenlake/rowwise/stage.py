@@ -24,7 +24,7 @@ _AFTER: Final = {
 }
 """A stage to those that may not come before it; rows can be saved at any place."""
 
-_CHECKED_FIRST: Final = ("datasets", "source", "cache", "observability", "ray")
+_CHECKED_FIRST: Final = ("datasets", "source", "cache", "ray")
 """Sections of which no stage is called, so that they are checked before the first one."""
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tokenlake.cli.progress import Counter, RunProgress, RunTally
+from tests.seeds import promise
+from tokenlake.cli.progress import Counter
+from tokenlake.observability.build import RunProgress
+from tokenlake.observability.tally import RunTally
+from tokenlake.config.stages import ObservabilityConfig
 from tokenlake.etl.events import (
     BuildPlanned,
+    BuildRequested,
     BuildStep,
     EngineChosen,
     EngineCondemned,
@@ -121,11 +128,10 @@ def test_a_plan_that_takes_a_while_says_so_without_a_terminal(monkeypatch: pytes
 def test_bars_fit_the_terminal(width: int) -> None:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None, legacy_windows=False)
-    progress = RunProgress("planning", console)
+    progress = RunProgress("planning", Console(file=io.StringIO()))
     for event in _run():
         progress(event)
-    out.truncate(0)
-    console.print(progress._render())
+    console.print(progress.render(console.width))
     lines = out.getvalue().replace("\0", "").splitlines()
     assert len(lines) == 3
     assert all(len(line) <= width for line in lines)
@@ -178,11 +184,10 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
 def test_bars_of_a_mixture_stand_below_its_step() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system=None, legacy_windows=False)
-    progress = RunProgress("planning", console)
+    progress = RunProgress("planning", Console(file=io.StringIO()))
     for event in _steps():
         progress(event)
-    out.truncate(0)
-    console.print(progress._render())
+    console.print(progress.render(console.width))
     lines = out.getvalue().replace("\0", "").splitlines()
     assert lines[0].rstrip() == "step 2 of 2: the mixture"
     assert lines[1].startswith("all sources")
@@ -203,6 +208,71 @@ def test_events_may_come_from_any_thread() -> None:
     for thread in threads:
         thread.join()
     assert (progress.tally.done, progress.tally.tokens) == (4_000, 8_000)
+
+
+def _shown(terminal: bool = False, **section: Any) -> list[str]:
+    """What a run shows whose configuration has this section."""
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200, force_terminal=terminal)) as progress:
+        progress(BuildRequested(ObservabilityConfig(**section)))
+        for event in _run():
+            progress(event)
+    return out.getvalue().splitlines()
+
+
+MESSAGES = [
+    "planning",
+    "web v2: 4 units, 38.1 MiB; 3 to build, 1 already built",
+    "engine gigatoken for gpt2: equal to the reference",
+    "unit 2 (code) is retried after: worker died",
+]
+
+
+def test_the_level_decides_which_messages_are_shown() -> None:
+    assert _shown() == MESSAGES
+    assert _shown(log_level="WARNING") == MESSAGES[3:]
+    assert _shown(log_level="ERROR") == []
+    told = _shown(log_level="DEBUG")
+    assert [line for line in told if line not in MESSAGES] == [
+        "unit 0 (web) is resumed: 10 documents, 1.00 k tokens",
+        "unit 1 (web) is built: 0 documents, 0 tokens in 1.0 s",
+        "unit 2 (code) is built: 0 documents, 0 tokens in 1.0 s",
+    ]
+
+
+def test_lines_of_progress_come_after_so_many_units() -> None:
+    told = [line for line in _shown(log_interval=2) if line not in MESSAGES]
+    assert len(told) == 1
+    assert told[0].startswith("2 of 4 units  2.00 k tokens")
+    assert len(_shown(log_interval=1)) == len(MESSAGES) + 3
+
+
+@pytest.mark.parametrize("off", [{"progress_type": "none"}, {"progress_enabled": False}])
+def test_without_progress_only_messages_are_shown(off: dict[str, Any]) -> None:
+    told = "\n".join(_shown(terminal=True, log_interval=1, **off))
+    wiped = told.rindex("\x1b[2K") + len("\x1b[2K")  # what a terminal shows until the configuration is known
+    assert told[wiped:].splitlines() == MESSAGES
+
+
+@promise(263)
+def test_json_is_an_object_a_line_from_the_first_one_on() -> None:
+    told = [json.loads(line) for line in _shown(progress_type="json", log_interval=2)]
+    assert [line["message"] for line in told if "message" in line] == MESSAGES
+    assert {line.get("level") for line in told} == {"INFO", "WARNING", None}
+    (progress,) = (line["progress"] for line in told if "progress" in line)
+    assert (progress["dataset"], progress["finished"], progress["bytes"]) == ("web", 2, 20 * MB)
+
+
+@promise(263)
+def test_tqdm_has_a_bar_for_each_build() -> None:
+    out = io.StringIO()
+    with RunProgress("planning", Console(file=out, width=200)) as progress:
+        progress(BuildRequested(ObservabilityConfig(progress_type="tqdm")))
+        for event in [*_steps(), *_run()]:
+            progress(event)
+    assert "pile.web.tokens v1: 100%" in out.getvalue()
+    assert "pile v3:  50%" in out.getvalue()
+    assert "unit 2 (code) is retried after: worker died" in out.getvalue()
 
 
 def test_a_counter_is_quiet_at_first() -> None:

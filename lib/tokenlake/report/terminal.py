@@ -1,0 +1,75 @@
+"""Consoles of standard output and standard error, on which data cannot drive the reader's terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, final
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_UNBOUNDED: Final = 1_000_000
+
+
+@final
+class _Terminal(Console):
+    """Whatever is printed comes by here: what is not rich's own is made visible, wherever it came from."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def stdout() -> Console:
+    """The console of results. Without a terminal nothing is wrapped, cut or coloured."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """The console of progress and notes."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    # highlight: rich would colour every number and path it believes to see
+    return _Terminal(
+        stderr=stderr, highlight=False, emoji=False, markup=False, width=None if terminal else _UNBOUNDED
+    )
+
+
+def near(path: str) -> str:
+    """A path as seen from the current folder where it lies below it, else as it is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters made visible: data must not drive the reader's terminal.
+
+    Line ends and tabs stay. Also escaped: the C1 range and the marks that reorder text.
+    """
+    return text.translate(_VISIBLE)
+
+
+def printable_json(text: str) -> str:
+    """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
+    return text.translate(_IN_JSON)
+
+
+def _visible() -> dict[int, str]:
+    controls = [
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ]
+    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
+
+
+_VISIBLE: Final[Any] = _visible()
+_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}
