@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
+from tokenlake import observability
 from tokenlake.config import resolve as resolve_module
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import identity, source_identity
@@ -231,7 +232,8 @@ MODELS: dict[str, Any] = {
 def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_it(
     section: str, model: type[Section]
 ) -> None:
-    code = "".join(path.read_text() for path in Path(resolve_module.__file__).parent.glob("*.py"))
+    folders = (resolve_module, observability)
+    code = "".join(path.read_text() for at in folders for path in Path(at.__file__ or "").parent.glob("*.py"))
     copied = {
         each.name
         for kind in (ResolvedSource, ResolvedPack, ResolvedMixture, ResolvedChat, ResolvedTokenizer)

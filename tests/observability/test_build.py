@@ -14,8 +14,6 @@ from rich.console import Console
 
 from tests.seeds import promise
 from tokenlake.cli.progress import Counter
-from tokenlake.observability.build import RunProgress
-from tokenlake.observability.tally import RunTally
 from tokenlake.config.stages import ObservabilityConfig
 from tokenlake.etl.events import (
     BuildPlanned,
@@ -30,6 +28,8 @@ from tokenlake.etl.events import (
     UnitRetried,
     UnitStarted,
 )
+from tokenlake.observability.build import RunProgress
+from tokenlake.observability.tally import RunTally
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord
 

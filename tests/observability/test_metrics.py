@@ -37,7 +37,11 @@ def test_a_file_is_read_by_prometheus(tmp_path: Path) -> None:
     path = tmp_path / "a.prom"
     with MetricsExport(figures, file=path):
         assert read(path)[("tests_left", "")] == 1.5
-    assert read(path) == {("tests_rows_total", 'a "b"\n'): 3, ("tests_rows_total", "c"): 4, ("tests_left", ""): 1.5}
+    assert read(path) == {
+        ("tests_rows_total", 'a "b"\n'): 3,
+        ("tests_rows_total", "c"): 4,
+        ("tests_left", ""): 1.5,
+    }
 
 
 def test_the_file_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None:

@@ -214,7 +214,6 @@ def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
         ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
         ("ray.enabled", {"ray": {"enabled": True}}, "source"),
         ("source.splits", {"source": {"splits": {"train": 0.5, "test": 0.5}}}, "source"),
-        ("observability.progress_enabled", {"observability": {"progress_enabled": False}}, "source"),
         ("mix.lanes", {"mix": {"lanes": 8}}, "mix"),
         ("mix.epochs", {"mix": {"epochs": 1.0}}, "mix"),
     ],

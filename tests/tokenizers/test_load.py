@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from tests.seeds import promise
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import Spec, changed
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
@@ -87,12 +89,59 @@ def test_a_mistyped_path_is_never_a_hub_id(folder: Path) -> None:
             load_tokenizer(wrong)
 
 
-def test_a_folder_without_a_json_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "spiece.model").write_bytes(b"x")
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json.*save_pretrained"):
+def test_a_folder_without_a_vocabulary_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"no tokenizer\.json among no files.*expected tokenizer\.json, or one of"
+    ):
         load_tokenizer(tmp_path)
-    with pytest.raises(TokenizerError, match=r"cannot read a \.model file.*save_pretrained"):
-        load_tokenizer(tmp_path / "spiece.model")
+    (tmp_path / "spiece.model").write_bytes(b"x")
+    for name in (tmp_path, tmp_path / "spiece.model"):
+        with pytest.raises(
+            TokenizerError, match=r"no tokenizer\.json, and transformers cannot load its files \("
+        ):
+            load_tokenizer(name)
+    (tmp_path / "mine.model").write_bytes(b"x")
+    with pytest.raises(TokenizerError, match=r"cannot read a \.model file; expected tokenizer\.json"):
+        load_tokenizer(tmp_path / "mine.model")
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """The vocabulary and merges of a byte-level BPE in files of their own, as GPT-2 was released."""
+    folder, model = tmp_path / "slow", samples.byte_level().spec["model"]
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    settings = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "unk_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@promise(322)
+def test_files_without_a_tokenizer_json_are_converted_by_transformers(slow: Path) -> None:
+    files = load_tokenizer(slow)
+    assert files.name == str(slow)
+    assert {"tokenizer.json", "tokenizer_config.json"} <= set(files.files)
+    assert b"local_files_only" not in files.files["tokenizer_config.json"]
+    assert files.eos_token == "<|endoftext|>"
+    ours, theirs = (Tokenizer.from_buffer(each.json_bytes) for each in (files, samples.byte_level()))
+    for text in ("Hello world", "été, 1234\n\n  x", *samples.training_texts()[:50]):
+        assert ours.encode(text).ids == theirs.encode(text).ids
+    assert load_tokenizer(slow / "vocab.json").files == files.files
+
+
+def test_a_repository_of_the_cache_without_a_tokenizer_json_is_not_converted_unasked(hub: Path) -> None:
+    snapshot = hub / "snapshots" / "abc123"
+    (snapshot / "tokenizer.json").rename(
+        snapshot / "vocab.json"
+    )  # the Hub may have one that was not downloaded
+    with pytest.raises(SourceNotFoundError, match="not in the Hub's cache"):
+        load_tokenizer("org/small")
 
 
 def test_named_tokens_come_from_the_config() -> None:

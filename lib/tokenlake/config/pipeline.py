@@ -67,7 +67,7 @@ class PipelineConfig(Section):
     """Running on Ray."""
 
     observability: Annotated[stages.ObservabilityConfig, _Defaults] = stages.ObservabilityConfig()
-    """How a run reports; not used by a build."""
+    """What is shown of a run; it changes no byte of what is made."""
 
     @property
     def mixes(self) -> bool:

@@ -152,7 +152,9 @@ class DataLoader:
         self.close()
         if self._ended:
             self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move, spent=self._spent)
+        batches = HostBatches(
+            self._reader, self._position, place=self._place, tell=self._move, spent=self._spent
+        )
         self._before += self.decoded
         self._groups, self._running = None, weakref.ref(batches)
         return batches

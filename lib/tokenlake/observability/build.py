@@ -84,6 +84,7 @@ class RunProgress:
         with self._lock:
             if isinstance(event, events.BuildRequested):
                 self._choose(DisplayOptions.of(event.observability))
+                self._next_plan_line = time.monotonic() + _QUIET
             elif not self._chosen:
                 self._choose(self._options)
             self._tell(event)

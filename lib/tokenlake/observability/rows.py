@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tokenlake.observability.build import metrics_export
 from tokenlake.observability.display import Display, DisplayOptions, display_of
@@ -36,7 +36,7 @@ def _watched(items: Iterable[Any], config: PipelineConfig, batched: bool) -> Gen
         display: Display = display_of(options, stderr(), tally.render, "waiting for the first batch")
         display.begin()
         stack.callback(display.end)
-        iterator, end = iter(items), object()
+        iterator, end = iter(items), cast("Any", object())
         while True:
             asked = time.monotonic()
             item = next(iterator, end)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -65,7 +65,9 @@ class RunTally:
     ended: float | None = None
     clock: Callable[[], float] = time.monotonic
 
-    unit: ClassVar = "B"
+    @property
+    def unit(self) -> str:
+        return "B"
 
     @property
     def name(self) -> str:
@@ -269,13 +271,21 @@ class BatchTally:
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    name: ClassVar = "batches"
-    unit: ClassVar = "batch"
-    total: ClassVar = 0  # nobody knows
+    @property
+    def name(self) -> str:
+        return "batches"
+
+    @property
+    def unit(self) -> str:
+        return "batch"
 
     @property
     def done(self) -> int:
         return self.batches
+
+    @property
+    def total(self) -> int:
+        return 0  # nobody knows
 
     def line(self) -> str:
         """``120 batches  960 rows  48.1 rows/s  2.1 s waited``."""

@@ -198,7 +198,9 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
             allowed = environment.get(CALLABLES, "")
             _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
     if config.observability.metrics_file is not None:
-        _check(config.observability.metrics_file, entries_of(environment.get(OUTPUTS)), OUTPUTS, "metrics_file")
+        _check(
+            config.observability.metrics_file, entries_of(environment.get(OUTPUTS)), OUTPUTS, "metrics_file"
+        )
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if config.is_text_build else foreseen(config)
     _check_store(last.store, last.store_options, entries_of(environment.get(OUTPUTS)))

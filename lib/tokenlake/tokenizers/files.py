@@ -1,8 +1,8 @@
 """The files of a tokenizer: found on disk or on the Hugging Face Hub, and read without running it.
 
 Only the files' bytes are kept (:class:`TokenizerFiles`): they are what a dataset version stores beside its data and
-what its fingerprint is taken of. Neither `transformers` nor, when the Hub's local cache already holds the repository,
-`huggingface_hub` is imported (0.2 and 0.5 s in every process).
+what its fingerprint is taken of. Where there is a tokenizer.json, `transformers` is not imported, and where the Hub's
+local cache holds the repository, `huggingface_hub` is not either (0.2 and 0.5 s in every process).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final
 
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizers.convert import SLOW_FILES, converted
 
 TOKENIZER_JSON: Final = "tokenizer.json"
 KEPT_FILES: Final = (
@@ -51,9 +52,8 @@ class TokenizerFiles:
         object.__setattr__(self, "files", MappingProxyType(dict(sorted(self.files.items()))))
         if TOKENIZER_JSON not in self.files:
             raise TokenizerError(
-                f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}; "
-                "only fast tokenizers can be used. Convert it once with transformers: "
-                "AutoTokenizer.from_pretrained(...).save_pretrained(directory)",
+                f"tokenizer {self.name!r}: no {TOKENIZER_JSON} among {sorted(self.files) or 'no files'}, and no file "
+                f"that could be converted; expected {TOKENIZER_JSON}, or one of {', '.join(SLOW_FILES)}",
                 tokenizer=self.name,
             )
 
@@ -64,10 +64,19 @@ class TokenizerFiles:
     def read(
         cls, directory: Path | str, *, name: str | None = None, revision: str | None = None
     ) -> TokenizerFiles:
-        """Read the kept files of a directory; `name` defaults to the directory's path."""
+        """Read the kept files of a directory; `name` defaults to the directory's path.
+
+        Without a tokenizer.json they are what transformers makes of the files that are there.
+        """
         folder = Path(directory)
-        found = {file: (folder / file).read_bytes() for file in KEPT_FILES if (folder / file).is_file()}
-        return cls(name=name if name is not None else str(folder), files=found, revision=revision)
+        name = name if name is not None else str(folder)
+        there = {path.name for path in folder.iterdir() if path.is_file()}
+        if TOKENIZER_JSON in there or there.isdisjoint(SLOW_FILES):
+            found = {file: (folder / file).read_bytes() for file in KEPT_FILES if file in there}
+        else:
+            made = converted(folder, name)
+            found = {file: made[file] for file in KEPT_FILES if file in made}
+        return cls(name=name, files=found, revision=revision)
 
     @property
     def json_bytes(self) -> bytes:
@@ -196,8 +205,8 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
     Raises:
         SourceNotFoundError: nothing there; names near local paths.
-        TokenizerError: there, but without a usable tokenizer.json.
-        MissingExtraError: a download is needed and huggingface_hub is not installed.
+        TokenizerError: there, but without a usable tokenizer.json, or files that transformers converts.
+        MissingExtraError: a download is needed and huggingface_hub is not installed, or a conversion and transformers.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -215,13 +224,12 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
 
 
 def _from_file(path: Path, name: str) -> TokenizerFiles:
-    if path.name == TOKENIZER_JSON:
+    if path.name == TOKENIZER_JSON or path.name in SLOW_FILES:
         return TokenizerFiles.read(path.parent, name=name)
     if path.suffix != ".json":
         raise TokenizerError(
-            f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected a fast "
-            "tokenizer's tokenizer.json. Convert it once with transformers: "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(directory)",
+            f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected {TOKENIZER_JSON}, "
+            f"another .json file of this form, or one of {', '.join(SLOW_FILES)}",
             tokenizer=name,
         )
     return TokenizerFiles(name=name, files={TOKENIZER_JSON: path.read_bytes()})
@@ -274,6 +282,12 @@ def _cached_snapshot(repo: str, revision: str, env: Mapping[str, str]) -> Path |
     return snapshot if (snapshot / TOKENIZER_JSON).is_file() else None
 
 
+def _wanted(listed: Sequence[str]) -> list[str]:
+    """Return what is needed of a repository's files: what is converted only where there is no tokenizer.json."""
+    slow = () if TOKENIZER_JSON in listed else (*SLOW_FILES, "config.json")
+    return [file for file in listed if file in KEPT_FILES or file in slow]
+
+
 def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
     try:
         from huggingface_hub import hf_hub_download, list_repo_files  # pyright: ignore[reportUnknownVariableType]
@@ -283,8 +297,8 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
             "pip install 'tokenlake[etl]'"
         ) from error
     try:
-        kept = [file for file in list_repo_files(repo, revision=revision) if file in KEPT_FILES]
-        paths = [Path(hf_hub_download(repo, file, revision=revision)) for file in kept]
+        wanted = _wanted(list_repo_files(repo, revision=revision))
+        paths = [Path(hf_hub_download(repo, file, revision=revision)) for file in wanted]
     except Exception as error:
         # The Hub's client lets through what its HTTP library raises, and that library changes with releases.
         raise SourceNotFoundError(
@@ -293,8 +307,9 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
             "Check the spelling, log in for gated repositories, or pass a directory with a tokenizer.json",
             tokenizer=name,
         ) from error
-    found = {file: path.read_bytes() for file, path in zip(kept, paths, strict=True)}
-    return TokenizerFiles(name=name, files=found, revision=paths[0].parent.name if paths else None)
+    if not paths:
+        return TokenizerFiles(name=name, files={})
+    return TokenizerFiles.read(paths[0].parent, name=name, revision=paths[0].parent.name)
 
 
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
