@@ -25,6 +25,7 @@ from tests.prefect.deployed import (
     two_sources,
     until,
 )
+from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
 from tokenlake.store.address import open_store
@@ -38,6 +39,7 @@ def artifact(worker: dict[str, str], key: str) -> str:
     return page["data"]
 
 
+@promise(318, 329, 330, 332, 335, 338)
 def test_deployments_run_to_committed_versions_side_by_side(
     worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
@@ -57,8 +59,13 @@ def test_deployments_run_to_committed_versions_side_by_side(
     assert (run["name"], run["state_type"]) == ("nightly", "COMPLETED")
     manifest = catalog.manifest("llama2-2048", 1)
     assert manifest.seq_length == 2048
-    assert {task["name"] for task in tasks_of(worker, nightly)} == {"plan", "unit 00000", "commit", "report"}
-    assert f"{manifest.account.tokens:,}" in artifact(worker, "tokens-llama2-2048")
+    tags = {task["name"]: task["tags"] for task in tasks_of(worker, nightly)}
+    assert set(tags) == {"plan", "unit 00000", "commit", "report"}
+    assert tags["unit 00000"] == ["source:data"]
+    page = artifact(worker, "tokens-llama2-2048")
+    assert f"{manifest.account.tokens:,}" in page
+    for told in ("### Time by stage", "| source | units | all | load | tokenize | pack | save |"):
+        assert told in page
 
     run = ended(worker, mixture)
     assert (run["name"], run["state_type"]) == ("pile", "COMPLETED")
@@ -72,8 +79,20 @@ def test_deployments_run_to_committed_versions_side_by_side(
     }
     names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
     assert {"plan", "unit 00000", "commit", "report"} <= set(names)
+    assert "| all | load | mix | pack | save |" in artifact(worker, "tokens-pile")
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
         assert told in artifact(worker, "tokens-pile")
+
+
+@promise(337)
+def test_deployments_have_tags_limits_and_schedules_to_switch_on(worker: dict[str, str]) -> None:
+    build = get(worker, "deployments/name/tokenize/llama2-2048")
+    assert build["tags"] == ["tokenlake", "tokenize"]
+    assert build["global_concurrency_limit"]["limit"] == 1
+    assert build["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    (schedule,) = build["schedules"]
+    assert (schedule["schedule"]["cron"], schedule["active"]) == ("0 3 * * *", False)
+    assert get(worker, "deployments/name/push/hub")["tags"] == ["tokenlake", "push"]
 
 
 def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_nothing_else(
@@ -84,7 +103,7 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    verification = begin(worker, "verify/everything", store=str(store))
+    verification = begin(worker, "verify/all-versions", store=str(store))
     secrets = tmp_path.parent / "configs" / "link.yaml"
     outside = Path(worker["PREFECT_HOME"]) / "shadow"
     outside.write_text(f"{SECRET}: {SECRET}\n")
@@ -103,7 +122,7 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     assert "is outside what this worker allows" in run["state"]["message"]
 
     run = ended(worker, verification)
-    assert (run["name"], run["state_type"]) == ("everything", "FAILED")
+    assert (run["name"], run["state_type"]) == ("all-versions", "FAILED")
     assert "1 of 2 versions damaged: small@v2" in run["state"]["message"]
     expected = dict.fromkeys(["small v1", "small v2", "report"], "COMPLETED")
     # The server writes down what became of tasks a moment after the run's end.

@@ -102,7 +102,7 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
 def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
     """The deployments, and a worker of their pool."""
     post(server, "work_pools/", name="tokenlake", type="process")
-    prefect(server, "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml")
+    prefect(server, "--no-prompt", "deploy", "--all")
     with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "2"):
         yield server
 

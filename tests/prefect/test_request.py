@@ -201,11 +201,11 @@ class TestProgressLog:
         for _ in range(25):
             now[0] += 1.0
             progress.add(UnitProgress(3, "code", 2_000_000, 10, 500))
-        progress.done(250, 12_500)
+        progress.done(250, 12_500, {"load": 1.0})
         assert lines == [
             "unit 00003: 20% of 95.4 MiB, 2.00 MB/s, 100 documents, 5.00 k tokens",
             "unit 00003: 40% of 95.4 MiB, 2.00 MB/s, 200 documents, 10.0 k tokens",
-            "unit 00003: 95.4 MiB in 25.0 s, 4.00 MB/s, 250 documents, 12.5 k tokens",
+            "unit 00003: 95.4 MiB in 25.0 s (load 1.0 s), 4.00 MB/s, 250 documents, 12.5 k tokens",
         ]
 
 

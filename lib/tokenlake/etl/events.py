@@ -129,6 +129,7 @@ class UnitFinished:
         how: built now, found finished (`resumed`), or taken over from another version (`reused`).
         seconds: wall time of the unit, 0 unless built now.
         progressed: input bytes that `UnitProgress` events already reported.
+        stages: of a unit built now, seconds by stage: load, tokenize, mix, pack and save.
     """
 
     unit: int
@@ -138,6 +139,7 @@ class UnitFinished:
     how: Literal["built", "resumed", "reused"]
     seconds: float = 0.0
     progressed: int = 0
+    stages: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ class RunLog:
         self._begin = datetime.now(UTC)
         self._clock = time.monotonic()
         self._seconds: dict[int, float] = {}
+        self._stages: Counter[str] = Counter()
         self.run_id = f"{self._begin:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
 
     def asked(self, asked: Asked) -> None:
@@ -160,10 +161,11 @@ class RunLog:
         """Note, at once, why the run ends."""
         self._put(f"{self.run_id}{FAILED}", {"error": hide(str(error)), "type": type(error).__name__})
 
-    def finished(self, unit: int, seconds: float) -> None:
-        """Note the wall time of a unit."""
+    def finished(self, unit: int, seconds: float, stages: Mapping[str, float]) -> None:
+        """Note the wall time of a unit, and of its stages."""
         with self._lock:
             self._seconds[unit] = round(seconds, 3)
+            self._stages.update(stages)
 
     def condemned(self, engine: str, error: TokenlakeError) -> None:
         """Keep the text on which an engine failed, at once."""
@@ -189,6 +191,7 @@ class RunLog:
             "produced_by": produced_by(),
             "units": dict(sorted(Counter(how.values()).items())),
             "unit_seconds": seconds,
+            "stage_seconds": {stage: round(spent, 3) for stage, spent in sorted(self._stages.items())},
             "hub_commits": commits,
         }
         self._put(self.run_id, facts)

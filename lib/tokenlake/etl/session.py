@@ -11,6 +11,8 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, Self, final
 
 from tokenlake.config.load import load_config
@@ -40,6 +42,7 @@ from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
+from tokenlake.etl.unit.clock import STAGES
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress, open_store
@@ -48,6 +51,16 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What building a unit took: seconds, input bytes that were told on the way, and seconds by stage."""
+
+    seconds: float
+    progressed: int
+    stages: Mapping[str, float]
 
 
 @final
@@ -239,7 +252,7 @@ class BuildSession:
             engine = self.engines.choose(unit, pool)
             job = self.plan.job(unit, self.plan.store, self._layout, engine)
             try:
-                sealed, seconds, progressed = self._attempt(unit, job, pool)
+                sealed, spent = self._attempt(unit, job, pool)
             except EngineMismatchError as error:
                 self._condemn(engine, error)
                 continue
@@ -247,7 +260,7 @@ class BuildSession:
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
-            if self._accept(unit, record, sealed, seconds, progressed):
+            if self._accept(unit, record, sealed, spent):
                 return record
 
     def commit(self) -> Manifest:
@@ -285,25 +298,22 @@ class BuildSession:
             with contextlib.suppress(StoreError):
                 self._log.failed(error)
 
-    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[bytes, float, int]:
-        """Have a unit built: its record as the ledger will hold it, the seconds, and the bytes that were told."""
-        started = time.monotonic()
-        progressed = 0
+    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[bytes, _Spent]:
+        """Have a unit built: its record as the ledger will hold it, and what was told on the way."""
+        started, told = time.monotonic(), Counter[str]()
 
         def progress(fields: dict[str, int]) -> None:
-            nonlocal progressed
-            progressed += fields["bytes"]
-            self._emit(
-                UnitProgress(unit.index, unit.source, fields["bytes"], fields["documents"], fields["tokens"])
-            )
+            told.update(fields)
+            done = [fields.get(name, 0) for name in ("bytes", "documents", "tokens")]
+            if any(done):
+                self._emit(UnitProgress(unit.index, unit.source, *done))
 
         self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
         answer = pool.run(job, progress)
-        return answer.encode(), time.monotonic() - started, progressed
+        stages = {stage: told[stage] / 1e6 for stage in STAGES if told[stage]}
+        return answer.encode(), _Spent(time.monotonic() - started, told["bytes"], stages)
 
-    def _accept(
-        self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, seconds: float, progressed: int
-    ) -> bool:
+    def _accept(self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, spent: _Spent) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
         self._require_held()
         with self._lock:
@@ -311,8 +321,9 @@ class BuildSession:
                 return False
             publish_record(self._store, self._layout, record.unit, sealed)
             self._note(record, "built")
-        self._log.finished(unit.index, seconds)
-        self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", seconds, progressed))
+        self._log.finished(unit.index, spent.seconds, spent.stages)
+        told = (spent.seconds, spent.progressed, spent.stages)
+        self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *told))
         self._budget.check()
         return True
 

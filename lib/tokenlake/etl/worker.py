@@ -39,6 +39,7 @@ from tokenlake.etl.job import (
     listen,
     to_line,
 )
+from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.stored_rows import OpenedParents
@@ -117,9 +118,13 @@ class _Voice:
         self._parent.send_bytes(to_line(message))
         self._last = time.monotonic()
 
+    def hold(self, fields: dict[str, int]) -> None:
+        """Say what more is done with the next message."""
+        self._held.update(fields)
+
     def progress(self, fields: dict[str, int]) -> None:
         """Say what more is done, now or with the next message."""
-        self._held.update(fields)
+        self.hold(fields)
         if time.monotonic() - self._last > _OFTEN:
             self.say()
 
@@ -132,7 +137,9 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
             provide_blocks(job.values)
             return
         _let_pandas_in(job)
+        CLOCK.take()
         result = workbench.run(job, voice.progress)
+        voice.hold(CLOCK.take())
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
     except MemoryError as wrong:

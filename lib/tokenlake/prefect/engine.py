@@ -11,6 +11,7 @@ import json
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -24,12 +25,22 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.etl.events import BuildStep, Event, Planning, UnitProgress, UnitRetried, Watcher, ignore
+from tokenlake.etl.events import (
+    BuildStep,
+    Event,
+    Planning,
+    UnitFinished,
+    UnitProgress,
+    UnitRetried,
+    Watcher,
+    ignore,
+)
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
+from tokenlake.observability.tally import source_name
 from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
@@ -99,10 +110,12 @@ class ProgressLog:
             done = numbers.percent(min(self._bytes, self._total), self._total, 0)
             self._write(f"{done} of {numbers.size(self._total)}", self._documents, self._tokens, self._bytes)
 
-    def done(self, documents: int, tokens: int) -> None:
-        """Write the last line, with the figures that count."""
+    def done(self, documents: int, tokens: int, stages: Mapping[str, float]) -> None:
+        """Write the last line, with the figures that count, and the seconds of each stage."""
         took = numbers.duration(self._clock() - self._began)
-        self._write(f"{numbers.size(self._total)} in {took}", documents, tokens, self._total)
+        parts = ", ".join(f"{stage} {numbers.duration(seconds)}" for stage, seconds in stages.items())
+        what = f"{numbers.size(self._total)} in {took}" + (f" ({parts})" if parts else "")
+        self._write(what, documents, tokens, self._total)
 
     def _write(self, what: str, documents: int, tokens: int, read: int) -> None:
         if self._form == "json":
@@ -166,6 +179,7 @@ class LocalEngine:
         self._progress: dict[int, ProgressLog] = {}
         self._failed: dict[int, TokenlakeError] = {}
         self._records: dict[int, UnitRecord] = {}
+        self._built: dict[int, UnitFinished] = {}
         self._result: BuildResult | None = None
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
@@ -237,6 +251,11 @@ class LocalEngine:
         """The units still to do, in order, in at most :data:`MAX_GROUPS` groups of neighbours."""
         return group_units(self.session().pending, MAX_GROUPS)
 
+    def sources_of(self, units: Sequence[int]) -> list[str]:
+        """What units are made of, each source once, in the order of the units."""
+        planned = self.session().plan.units
+        return list(dict.fromkeys(source_name(planned[unit].source).replace(" ", "-") for unit in units))
+
     def build(self, units: Sequence[int], log: Log) -> dict[str, int | float]:
         """Build some units one after the other; those that an earlier try finished are not done again.
 
@@ -245,7 +264,8 @@ class LocalEngine:
             log: gets a line at the end, and more on the way where it takes long.
 
         Returns:
-            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call.
+            ``units, documents, tokens, text_bytes`` and ``seconds`` of this call, and ``load_seconds``,
+            ``tokenize_seconds``, ``mix_seconds``, ``pack_seconds`` and ``save_seconds`` of what it built.
 
         Raises:
             WorkerDiedError: worth another try.
@@ -261,13 +281,18 @@ class LocalEngine:
             if unit in pending:
                 self._records[unit] = self._build_unit(unit, progress)
         total = Account.total(self._records[unit].account for unit in units)
-        progress.done(total.documents, total.tokens)
+        spent: Counter[str] = Counter()
+        for event in self.built():
+            if event.unit in units:
+                spent.update(event.stages)
+        progress.done(total.documents, total.tokens, spent)
         return {
             "units": len(units),
             "documents": total.documents,
             "tokens": total.tokens,
             "text_bytes": total.text_bytes,
             "seconds": round(time.monotonic() - began, 3),
+            **{f"{stage}_seconds": round(seconds, 3) for stage, seconds in spent.items()},
         }
 
     def commit(self) -> BuildResult:
@@ -281,6 +306,11 @@ class LocalEngine:
         """What :meth:`commit` returned."""
         assert self._result is not None, "not committed yet"
         return self._result
+
+    def built(self) -> list[UnitFinished]:
+        """The units that this engine itself built, in order, with what each took."""
+        with self._lock:
+            return [self._built[unit] for unit in sorted(self._built)]
 
     def built_text_bytes(self) -> int:
         """Bytes of text in the units that this engine itself built."""
@@ -359,6 +389,9 @@ class LocalEngine:
             progress.add(event)
         elif isinstance(event, Planning):
             self._planning = event
+        elif isinstance(event, UnitFinished) and event.how == "built":
+            with self._lock:
+                self._built[event.unit] = event
         self._on_event(event)
 
 

@@ -181,7 +181,7 @@ Verified: TypeAlias = dict[str, Any]
 
 
 def _verified(parameters: dict[str, Any]) -> str:
-    names = parameters.get("names") or ["everything"]
+    names = parameters.get("names") or ["all-versions"]
     return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 
 

@@ -19,7 +19,9 @@ from prefect.tasks import Task
 
 from tokenlake.config.references import scrub
 from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.runner import BuildResult, worth_a_retry
+from tokenlake.observability.stages import time_tables
 from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
 from tokenlake.report import numbers
@@ -93,7 +95,8 @@ def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None
     for index, units in enumerate(groups):
         if index >= at_once:
             _check(engine, finished.get())
-        build_units.submit(engine, units).add_done_callback(finished.put)
+        task = build_units.with_options(tags=[f"source:{name}" for name in engine.sources_of(units)])
+        task.submit(engine, units).add_done_callback(finished.put)
     for _ in groups[-at_once:]:
         _check(engine, finished.get())
 
@@ -154,12 +157,13 @@ def _mixture(result: BuildResult) -> Summary:
     return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
-def page(result: BuildResult, text_bytes: int) -> str:
+def page(result: BuildResult, text_bytes: int, built: Sequence[UnitFinished] = ()) -> str:
     """The result as Markdown.
 
     Args:
         result: a committed build.
         text_bytes: bytes of the text that this run itself went through.
+        built: the units that this run itself built.
     """
     manifest = result.manifest
     tables = [
@@ -168,6 +172,7 @@ def page(result: BuildResult, text_bytes: int) -> str:
         *about_sources(manifest),
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
         facts(_run(result, text_bytes), "This run"),
+        *time_tables(built),
     ]
     notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
@@ -178,7 +183,7 @@ def publish_table(engine: LocalEngine) -> None:
     """Show the result beside the run, and in the history of the dataset's artifact."""
     result = engine.result()
     create_markdown_artifact(
-        page(result, engine.built_text_bytes()),
+        page(result, engine.built_text_bytes(), engine.built()),
         key=artifact_key(result.dataset),
         description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
     )

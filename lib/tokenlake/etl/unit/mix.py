@@ -16,6 +16,7 @@ import numpy as np
 
 from tokenlake.arrays import Int64
 from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
+from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
@@ -204,8 +205,10 @@ class MixBuild:
     def _write(self) -> None:
         job, told = self._job, 0
         taken = np.zeros(len(self._rows), np.int64)
+        CLOCK.switch("mix")
         for step in Agenda(self._stream, job.start, job.stop, self._step_rows()):
             tokens = self._take(step)
+            CLOCK.switch("mix")
             for source, group in step.done:
                 self._cache.drop((self._rows[source], group))
             taken += np.bincount(step.source, minlength=len(taken))
@@ -215,10 +218,15 @@ class MixBuild:
 
     def _take(self, step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
+        CLOCK.switch("load")
         place = (self._rows, step.source, step.group, step.row)
         if isinstance(self._out, SequencesOut):
-            return self._out.add(take_packed(*place, cache=self._cache, bos_id=self._bos), step.source)
-        return self._out.add(take_documents(*place, cache=self._cache, bos_id=self._bos), step.source)
+            rows = take_packed(*place, cache=self._cache, bos_id=self._bos)
+            CLOCK.switch("pack")
+            return self._out.add(rows, step.source)
+        documents = take_documents(*place, cache=self._cache, bos_id=self._bos)
+        CLOCK.switch("pack")
+        return self._out.add(documents, step.source)
 
     def _step_rows(self) -> int:
         """So many rows that a step has about its tokens; whole row groups where rows are sequences.
@@ -315,7 +323,10 @@ class RepackBuild:
             count = int(rows.group_rows[group])
             source = np.zeros(count, np.int64)
             place = source, np.full(count, group), np.arange(count)
-            tokens = out.add(take_documents([rows], *place, cache=batch_cache(_NONE), bos_id=bos), source)
+            CLOCK.switch("load")
+            documents = take_documents([rows], *place, cache=batch_cache(_NONE), bos_id=bos)
+            CLOCK.switch("pack")
+            tokens = out.add(documents, source)
             self._progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
 
     def _groups(self, rows: StoredRows) -> Iterator[int]:

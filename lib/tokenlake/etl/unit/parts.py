@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.errors import StoreError
+from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.batch import BadRecord
@@ -110,6 +111,7 @@ class PartWriter:
             tokens: tokens in it, padding not counted.
             documents: documents that begin in it.
         """
+        before = CLOCK.switch("save")
         file = self._file or self._open()
         self._row_groups.append(file.rows)
         file.write(rows)
@@ -118,11 +120,14 @@ class PartWriter:
         self._documents += documents
         if self._only is None and file.bytes >= self._max_bytes:
             self._close(file)
+        CLOCK.switch(before)
 
     def finish(self) -> list[ShardEntry]:
         """Publish the last part and return all entries."""
+        before = CLOCK.switch("save")
         if self._file or self._only is not None:
             self._close(self._file or self._open())
+        CLOCK.switch(before)
         return self._entries
 
     def discard(self) -> None:

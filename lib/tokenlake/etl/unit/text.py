@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tokenlake.arrays import Bools, Int32
 from tokenlake.errors import TooManyBadRecordsError
 from tokenlake.etl.job import UnitJob, begin, produced_by
+from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.parts import QuarantineWriter
@@ -188,6 +189,7 @@ class TextBuild:
             for parts in self._recipe.groups(job.ranges):
                 self._read(parts)
             self._flush()
+            CLOCK.switch("pack")
             parts = [entry for sink in self._outputs for entry in sink.finish()]
             quarantine = self._quarantine.publish()
         except BaseException:
@@ -212,6 +214,7 @@ class TextBuild:
     def _read(self, parts: Sequence[FileRange]) -> None:
         """Read a range, or several that are read together, encoding whenever enough documents wait."""
         begin("reading", parts[0].file)
+        CLOCK.switch("load")
         batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
@@ -219,6 +222,7 @@ class TextBuild:
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
+                CLOCK.switch("load")
                 begin("reading", file)
 
     def _take(self, batch: Prepared) -> None:
@@ -236,6 +240,7 @@ class TextBuild:
 
     def _flush(self) -> None:
         """Encode what waits, split by split, and report progress."""
+        CLOCK.switch("tokenize")
         before = self._tally.numbers["tokens"]
         if self._waiting:
             first = self._waiting[0]
@@ -295,7 +300,9 @@ class TextBuild:
             return
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
-            self._sinks[split].add(self._encoded(box.pop()))
+            encoded = self._encoded(box.pop())
+            CLOCK.switch("pack")
+            self._sinks[split].add(encoded)
             return
         documents = box.pop()
         edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
@@ -306,6 +313,7 @@ class TextBuild:
 
     def _encoded(self, texts: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
+        CLOCK.switch("tokenize")
         made, numbers = self._documents.encode(texts.text, texts.spans), self._tally.numbers
         numbers.update(
             tokens=made.tokens, special_tokens_in_text=made.special_tokens, text_bytes=texts.text_bytes
