@@ -27,6 +27,7 @@ from tests.etl.remote_builds_support import (
     stored,
     write_inputs,
 )
+from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
@@ -312,6 +313,7 @@ def test_commands_with_a_store_in_a_bucket(
     assert SECRET not in done.stdout + done.stderr + shown.out + shown.err
 
 
+@promise(325)
 def test_no_secret_is_written(s3: Bucket, inputs: Path, tokenizer_dir: Path) -> None:
     address = s3.address("secrets")
     literal = {**address.options, "key": KEY, "secret": SECRET}

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.loader.jax_support import packed_store, run
+from tests.seeds import promise
 
 
 @pytest.fixture
@@ -16,6 +17,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed_store(tmp_path_factory)
 
 
+@promise(327, 333)
 def test_every_sharding_gives_the_batches_of_a_loader_without_one(store: Path) -> None:
     run("tests.loader.jax_meshes", store=str(store))
 

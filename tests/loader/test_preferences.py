@@ -11,6 +11,7 @@ import pytest
 
 import tokenlake as tl
 from tests.loader.preference_store import JUDGED, preference_store
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 
 Row = dict[str, Any]
@@ -41,6 +42,7 @@ def unpadded(batch: Row, run: str, at: int) -> list[int]:
     return batch[f"{run}_input_ids"][at][batch[f"{run}_attention_mask"][at]].tolist()
 
 
+@promise(334)
 @pytest.mark.parametrize("name", ["dpo-trl", "dpo-easydel", "orpo-trl"])
 @pytest.mark.parametrize("padding", [{}, {"length": 80, "side": "left"}, {"buckets": 3}], ids=str)
 def test_pairs_come_with_their_prompts_whichever_way_they_are_stored(store: Path, name: str, padding: Row):

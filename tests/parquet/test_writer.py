@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading.shards import assert_same, earlier, groups_of, indexed, ours, packed_rows, stored
+from tests.seeds import promise
 from tokenlake.parquet import writer
 from tokenlake.parquet.writer import open_shard
 from tokenlake.reading.packed import IDS
@@ -32,6 +33,7 @@ def _encodings(data: bytes) -> set[str]:
     return {name for index in groups for name in metadata.row_group(index).column(0).encodings}
 
 
+@promise(319)
 @given(
     rows=st.integers(1, 40),
     length=st.integers(1, 200),
@@ -65,6 +67,7 @@ def test_arrow_and_the_loader_read_what_was_written(
     assert not store.through_arrow
 
 
+@promise(320, 339)
 def test_duckdb_and_polars_read_the_rows_that_arrow_wrote(tmp_path: Path) -> None:
     table = packed_rows(300, 1000, loss_mask=True)
     for name, data in {"arrow": earlier(table, 128), "ours": ours(table, 128)}.items():

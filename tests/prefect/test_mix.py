@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rowwise.mixed_store import settings
+from tests.seeds import promise
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps
@@ -99,6 +100,7 @@ def test_a_run_is_called_after_its_mixture(config: object, expected: str) -> Non
     assert requested_name(DEFAULT_MIXTURE, {"config": config}) == expected
 
 
+@promise(336)
 def test_every_parameter_explains_itself_in_the_form() -> None:
     fields = mix.parameters.properties
     assert list(fields)[:3] == ["config", "data_files", "weights"]

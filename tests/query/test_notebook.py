@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.seeds import promise
 from tests.store.support import shared_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ print(query(os.environ["TOKENLAKE_STORE"], "select current_setting('enable_progr
 
 
 @pytest.mark.integration
+@promise(321, 340, 341)
 def test_it_runs_in_a_kernel(tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert importlib.util.find_spec("ipywidgets") is None, (
         "with it, DuckDB takes settings that it else refuses"

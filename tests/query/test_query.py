@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.seeds import promise
 from tests.store.support import SEQ_LENGTH, copy_store, settings, shared_store, write_inputs
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset
@@ -36,6 +37,7 @@ def test_a_dataset_is_a_view_of_its_newest_version(store: Path) -> None:
     assert newest[0]["l"] == SEQ_LENGTH
 
 
+@promise(339)
 def test_rows_are_those_of_the_shards(store: Path) -> None:
     found = _rows(store, "select split, shard, row, input_ids from small order by shard, row")
     expected = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builds import config_of
+from tests.seeds import promise
 from tests.servers.base import Fault, large
 from tests.servers.gcs import GcsServer
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
@@ -121,6 +122,7 @@ class TestReading:
         assert "ya29" not in str(caught.value)
 
 
+@promise(324)
 def test_a_build(server: GcsServer, tmp_path: Path, tokenizer_dir: Path) -> None:
     server.put("lake", "in/a.jsonl", jsonl(documents(500)))
     server.put("lake", "in/b.jsonl", jsonl(documents(500)))

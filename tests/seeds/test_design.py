@@ -1,0 +1,62 @@
+"""The design card: what the project is made of, and that each package that it asks for carries something."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.seeds import promise
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MODULES = {"pyyaml": "yaml", "opentelemetry_api": "opentelemetry", "orbax_checkpoint": "orbax"}
+"""Packages whose modules have other names."""
+
+PINNED = {"fastapi"}
+"""Packages of which only the version matters: Prefect imports them."""
+
+
+def asked_for() -> set[str]:
+    """Return the packages of the base and of all extras but those for tests and benchmarks."""
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"]]
+    lines += [line for name, group in extras.items() if name not in ("dev", "bench") for line in group]
+    names = {re.split(r"[\[<>=;~ ]", line)[0].lower().replace("-", "_") for line in lines}
+    return names - {"tokenlake"} - PINNED
+
+
+def imported() -> set[str]:
+    """Return the top-level modules that the library imports, wherever it does so."""
+    found: set[str] = set()
+    for path in (ROOT / "lib").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(name.name.partition(".")[0] for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found
+
+
+BY_NAME = {"s3fs", "gcsfs"}
+"""Found by fsspec, by the scheme of a URL."""
+
+
+@promise(322, 323, 326)
+def test_every_package_that_is_asked_for_is_imported() -> None:
+    used = imported()
+    idle = {name for name in asked_for() if MODULES.get(name, name) not in used and name not in BY_NAME}
+    assert idle == set()
+
+
+@promise(328)
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "flows", "tasks", "lib", "deployments", "tests", "notebooks", "README.md"]
+)
+def test_the_top_level_is_that_of_the_card(name: str) -> None:
+    assert (ROOT / name).exists()
+    if (ROOT / name).is_dir():
+        assert any((ROOT / name).iterdir())
