@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tokenlake.config.values import parse_size
 from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, SourceError
-from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
 

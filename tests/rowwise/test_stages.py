@@ -15,7 +15,7 @@ import tokenlake as tl
 from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
-from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext

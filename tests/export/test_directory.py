@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
-from tokenlake.rowwise.directory import FlatManifest, placed
+from tokenlake.export.directory import target_of
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset
 
@@ -82,7 +83,8 @@ def test_a_failed_replacement_leaves_the_old(tmp_path: Path):
     [
         ("", ConfigError, "must be the path of a directory"),
         ("/", ConfigError, "root of the file system"),
-        ("gs://bucket/out", NotAvailableError, "gs:// is not available"),
+        ("ftp://host/out", NotAvailableError, "ftp:// is not available"),
+        ("s3://user:word@bucket/out", ConfigError, "has a password in it"),
     ],
 )
 def test_impossible_targets(target: str, error: type[Exception], message: str):
@@ -105,7 +107,7 @@ def test_a_link_to_a_directory_means_that_directory(tmp_path: Path):
 
 
 def test_two_writers_of_one_target_do_not_mix(tmp_path: Path):
-    with placed(tmp_path / "out", overwrite=False) as place:
+    with target_of(tmp_path / "out").placed(overwrite=False) as place:
         ((place / "new") / "a.parquet").write_bytes(b"first")
         with pytest.raises(StoreError, match="another process is writing"):
             save_dataset(ROWS, tmp_path / "out")
@@ -120,7 +122,7 @@ def test_files_can_be_read_by_whom_the_folder_can(tmp_path: Path):
 _CRASHES = textwrap.dedent("""
     import hashlib, os, shutil, sys
     from pathlib import Path
-    from tokenlake.rowwise.directory import FlatManifest
+    from tokenlake.export.manifest import FlatManifest
     from tokenlake.rowwise.save import save_dataset
 
     os.fsync = lambda descriptor: None  # what a killed process wrote is there without it

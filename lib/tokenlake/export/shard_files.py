@@ -12,13 +12,14 @@ from typing import Any, Final, Self, final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.config.values import require_one_of
+from tokenlake.config.values import expected, require_one_of
 from tokenlake.errors import SourceError
-from tokenlake.rowwise.arrow_rows import is_list, text_of
-from tokenlake.rowwise.directory import FlatFile, file_mode
-from tokenlake.rowwise.source import expected
+from tokenlake.export.arrow_rows import is_list, text_of
+from tokenlake.export.manifest import FlatFile, file_mode
 from tokenlake.schema import open_writer
 from tokenlake.store.local_files import HashingFile
+
+DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
@@ -27,9 +28,9 @@ _GZIP_LEVEL: Final = 6
 _COMPRESSIONS: Final = {
     "parquet": ("none", "gzip", "lz4", "zstd"),
     "arrow": ("none", "lz4", "zstd"),
-    "jsonl": ("none", "gzip", "zstd"),  # that is what their readers know
+    "jsonl": ("none", "gzip", "lz4", "zstd"),
 }
-_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
+_ENDINGS: Final = {"gzip": ".gz", "lz4": ".lz4", "zstd": ".zst"}
 
 
 @final
@@ -55,7 +56,7 @@ class FileFormat:
 
     @property
     def extension(self) -> str:
-        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``."""
+        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``."""
         return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
 
 
@@ -285,7 +286,7 @@ def _json_lines(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writ
     packed: Any = (
         gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)
         if compression == "gzip"
-        else _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), "zstd")
+        else _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), compression)
     )
     return lambda batch: packed.write(text_of(batch)), packed.flush, packed.close
 
