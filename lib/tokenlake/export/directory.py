@@ -88,7 +88,16 @@ class Target(ABC):
 
     @abstractmethod
     def manifest(self) -> FlatManifest | None:
-        """Return the manifest of what lies there; None where nothing whole of ours does."""
+        """Return the manifest of what lies there; None where nothing of ours does, or it is damaged."""
+
+    def is_whole(self, manifest: FlatManifest) -> bool:
+        """Return whether all files of a manifest lie there, by their sizes."""
+        sizes = self._sizes()
+        return all(sizes.get(file.path) == file.bytes for file in manifest.files)
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, int]:
+        """Return the names of the files there, and how many bytes each has."""
 
     def path(self, name: str) -> str:
         """Return the path or URL of a file of the target."""
@@ -163,12 +172,11 @@ class FolderTarget(Target):
 
     def manifest(self) -> FlatManifest | None:
         with suppress(NotFoundError, IntegrityError):
-            found = FlatManifest.of(self.folder)
-            files = ((self.folder / file.path, file.bytes) for file in found.files)
-            return (
-                found if all(path.is_file() and path.stat().st_size == size for path, size in files) else None
-            )
+            return FlatManifest.of(self.folder)
         return None
+
+    def _sizes(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in self.folder.iterdir() if _is_file(path)}
 
     def _recover(self) -> None:
         old = self.beside / OLD
@@ -213,16 +221,18 @@ class BucketTarget(Target):
     def check(self, *, overwrite: bool) -> None:
         if overwrite or self.store.exists(_UNFINISHED):
             return
-        if (first := next((key for key in self._keys()), None)) is not None:
-            raise _not_empty("output_path", self.url, first)
+        if keys := self._sizes():
+            raise _not_empty("output_path", self.url, min(keys))
 
     def manifest(self) -> FlatManifest | None:
         key = f"{FOLDER}/{MANIFEST}"
         with suppress(NotFoundError, IntegrityError):
-            found = FlatManifest.from_bytes(self.store.read(key), self.path(key))
-            sizes = {entry.key: entry.size for entry in self.store.list("")}
-            return found if all(sizes.get(file.path) == file.bytes for file in found.files) else None
+            return FlatManifest.from_bytes(self.store.read(key), self.path(key))
         return None
+
+    def _sizes(self) -> dict[str, int]:
+        found = self.store.list("")
+        return {entry.key: entry.size for entry in found if not entry.key.startswith("_probe")}
 
     def _put(self, new: Path) -> None:
         key = f"{FOLDER}/{MANIFEST}"
@@ -234,13 +244,9 @@ class BucketTarget(Target):
             temp = self.store.temp("")
             (new / name).replace(temp)
             self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
-        for left in set(self._keys()).difference(files):
+        for left in self._sizes().keys() - set(files):
             if left.startswith(f"{FOLDER}/") or ("/" not in left and _DATA.search(left)):
                 self.store.delete(left)
-
-    def _keys(self) -> Iterable[str]:
-        found = (entry.key for entry in self.store.list(""))
-        return (key for key in found if not key.startswith("_probe"))
 
 
 def _not_empty(what: str, url: str, holds: str) -> ConfigError:

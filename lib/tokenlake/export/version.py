@@ -118,8 +118,9 @@ def exported(
 ) -> WriteStats:
     """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
     found = target.manifest()
-    if found is None or not is_export(found, manifest, form, options):
-        with target.placed(overwrite=overwrite) as beside:
+    same = found is not None and is_export(found, manifest, form, options)
+    if found is None or not same or not target.is_whole(found):
+        with target.placed(overwrite=overwrite or same) as beside:
             found = write_version(store, manifest, beside / NEW, form, options)
     return WriteStats.of(found, target)
 

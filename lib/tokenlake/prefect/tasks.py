@@ -138,6 +138,7 @@ def summarize(result: BuildResult) -> Summary:
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
         **_mixture(result),
+        **({"exports": list(result.exports)} if result.exports else {}),
     }
 
 
@@ -208,6 +209,15 @@ def commit_version(engine: LocalEngine) -> Summary:
     if (mixture := engine.result().manifest.mixture) is not None:
         get_run_logger().info("mixture: %s", sentence(mixture))
     return summary
+
+
+@retried("export", "export")
+def export_version(engine: LocalEngine) -> Summary:
+    """Make the exports of the committed version, and sum everything up again."""
+    result = engine.export()
+    for place in result.exports:
+        get_run_logger().info("exported to %s", place)
+    return summarize(result)
 
 
 def load_blocks(names: Iterable[str]) -> dict[str, str]:
