@@ -231,7 +231,8 @@ MODELS: dict[str, Any] = {
 def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_it(
     section: str, model: type[Section]
 ) -> None:
-    code = "".join(path.read_text() for path in Path(resolve_module.__file__).parent.glob("*.py"))
+    config = Path(resolve_module.__file__).parent
+    code = "".join(path.read_text() for path in [*config.glob("*.py"), config.parent / "export" / "plan.py"])
     copied = {
         each.name
         for kind in (ResolvedSource, ResolvedPack, ResolvedMixture, ResolvedChat, ResolvedTokenizer)

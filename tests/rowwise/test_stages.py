@@ -209,7 +209,6 @@ def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
 @pytest.mark.parametrize(
     ("key", "options", "call"),
     [
-        ("save.push_to_hub", {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}}, "save"),
         ("cache.cache_type", {"cache": {"cache_type": "memory"}}, "source"),
         ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
         ("ray.enabled", {"ray": {"enabled": True}}, "source"),

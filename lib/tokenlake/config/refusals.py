@@ -101,7 +101,6 @@ REFUSALS: Final = (
     Refusal(
         "save.num_shards", stored="mix.unit_rows and save.max_shard_size decide how many files there are"
     ),
-    Refusal("save.push_to_hub", rows="build a version, which push_to_hub then uploads"),
     Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
     Refusal(
@@ -200,7 +199,7 @@ def build_problems(config: PipelineConfig) -> list[str]:
                 f"datasets.{dataset.name}.text_mode: {dataset.text_mode!r} is for text files, but type is "
                 f"{dataset.type!r}"
             )
-        if dataset.save_format and not dataset.save_path:
+        if dataset.save_format not in (None, config.save.format) and not dataset.save_path:
             problems.append(
                 f"datasets.{dataset.name}.save_format: {dataset.save_format!r}, but there is no save_path; a build "
                 "writes a source's rows alone there: set it, or leave both out"

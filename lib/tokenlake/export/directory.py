@@ -30,7 +30,7 @@ from tokenlake.config.stores import OBJECT_STORES, scheme_of
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.export.manifest import FOLDER, MANIFEST, FlatManifest
-from tokenlake.store.address import open_store, scratch_folder
+from tokenlake.store.address import open_store, options_here, scratch_folder
 from tokenlake.store.local_files import fsync_directory, hash_regular, lock
 from tokenlake.store.remote.url import parse_url
 
@@ -98,10 +98,6 @@ class Target(ABC):
     @abstractmethod
     def _sizes(self) -> dict[str, int]:
         """Return the names of the files there, and how many bytes each has."""
-
-    def path(self, name: str) -> str:
-        """Return the path or URL of a file of the target."""
-        return f"{self.url}/{name}"
 
     def is_within(self, other: str) -> bool:
         """Return whether the target is a folder, or lies in it; both as :attr:`url` spells them."""
@@ -214,7 +210,7 @@ class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self.url, self.options = url, options
+        self.url, self.options = url, options_here(url, options)
         self.store = open_store(url, storage_options=options)
         self.beside = scratch_folder(url)
 
@@ -227,7 +223,7 @@ class BucketTarget(Target):
     def manifest(self) -> FlatManifest | None:
         key = f"{FOLDER}/{MANIFEST}"
         with suppress(NotFoundError, IntegrityError):
-            return FlatManifest.from_bytes(self.store.read(key), self.path(key))
+            return FlatManifest.from_bytes(self.store.read(key), f"{self.url}/{key}")
         return None
 
     def _sizes(self) -> dict[str, int]:

@@ -5,21 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, final, get_type_hints
+from typing import Any, Final, Self, final, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import NotFoundError
 from tokenlake.fingerprint import canonical_texts
 from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 
-if TYPE_CHECKING:
-    from tokenlake.export.directory import Target
-    from tokenlake.export.shard_files import FileFormat
-
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
+
+_COMPRESSIONS: Final = {
+    "parquet": ("none", "gzip", "lz4", "zstd"),
+    "arrow": ("none", "lz4", "zstd"),
+    "jsonl": ("none", "gzip", "lz4", "zstd"),
+}
+_ENDINGS: Final = {"gzip": ".gz", "lz4": ".lz4", "zstd": ".zst"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How files are written: ``parquet``, ``arrow`` (IPC files) or ``jsonl``, and ``none`` or a compression."""
+
+    format: str
+    compression: str
+
+    @classmethod
+    def of(cls, format: str, compression: str | None) -> FileFormat:
+        """Return the format; None compresses as usual: zstd in Parquet, else nothing.
+
+        Raises:
+            ConfigError: there is no such format or compression, or they do not go together.
+        """
+        if compression is None:
+            compression = "zstd" if format == "parquet" else "none"
+        require_one_of("format", format, tuple(_COMPRESSIONS))
+        require_one_of(f"compression of format {format!r}", compression, _COMPRESSIONS[format])
+        return cls(format, compression)
+
+    @property
+    def extension(self) -> str:
+        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz``, ``.jsonl.lz4`` or ``.jsonl.zst``."""
+        return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
 
 
 @final
@@ -126,13 +157,13 @@ class WriteStats:
     num_tokens: int | None = None
 
     @classmethod
-    def of(cls, manifest: FlatManifest, target: Target, num_tokens: int | None = None) -> WriteStats:
-        """Sum up what lies at `target`."""
+    def of(cls, manifest: FlatManifest, url: str, num_tokens: int | None = None) -> WriteStats:
+        """Sum up what lies at a path or URL."""
         return cls(
             num_examples=manifest.rows,
             num_shards=len(manifest.files),
             total_bytes=sum(file.bytes for file in manifest.files),
-            output_paths=[target.path(file.path) for file in manifest.files],
+            output_paths=[f"{url}/{file.path}" for file in manifest.files],
             num_tokens=num_tokens,
         )
 

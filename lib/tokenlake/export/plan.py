@@ -20,7 +20,7 @@ from tokenlake.config.steps import first_steps, tokens_name
 from tokenlake.config.stores import scheme_of, store_of
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import Target, require_apart, target_of
-from tokenlake.export.shard_files import FileFormat
+from tokenlake.export.manifest import FileFormat
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish.push import push_to_hub
 from tokenlake.publish.repository import HubRepository, HubTarget

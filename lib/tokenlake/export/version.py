@@ -16,8 +16,16 @@ from tokenlake.config.values import MIB, parse_size, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.export.arrow_rows import is_list
 from tokenlake.export.directory import NEW, Target, target_of
-from tokenlake.export.manifest import FOLDER, FlatFile, FlatManifest, Origin, WriteStats, put_manifest
-from tokenlake.export.shard_files import DEFAULT_NAMING, FileFormat, ShardFiles, check_naming, edges_of
+from tokenlake.export.manifest import (
+    FOLDER,
+    FileFormat,
+    FlatFile,
+    FlatManifest,
+    Origin,
+    WriteStats,
+    put_manifest,
+)
+from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
 from tokenlake.ragged import cells, offsets_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.store.address import open_read_store
@@ -122,7 +130,7 @@ def exported(
     if found is None or not same or not target.is_whole(found):
         with target.placed(overwrite=overwrite or same) as beside:
             found = write_version(store, manifest, beside / NEW, form, options)
-    return WriteStats.of(found, target)
+    return WriteStats.of(found, target.url)
 
 
 def is_export(found: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions) -> bool:

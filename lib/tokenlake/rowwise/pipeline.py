@@ -137,7 +137,7 @@ class Pipeline:
     def build(self) -> Iterator[Any]:
         """Return an iterator over all datasets, one after the other: batches after `load`, else rows.
 
-        Whatever is to be saved has been saved when it returns.
+        Whatever is to be saved has been saved when it returns, and is on the Hub where it is to be pushed.
 
         Raises:
             RuntimeError: `source` was not called.
@@ -146,6 +146,8 @@ class Pipeline:
         check_order("build", self._stages)
         for saved in self._context.saved:
             saved.save()
+        if self._context.push is not None:
+            self._context.push()
         return chain.from_iterable(list(self._data.values()))
 
     def get_data(self) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.job import produced_by
 from tokenlake.export.arrow_rows import LINES, RowsToArrow, lines_of
 from tokenlake.export.directory import NEW, target_of
-from tokenlake.export.manifest import FlatManifest, Origin, WriteStats, put_manifest
+from tokenlake.export.manifest import FileFormat, FlatManifest, Origin, WriteStats, put_manifest
 from tokenlake.export.shard_files import (
     DEFAULT_NAMING,
-    FileFormat,
     OpenFile,
     ShardFiles,
     check_naming,
@@ -163,7 +162,7 @@ class DatasetWriter:
             return
         with self._stack:
             manifest = self._finish(self._in_place())
-        self._stats = WriteStats.of(manifest, self.target)
+        self._stats = WriteStats.of(manifest, self.target.url)
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:

@@ -12,13 +12,16 @@ from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import MixStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.export.directory import Target, require_apart
+from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin
+from tokenlake.export.push import push_directories
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
 from tokenlake.rowwise.combine import LimitedShardedSource, PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
@@ -251,7 +254,7 @@ class SaveStage(_OwnStage):
         """Return the sources, each to be written to a directory of its own and read back from there.
 
         A dataset's directory is its `save_path`; else `output_dir` where there is one source, and ``output_dir/name``
-        where there are several.
+        where there are several. With `push_to_hub` they are uploaded once all are written.
 
         Raises:
             ConfigError: a target may not be written, two are the same, one holds an input, or a source is endless.
@@ -267,7 +270,28 @@ class SaveStage(_OwnStage):
             made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
         _require_apart(targets, config)
         context.saved += made.values()
+        if config.save.push_to_hub:
+            context.push = _push_of(targets, config)
         return made
+
+
+def _push_of(targets: Mapping[str, Target], config: PipelineConfig) -> Callable[[], str]:
+    """Return what uploads the directories once they are written.
+
+    Raises:
+        ConfigError: one is in a bucket, the repository is none, or there is no token.
+    """
+    save = config.save
+    if away := [target.url for target in targets.values() if not isinstance(target, FolderTarget)]:
+        raise ConfigError(
+            f"save.push_to_hub: {away[0]} is not on this machine; save to a path, and push that"
+        )
+    token = save.hub_token and resolve_options(plain_options({"token": save.hub_token}))["token"]
+    HubRepository(HubTarget(save.hub_repo_id or "", token=token))
+    folders = {name: target.url for name, target in targets.items()}
+    return partial(
+        push_directories, folders, save.hub_repo_id or "", public=not save.hub_private, token=token
+    )
 
 
 def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:

@@ -11,8 +11,8 @@ from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.export.directory import NEW, STORE, require_apart, target_of
-from tokenlake.export.manifest import WriteStats
-from tokenlake.export.shard_files import DEFAULT_NAMING, FileFormat, check_naming
+from tokenlake.export.manifest import FileFormat, WriteStats
+from tokenlake.export.shard_files import DEFAULT_NAMING, check_naming
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.files import DataFiles
 from tokenlake.rowwise.save import save_dataset
@@ -103,7 +103,7 @@ def tokenize_and_save(
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
         store = open_store(str(beside / STORE))
         manifest = write_version(store, built, beside / NEW, form, shards, quarantine=True)
-    return WriteStats.of(manifest, target, built.totals.tokens)
+    return WriteStats.of(manifest, target.url, built.totals.tokens)
 
 
 def pretokenize(
