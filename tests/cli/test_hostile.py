@@ -151,7 +151,11 @@ WRONG = {
     "repair": ["repair EVIL", "repair evil --config EVIL"],
     "gc": ["gc --grace EVIL", "gc EVIL"],
     "rm": ["rm EVIL", "rm evil@EVIL"],
-    "export": ["export EVIL CONFIG.no", "export evil CONFIG.no --split EVIL", "export evil EVIL://x"],
+    "export": [
+        "export EVIL CONFIG.no",
+        "export evil CONFIG.no --split EVIL",
+        "export evil CONFIG.no --source EVIL",
+    ],
     "push": [
         "push evil --repo EVIL",
         "push evil --repo a/b --token-env EVIL",

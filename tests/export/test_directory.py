@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.export.directory import target_of
 from tokenlake.export.manifest import FlatManifest
@@ -24,6 +25,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@promise(80)
 def test_a_directory_that_is_not_empty_is_refused_and_stays_as_it_is(tmp_path: Path):
     out = tmp_path / "out"
     save_dataset(ROWS, out)
@@ -44,6 +46,7 @@ def test_an_empty_directory_and_a_missing_one_are_fine(tmp_path: Path):
         assert list(ParquetShardedSource(f"{target}/*.parquet")) == ROWS
 
 
+@promise(80)
 def test_overwrite_replaces_data_files_and_leaves_notes(tmp_path: Path):
     out = tmp_path / "out"
     save_dataset(ROWS, out, num_shards=3)

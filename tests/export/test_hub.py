@@ -12,8 +12,10 @@ import pytest
 from tests.hub_support import writable_hub
 from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer
+from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.etl.runner import build_dataset
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.export.push import push_directories
 from tokenlake.rowwise.pipeline import Pipeline
 from tokenlake.rowwise.save import save_dataset
@@ -120,3 +122,75 @@ def test_what_lies_in_a_bucket_is_not_pushed(config: dict[str, Any]):
     config["save"]["output_dir"] = "ftp://host/out"
     with pytest.raises(Exception, match=r"ftp:// is not available"):
         Pipeline.from_config(config).source().save()
+
+
+YAML = """
+name: whole
+seed: 42
+streaming: true
+default_tokenizer: TOKENIZER
+datasets:
+- {name: code, data_files: FOLDER/code.jsonl, type: json, save_path: FOLDER/out/code, save_format: jsonl}
+- {name: text, data_files: FOLDER/text.jsonl, content_field: text, save_path: FOLDER/out/text, num_shards: 3}
+tokenize: {max_length: 2048, remove_columns: [text]}
+mix:
+  weights: {code: 0.3, text: 0.7}
+  block_size: 1000
+  stop_strategy: restart
+  total_rows: 50
+  seed: 42
+pack: {enabled: true, seq_length: 64, strategy: first_fit, num_packers: 4, include_segment_ids: true}
+load: {batch_size: 8, prefetch_enabled: true, drop_last: true}
+save:
+  enabled: true
+  output_dir: FOLDER/lake
+  format: arrow
+  num_shards: 4
+  compression: lz4
+  max_shard_size: 500MB
+  overwrite: false
+  push_to_hub: true
+  hub_repo_id: our-org/whole
+  hub_private: true
+  hub_token: {env: HF_TOKEN}
+"""
+
+
+@promise(104)
+def test_the_sections_of_the_seed_are_one_file(
+    tmp_path: Path, tokenizer_dir: Path, server: HubServer, capsys: pytest.CaptureFixture[str]
+):
+    for name in ("code", "text"):
+        lines = [json.dumps({"text": f"{name} {i} " * 9}) + "\n" for i in range(40)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    text = YAML.replace("TOKENIZER", str(tokenizer_dir)).replace("FOLDER", str(tmp_path))
+    (tmp_path / "whole.yaml").write_text(text)
+    command = ["run", str(tmp_path / "whole.yaml"), "--no-prefect", "--json"]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out)
+    lake = tmp_path / "lake" / "_exports" / "whole" / "v1"
+    places = [tmp_path / "out" / "code", tmp_path / "out" / "text", lake]
+    assert told["exports"] == [*map(str, places), f"{server.endpoint}/datasets/our-org/whole"]
+    rows = [FlatManifest.of(place) for place in places]
+    assert [(one.format, one.compression, one.rows, len(one.files)) for one in rows[:2]] == [
+        ("jsonl", "none", 40, 4),
+        ("arrow", "lz4", 40, 3),
+    ]
+    assert (rows[2].format, rows[2].compression, len(rows[2].files)) == ("arrow", "lz4", 4)
+    assert rows[2].rows == told["totals"]["rows"] > 0
+    assert server.repos["our-org/whole"].private
+    assert main(command) == 0 and json.loads(capsys.readouterr().out)["status"] == "exists"
+
+
+@promise(78, 79, 80)
+def test_the_command_that_exports(tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    build_dataset(config | {"name": "set", "save": {"output_dir": str(tmp_path / "lake")}})
+    command = ["export", "set@v1", str(tmp_path / "out"), "--store", str(tmp_path / "lake")]
+    assert main([*command, "--format", "jsonl", "--compression", "gzip", "--num-shards", "2"]) == 0
+    assert "2 rows in" in capsys.readouterr().out
+    assert len(list((tmp_path / "out").glob("*.jsonl.gz"))) == 2
+    assert main([*command, "--split", "test"]) == 2
+    assert main([*command, "--max-shard-size", "1MB"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert main([*command, "--max-shard-size", "1MB", "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_examples"] == 2

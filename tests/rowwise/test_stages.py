@@ -13,7 +13,9 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
+from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.save import SavedShardedSource
@@ -666,6 +668,7 @@ def test_a_stage_is_a_stage(one: dict[str, Any]):
         pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]
 
 
+@promise(193, 194)
 def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_path: Path):
     config = two | {"seed": 7, "save": {"output_dir": str(tmp_path / "out")}}
     made = pipeline(config).source().tokenize({"max_length": 100, "remove_columns": ["text"]}).save()
@@ -678,6 +681,9 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
     assert [entry["path"] for entry in manifest.made_of["inputs"]] == ["1.jsonl", "2.jsonl"]
     assert manifest.made_of["tokenizer"]["a"]["probe"] == describe(llama().files)["probe"]
     assert str(tmp_path) not in str(found)
+    beside = tmp_path / "out" / "a" / "_tokenlake"
+    assert load_config(str(beside / "config.yaml")).seed == 7
+    assert (beside / "tokenizer" / "tokenizer.json").read_bytes() == llama().files["tokenizer.json"]
 
     mixed = pipeline(two).source().tokenize().mix({"total_rows": 20}).pack({"seq_length": 16})
     list(mixed.save({"output_dir": str(tmp_path / "mixed")}).build())

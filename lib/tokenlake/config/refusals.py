@@ -98,9 +98,6 @@ REFUSALS: Final = (
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
-    Refusal(
-        "save.num_shards", stored="mix.unit_rows and save.max_shard_size decide how many files there are"
-    ),
     Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
     Refusal(

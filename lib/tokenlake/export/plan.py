@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.references import resolve_options
 from tokenlake.config.secret import BlockSecret, plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.steps import first_steps, tokens_name
@@ -21,6 +20,7 @@ from tokenlake.config.stores import scheme_of, store_of
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import Target, require_apart, target_of
 from tokenlake.export.manifest import FileFormat
+from tokenlake.export.push import hub_token
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish.push import push_to_hub
 from tokenlake.publish.repository import HubRepository, HubTarget
@@ -67,7 +67,9 @@ class Export:
 
 
 def exports_of(config: PipelineConfig) -> list[Export]:
-    """Return the flat directories that a configuration asks for; none for plain zstd Parquet, which the store holds.
+    """Return the flat directories that a configuration asks for; none for what the store holds itself.
+
+    That is zstd Parquet, of texts in any number of files; a mixture of stored rows has as many as its units make.
 
     Raises:
         ConfigError: a format and a compression do not go together.
@@ -75,7 +77,8 @@ def exports_of(config: PipelineConfig) -> list[Export]:
     save = config.save
     found = [_of_dataset(config, dataset) for dataset in config.datasets if dataset.save_path]
     form = FileFormat.of(save.format, save.compression)
-    if form != FileFormat("parquet", "zstd"):
+    counted = save.num_shards is not None and not config.is_text_build
+    if counted or form != FileFormat("parquet", "zstd"):
         masks = all(_has_mask(config, dataset) for dataset in config.datasets)
         options = ExportOptions(
             save.num_shards, None if save.num_shards else save.max_shard_size, attention_mask=masks
@@ -132,7 +135,7 @@ def check_exports(config: PipelineConfig) -> None:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
-        HubRepository(HubTarget(config.save.hub_repo_id or "", token=_token(config)))
+        HubRepository(HubTarget(config.save.hub_repo_id or "", token=hub_token(config.save)))
 
 
 def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
@@ -161,7 +164,7 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
             config.save.hub_repo_id or "",
             name=f"{manifest.dataset}@v{manifest.version}",
             public=not config.save.hub_private,
-            token=_token(config),
+            token=hub_token(config.save),
             storage_options=options,
         )
         made.append(report.url)
@@ -174,8 +177,3 @@ def _version_of(catalog: Catalog, export: Export, manifest: Manifest) -> Manifes
         return manifest
     number = next(parent.version for parent in manifest.parents if parent.dataset == export.dataset)
     return catalog.manifest(export.dataset, number)
-
-
-def _token(config: PipelineConfig) -> str | None:
-    token = config.save.hub_token
-    return None if token is None else resolve_options(plain_options({"token": token}))["token"]

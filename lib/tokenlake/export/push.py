@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tokenlake.config.references import resolve_options
+from tokenlake.config.secret import plain_options
+from tokenlake.config.stages import SaveStageConfig
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.manifest import FOLDER, MANIFEST, FlatFile, FlatManifest
 from tokenlake.publish.files import PublishedFile
@@ -68,6 +71,12 @@ def push_directories(
         gone = sorted(there.keys() - wanted.keys() - {_GIT})
         commit_all(hub, state, gone, told, partial(_send, hub, texts, data), partial(_differing, wanted))
     return hub.url
+
+
+def hub_token(save: SaveStageConfig) -> str | None:
+    """Return the token that section `save` holds or refers to; ConfigError where that is not there."""
+    given = save.hub_token
+    return None if given is None else resolve_options(plain_options({"token": given}))["token"]
 
 
 def _send(

@@ -12,14 +12,13 @@ from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
-from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import MixStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin
-from tokenlake.export.push import push_directories
+from tokenlake.export.push import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
@@ -286,7 +285,7 @@ def _push_of(targets: Mapping[str, Target], config: PipelineConfig) -> Callable[
         raise ConfigError(
             f"save.push_to_hub: {away[0]} is not on this machine; save to a path, and push that"
         )
-    token = save.hub_token and resolve_options(plain_options({"token": save.hub_token}))["token"]
+    token = hub_token(save)
     HubRepository(HubTarget(save.hub_repo_id or "", token=token))
     folders = {name: target.url for name, target in targets.items()}
     return partial(
