@@ -17,6 +17,8 @@ from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
 from tokenlake.config.stages import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.errors import TokenlakeError as TokenlakeError
 from tokenlake.etl.runner import BuildResult as BuildResult
+from tokenlake.export.manifest import WriteStats as WriteStats
+from tokenlake.export.version import export_version as export_version
 from tokenlake.inspect.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.inspect.mapping import ColumnMapper as ColumnMapper
 from tokenlake.integrity.findings import RepairReport as RepairReport
@@ -48,7 +50,6 @@ from tokenlake.result import Result as Result
 from tokenlake.rowwise.combine import CompositeShardedSource as CompositeShardedSource
 from tokenlake.rowwise.combine import LimitedShardedSource as LimitedShardedSource
 from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
-from tokenlake.rowwise.directory import WriteStats as WriteStats
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
 from tokenlake.rowwise.files import CsvShardedSource as CsvShardedSource
 from tokenlake.rowwise.files import FilesShardedSource as FilesShardedSource

@@ -127,6 +127,7 @@ WELL = {
     "repair": ["repair evil --dry-run"],
     "gc": ["gc", "gc --json"],
     "rm": ["rm evil@v1 --dry-run", "rm evil@v1"],
+    "export": ["export packed CONFIG.EVIL", "export evil CONFIG.out --format jsonl --json"],
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
     "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
@@ -150,6 +151,11 @@ WRONG = {
     "repair": ["repair EVIL", "repair evil --config EVIL"],
     "gc": ["gc --grace EVIL", "gc EVIL"],
     "rm": ["rm EVIL", "rm evil@EVIL"],
+    "export": [
+        "export EVIL CONFIG.no",
+        "export evil CONFIG.no --split EVIL",
+        "export evil CONFIG.no --source EVIL",
+    ],
     "push": [
         "push evil --repo EVIL",
         "push evil --repo a/b --token-env EVIL",

@@ -117,7 +117,7 @@ OPEN: Final = """
 """
 EXPORT: Final = """
     from tokenlake.store.catalog import Catalog
-    from tokenlake.rowwise.tokenize import version_batches
+    from tokenlake.export.version import version_batches
     for batch in version_batches(store, Catalog(store).manifest("small", 2), "train"):
         pass
 """

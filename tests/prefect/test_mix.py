@@ -133,6 +133,23 @@ class TestPolicy:
         with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
             check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
 
+    def test_exports_and_the_repository_on_the_hub_are_bounded(self, tmp_path: Path) -> None:
+        datasets = [MIXED["datasets"][0] | {"save_path": f"{tmp_path}/out/code"}, MIXED["datasets"][1]]
+        save = {
+            "output_dir": f"{tmp_path}/lake",
+            "format": "jsonl",
+            "push_to_hub": True,
+            "hub_repo_id": "our-org/pile",
+        }
+        config = MIXED | {"datasets": datasets, "save": save}
+        for outputs, told in (
+            ("lake", r"datasets\.code\.save_path: .* is outside"),
+            ("lake:{}/out", r"save\.hub_repo_id: 'hf://datasets/our-org/pile' is outside"),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                self.check(config, outputs=f"{tmp_path}/{outputs.format(tmp_path)}")
+        self.check(config, outputs=f"{tmp_path}:hf://datasets/our-org")
+
     def test_the_functions_of_every_source_are_bounded(self) -> None:
         datasets = [MIXED["datasets"][0], MIXED["datasets"][1] | {"format_callback": "os:system"}]
         with pytest.raises(ConfigError, match=r"the function 'os:system' of 'web'"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import printed, texts, write_jsonl, written
+from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.rowwise.save import save_dataset
@@ -231,6 +232,7 @@ def test_multi_dataset_pre_training(here: Path, names: dict[str, str]):
     assert [batch["input_ids"].shape for batch in training.batches] == [(32, 4096)] * 2
 
 
+@promise(91)
 def test_pre_tokenization(here: Path, names: dict[str, str]):
     run(PRINTED["pre_tokenization"], names)
     rows = list(tl.ParquetShardedSource("./tokenized_data/*.parquet"))
@@ -278,6 +280,7 @@ def test_create_pipeline(here: Path, names: dict[str, str]):
     assert sum(1 for _ in pipeline.source().tokenize().build()) == 100
 
 
+@promise(102)
 def test_tokenize_and_save(here: Path, names: dict[str, str]):
     run(PRINTED["tokenize_and_save"], names)
     assert len(list(tl.ParquetShardedSource("./tokenized/*.parquet"))) == 40
@@ -292,6 +295,7 @@ def test_mixing_by_the_pipeline(here: Path, names: dict[str, str]):
     assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in training.batches)
 
 
+@promise(186)
 def test_packing_and_saving(here: Path, names: dict[str, str]):
     run(PRINTED["pack_and_save"], names)
     (row,) = tl.ParquetShardedSource("./packed_data/*.parquet")
@@ -299,6 +303,7 @@ def test_packing_and_saving(here: Path, names: dict[str, str]):
     assert max(row["segment_ids"]) == 40
 
 
+@promise(164)
 def test_saving_to_a_path_for_each_dataset(here: Path, names: dict[str, str]):
     run(PRINTED["two_paths"], names)
     assert len(list(tl.ParquetShardedSource("./tokenized/dataset1/*.parquet"))) == 40

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rowwise.pipeline_support import printed
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.rowwise.files import JsonShardedSource
 from tokenlake.rowwise.tokenize import pretokenize
@@ -54,6 +55,7 @@ def run(snippet: str, tokenizer: str) -> dict[str, Any]:
     return names
 
 
+@promise(163)
 def test_quick_start(here: Path, tokenizer: str):
     names = run(PRINTED["quick_start"], tokenizer)
     rows = list(names["source"])
@@ -62,6 +64,7 @@ def test_quick_start(here: Path, tokenizer: str):
     assert rows == list(run(PRINTED["manual_iteration"], tokenizer)["source"])
 
 
+@promise(190, 191)
 def test_check_format(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("pandas")
     names = run(PRINTED["check_format"], tokenizer)

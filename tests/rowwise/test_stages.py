@@ -13,9 +13,11 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
+from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
-from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
@@ -209,7 +211,6 @@ def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
 @pytest.mark.parametrize(
     ("key", "options", "call"),
     [
-        ("save.push_to_hub", {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}}, "save"),
         ("cache.cache_type", {"cache": {"cache_type": "memory"}}, "source"),
         ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
         ("ray.enabled", {"ray": {"enabled": True}}, "source"),
@@ -666,6 +667,7 @@ def test_a_stage_is_a_stage(one: dict[str, Any]):
         pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]
 
 
+@promise(193, 194)
 def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_path: Path):
     config = two | {"seed": 7, "save": {"output_dir": str(tmp_path / "out")}}
     made = pipeline(config).source().tokenize({"max_length": 100, "remove_columns": ["text"]}).save()
@@ -678,6 +680,9 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
     assert [entry["path"] for entry in manifest.made_of["inputs"]] == ["1.jsonl", "2.jsonl"]
     assert manifest.made_of["tokenizer"]["a"]["probe"] == describe(llama().files)["probe"]
     assert str(tmp_path) not in str(found)
+    beside = tmp_path / "out" / "a" / "_tokenlake"
+    assert load_config(str(beside / "config.yaml")).seed == 7
+    assert (beside / "tokenizer" / "tokenizer.json").read_bytes() == llama().files["tokenizer.json"]
 
     mixed = pipeline(two).source().tokenize().mix({"total_rows": 20}).pack({"seq_length": 16})
     list(mixed.save({"output_dir": str(tmp_path / "mixed")}).build())

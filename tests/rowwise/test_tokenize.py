@@ -9,17 +9,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from tests.rowwise.sharded_support import check_flat
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.rowwise.directory import FlatManifest
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.tokenize import pretokenize, tokenize_and_save
 from tokenlake.tokenizers.manager import TokenizerManager
@@ -71,6 +73,7 @@ def expected(tokenizer: str, texts: list[str] = TEXTS, **options: Any) -> list[d
     ]
 
 
+@promise(102, 191)
 def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
 ):
@@ -112,11 +115,40 @@ def check_others(out: Path, rows: list[dict[str, Any]], cache: Path) -> None:
     assert loaded["train"].to_list() == rows
 
 
+@promise(102)
 def test_fields_are_kept_and_rows_padded(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
     named = TokenizerConfig(name_or_path=tokenizer, max_length=40, padding="max_length")
     tokenize_and_save(data, named, tmp_path / "out", "arrow", additional_fields=["lang"], pool=pool)
     rows = expected(tokenizer, max_length=40, padding="max_length")
     assert read("arrow", tmp_path / "out") == [{**row, "lang": "en"} for row in rows]
+
+
+@promise(102, 175, 178, 179)
+@pytest.mark.parametrize(
+    ("format", "compression", "num_shards", "ending"),
+    [("parquet", "zstd", 100, ".parquet"), ("arrow", None, 50, ".arrow"), ("jsonl", "gzip", 3, ".jsonl.gz")],
+)
+def test_every_format_has_as_many_files_as_asked_for(
+    tmp_path: Path,
+    data: str,
+    tokenizer: str,
+    pool: WorkerPool,
+    format: Any,
+    compression: str | None,
+    num_shards: int,
+    ending: str,
+):
+    out, options = tmp_path / "out", {"num_shards": num_shards, "compression": compression}
+    stats = tokenize_and_save(data, tokenizer, out, format, max_length=48, pool=pool, **options)
+    assert len(stats.output_paths) == num_shards and all(path.endswith(ending) for path in stats.output_paths)
+    rows = expected(tokenizer, max_length=48)
+    assert read(format, out) == rows
+    if format == "arrow":
+        before = pa.total_allocated_bytes()
+        with pa.memory_map(stats.output_paths[0]) as mapped:
+            batch = pa.ipc.open_file(mapped).get_batch(0)
+            assert pa.total_allocated_bytes() == before  # nothing is copied out of the file
+            assert batch.column("input_ids")[0].as_py() == rows[0]["input_ids"]
 
 
 def test_packed_rows_splits_and_provenance(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):

@@ -51,6 +51,7 @@ _COMMANDS = {
     "repair": ("repair:repair", _STORE, "Repair the damaged files of a version, byte for byte."),
     "gc": ("catalog:gc", _STORE, "Remove temporary files and abandoned builds that nothing needs."),
     "rm": ("catalog:rm", _STORE, "Remove a version that no tag and no other version needs."),
+    "export": ("export:export", _STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("query:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),

@@ -111,6 +111,7 @@ def _as_json(result: BuildResult, tallies: Sequence[RunTally]) -> dict[str, Any]
         "account": manifest.account.to_json(),
         "fingerprint": manifest.fingerprint,
         "notes": list(result.notes),
+        **({"exports": list(result.exports)} if result.exports else {}),
         **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
         **({"steps": _steps(tallies).records()} if len(tallies) > 1 else {}),
     }

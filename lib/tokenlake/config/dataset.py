@@ -84,7 +84,7 @@ class DatasetConfig(Section):
     """Reuse what an earlier run made of this source."""
 
     save_path: Path | None = None
-    """Directory that gets this source alone."""
+    """Directory that gets this source alone: a path, s3:// or gs://; a build writes it after the commit."""
 
     save_format: Literal["parquet", "arrow", "jsonl"] | None = None
     """Format at `save_path`; null: `save.format`."""

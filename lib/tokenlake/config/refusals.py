@@ -61,6 +61,7 @@ class Refusal:
 
 
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
+_READ: Final = "a source yields rows; save_dataset writes them"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
 _CACHES: Final = "tokenize.cache_tokenized keeps tokens"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
@@ -72,8 +73,7 @@ REFUSALS: Final = (
     Refusal("datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True})),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
     Refusal("datasets.cache_enabled", build=_REUSE),
-    Refusal("datasets.save_path", build="a build writes one dataset to the store save.output_dir"),
-    Refusal("datasets.save_format", build="Parquet", also=("parquet",)),
+    *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
     Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),
@@ -98,18 +98,6 @@ REFUSALS: Final = (
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
-    Refusal("save.format", build="Parquet"),
-    Refusal(
-        "save.num_shards", stored="mix.unit_rows and save.max_shard_size decide how many files there are"
-    ),
-    Refusal("save.compression", build="zstd", also=("zstd",)),
-    Refusal("save.overwrite", build="a build never overwrites, it adds a version"),
-    Refusal(
-        "save.push_to_hub",
-        build="`tokenlake push NAME --repo org/name` after the build, or tl.push_to_hub",
-        rows="build a version, and `tokenlake push` it",
-    ),
-    Refusal("save.storage_options", rows="files are saved to paths of this machine", also=({},)),
     Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
 )
@@ -197,6 +185,11 @@ def build_problems(config: PipelineConfig) -> list[str]:
             problems.append(
                 f"datasets.{dataset.name}.text_mode: {dataset.text_mode!r} is for text files, but type is "
                 f"{dataset.type!r}"
+            )
+        if dataset.save_format not in (None, config.save.format) and not dataset.save_path:
+            problems.append(
+                f"datasets.{dataset.name}.save_format: {dataset.save_format!r}, but there is no save_path; a build "
+                "writes a source's rows alone there: set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
     return [*problems, *_shard_problems(config), *truncation_problems(config), *_preference_problems(config)]

@@ -69,7 +69,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         max_shard_size=save.max_shard_size,
         compression="zstd",
         hash_threads=config.source.hash_threads,
-        num_shards=save.num_shards,
+        num_shards=save.num_shards if texts else None,  # of stored rows they are an export
         store_options=plain_options(save.storage_options or {}),
     )
 

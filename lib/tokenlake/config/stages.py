@@ -370,7 +370,8 @@ class SaveStageConfig(Section):
     """Options of the store's file system; credentials as {env: NAME}; null: $TOKENLAKE_STORE_OPTIONS."""
 
     format: Literal["parquet", "arrow", "jsonl"] = "parquet"
-    """Format of the files."""
+    """Format of the files. A build's store holds zstd Parquet; another format or `compression` is an export beside it,
+    in output_dir/_exports/NAME/vN."""
 
     num_shards: Count | None = None
     """Exactly this many files for each split, whatever `max_shard_size` says; null: as many as that makes."""
@@ -379,13 +380,14 @@ class SaveStageConfig(Section):
     """Compression of the files; null: zstd in Parquet, else none."""
 
     max_shard_size: Size = 500 * MIB
-    """A file ends at the first row group past this size; with `num_shards` no file is ended by its size."""
+    """Most bytes of a file; with `num_shards` no file is ended by its size. In a build's store a file ends at the first
+    row group past it."""
 
     overwrite: Switch = False
-    """Let the row-wise API replace what is in `output_dir`; a build never overwrites, it adds a version."""
+    """Replace data files that lie where the row-wise API saves, or at a `save_path`; versions are never overwritten."""
 
     push_to_hub: Switch = False
-    """Upload the result to the Hugging Face Hub."""
+    """Upload the result to the Hugging Face Hub: of a build the version, of the row-wise API what it saved."""
 
     hub_repo_id: Text | None = None
     """Repository on the Hub, org/name; acts with `push_to_hub`."""

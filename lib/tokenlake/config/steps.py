@@ -14,7 +14,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.section import DATASET_NAME
-from tokenlake.config.stages import MixStageConfig, PackStageConfig
+from tokenlake.config.stages import MixStageConfig, PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -84,18 +84,23 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
 
 
 def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
-    """The same source, alone and unpacked; long documents are kept where packing, which comes later, keeps them."""
+    """The same source, alone and unpacked; long documents are kept where packing, which comes later, keeps them.
+
+    Exports are of the whole: they are made when everything is committed.
+    """
     tokenize = config.tokenize
     if config.long_documents_of(dataset) == "keep":
         tokenize = tokenize.model_copy(update={"long_documents": "keep"})
         dataset = dataset.model_copy(update={"long_documents": None})
+    usual = SaveStageConfig()
+    exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
     return config.model_copy(
         update={
             "name": tokens_name(config, dataset),
-            "datasets": (dataset,),
+            "datasets": (dataset.model_copy(update={"save_path": None, "save_format": None}),),
             "tokenize": tokenize,
             "mix": MixStageConfig(),
             "pack": PackStageConfig(),
-            "save": config.save.model_copy(update={"num_shards": None}),
+            "save": config.save.model_copy(update={name: getattr(usual, name) for name in exports}),
         }
     )

@@ -48,6 +48,22 @@ def require_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
         raise ConfigError(told, field_path=name, expected=expected, got=repr(value))
 
 
+def expected(what: str, got: object, must: str) -> ConfigError:
+    """Return the error for an argument that is not what it must be; a value of some size is told by its type."""
+    plain = got is None or isinstance(got, str | int | float)
+    shown = f"{got!r:.80}" if plain else f"a {type(got).__name__}"
+    return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
+
+
+def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`."""
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or (least is not None and value < least) or (most is not None and value > most):
+        allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
+        raise expected(what, value, f"a whole number{allowed}")
+    return value.__index__()
+
+
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Return plain data with `leaf` applied to everything in it that is neither a mapping nor a list."""
     if isinstance(value, Mapping):

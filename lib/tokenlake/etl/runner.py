@@ -25,6 +25,7 @@ from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.session import BuildSession
+from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import UnitRecord
@@ -43,6 +44,7 @@ class BuildResult:
         units_built, units_resumed, units_reused: how the units came to be.
         seconds: wall time.
         notes: entries of `exclude` that matched no document.
+        exports: paths and URLs of what the configuration asked for beside the version.
     """
 
     dataset: str
@@ -55,6 +57,7 @@ class BuildResult:
     units_reused: int
     seconds: float
     notes: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
 
 
 def build_dataset(
@@ -83,19 +86,26 @@ def build_dataset(
     whole = load_config(config)
     if first_steps(whole):
         foreseen(whole)
+    check_exports(whole)
     with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
-        return _each_step(whole, lambda step: _build(step, pool, on_event, retries), on_event)
+        built = _each_step(whole, lambda step: _build(step, pool, on_event, retries), on_event)
+    return replace(built, exports=make_exports(whole, built.manifest))
 
 
 def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildResult | None:
     """Return what :func:`build_dataset` would find finished; None where there is something to do, or to complain about.
+
+    Exports are something to do: whether they are there is found by making them.
 
     Args:
         on_event: told of everything that happened, once it is known that all is there.
     """
     events: list[Event] = []
     with suppress(TokenlakeError):
-        found = _each_step(load_config(config), lambda step: _finished(step, events.append), events.append)
+        whole = load_config(config)
+        if exports_of(whole) or whole.save.push_to_hub:
+            return None
+        found = _each_step(whole, lambda step: _finished(step, events.append), events.append)
         for event in events:
             on_event(event)
         return found

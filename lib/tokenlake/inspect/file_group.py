@@ -187,7 +187,7 @@ def statistics(part: FileGroup) -> TextStatistics | None:
 
 def formats(files: Iterable[InputFile]) -> dict[str, int]:
     """Count files by what they hold and how they are compressed: ``jsonl.gz``."""
-    ends = {"gzip": ".gz", "zstd": ".zst", None: ""}
+    ends = {"gzip": ".gz", "zstd": ".zst", "lz4": ".lz4", None: ""}
     return dict(sorted(Counter(f"{file.format}{ends[file.compression]}" for file in files).items()))
 
 

@@ -38,6 +38,7 @@ from tokenlake.etl.events import (
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
+from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
 from tokenlake.observability.tally import source_name
@@ -169,6 +170,7 @@ class LocalEngine:
         self._sources = first_steps(config)
         if self._sources:
             foreseen(config)
+        check_exports(config)
         self._began = time.monotonic()
         self._watching = ExitStack()
         # The whole run's figures, not those of a part of it.
@@ -302,8 +304,18 @@ class LocalEngine:
         self._result = replace(result, notes=self._notes + result.notes)
         return self._result
 
+    @property
+    def has_exports(self) -> bool:
+        """Whether the configuration asks for anything beside its version."""
+        return bool(exports_of(self.config)) or self.config.save.push_to_hub
+
+    def export(self) -> BuildResult:
+        """Make what the configuration asks for beside the committed version, or find that it is there."""
+        self._result = replace(self.result(), exports=make_exports(self.config, self.result().manifest))
+        return self._result
+
     def result(self) -> BuildResult:
-        """What :meth:`commit` returned."""
+        """What :meth:`commit`, or :meth:`export` after it, returned."""
         assert self._result is not None, "not committed yet"
         return self._result
 
@@ -353,7 +365,7 @@ class LocalEngine:
 
     def _open(self, config: PipelineConfig) -> None:
         """Plan and claim the last build, in the background."""
-        self.blocks = tuple(referenced_blocks([config.datasets, config.save.storage_options]))
+        self.blocks = tuple(referenced_blocks([config.datasets, config.save]))
         if not self.blocks:
             self._provided.set()
         # A daemon: hashing terabytes must not keep a cancelled run alive.

@@ -17,7 +17,14 @@ from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
 from tokenlake.prefect.request import DEFAULT, DEFAULT_MIXTURE, requested_name, require_flow, resolve_request
 from tokenlake.prefect.run_state import cancellable, final_state, result_of_flow, run_name
-from tokenlake.prefect.tasks import Summary, build_all, commit_version, plan_build, publish_table
+from tokenlake.prefect.tasks import (
+    Summary,
+    build_all,
+    commit_version,
+    export_version,
+    plan_build,
+    publish_table,
+)
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
 
@@ -119,5 +126,7 @@ def _build(engine: LocalEngine) -> Summary:
         plan_build(engine)
         build_all(engine)
         summary = commit_version(engine)
+        if engine.has_exports:
+            summary = export_version(engine)
         publish_table(engine)
         return summary

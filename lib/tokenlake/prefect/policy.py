@@ -53,6 +53,7 @@ from tokenlake.config.secret import BlockSecret, EnvSecret, references
 from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
+from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
 
@@ -185,7 +186,7 @@ def _without_contents(path: str, error: ConfigError) -> str:
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check a configuration's inputs, store and functions against an environment; see :func:`require_allowed`."""
+    """Check a configuration's inputs, outputs and functions against an environment; see :func:`require_allowed`."""
     for reference in references(config):
         _check_reference(reference, environment)
     first = first_steps(config)
@@ -203,7 +204,12 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         )
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if config.is_text_build else foreseen(config)
-    _check_store(last.store, last.store_options, entries_of(environment.get(OUTPUTS)))
+    outputs = entries_of(environment.get(OUTPUTS))
+    _check_store(last.store, last.store_options, outputs)
+    for export in exports_of(config):
+        _check(export.output_path, outputs, OUTPUTS, export.key)
+    if config.save.push_to_hub:
+        _check(f"hf://datasets/{config.save.hub_repo_id}", outputs, OUTPUTS, "save.hub_repo_id")
 
 
 def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:

@@ -148,6 +148,7 @@ def summarize(result: BuildResult) -> Summary:
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
         **_mixture(result),
+        **({"exports": list(result.exports)} if result.exports else {}),
     }
 
 
@@ -221,6 +222,15 @@ def commit_version(engine: LocalEngine) -> Summary:
     if (mixture := engine.result().manifest.mixture) is not None:
         log(f"mixture: {sentence(mixture)}")
     return summary
+
+
+@retried("export", "export")
+def export_version(engine: LocalEngine) -> Summary:
+    """Make the exports of the committed version, and sum everything up again."""
+    result = engine.export()
+    for place in result.exports:
+        _log(engine)(f"exported to {place}")
+    return summarize(result)
 
 
 def load_blocks(names: Iterable[str]) -> dict[str, str]:

@@ -319,7 +319,9 @@ def push_to_hub(
         commit, private = decision.commit, state.private
         if decision.todo == "commit":
             send = partial(_send, store, found, hub, on_progress or (lambda _: None))
-            commit = _commit(found, hub, state, decision.deleted, message or found.name, send)
+            about = f"Manifest sha256:{found.manifest.sha256}, pushed by tokenlake."
+            told = (message or found.name, about)
+            commit = commit_all(hub, state, decision.deleted, told, send, found.differing)
         if decision.todo != "nothing" and commit is not None:
             hub.tag(decision.tag, commit, f"manifest sha256:{found.manifest.sha256}")
     return PushReport(
@@ -372,28 +374,39 @@ def _send(
     return additions
 
 
-def _commit(
-    version: Published,
+def commit_all(
     hub: HubRepository,
     state: HubState,
     deleted: Sequence[str],
-    message: str,
+    message: tuple[str, str],
     send: Callable[[], list[Any]],
+    differing: Callable[[Mapping[str, Any]], list[str]],
 ) -> str:
-    """Send everything and commit it, on top of what was looked at; return the commit."""
+    """Send everything and commit it, on top of what was looked at; return the commit.
+
+    Args:
+        state: of the repository, as it was looked at.
+        deleted: paths to remove.
+        message: of the commit, in short and in full.
+        send: uploads all contents.
+        differing: tells which paths of a repository's files are not what was sent.
+
+    Raises:
+        StoreError, VersionConflictError: nothing is visible.
+        IntegrityError: what is there is not what was sent.
+    """
     if state.head is None:
         hub.create_branch(state.main)
     parent = state.head or hub.head()
     additions = send()
-    about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
     try:
-        hub.commit(additions, deleted, message, about, parent)
+        hub.commit(additions, deleted, *message, parent)
     except (StoreError, VersionConflictError):
         # Perhaps only the answer was lost.
-        if version.differing(hub.files(hub.head())):
+        if differing(hub.files(hub.head())):
             raise
     head = hub.head()
-    if wrong := version.differing(hub.files(head)):
+    if wrong := differing(hub.files(head)):
         raise IntegrityError(
             f"{hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
             "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"

@@ -18,8 +18,8 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.fingerprint import fingerprint
-from tokenlake.rowwise.directory import FlatManifest
 from tokenlake.rowwise.file_rows import default_path
 from tokenlake.rowwise.save import DatasetWriter, create_writer
 from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource

@@ -138,8 +138,8 @@ class Pipeline:
     def build(self) -> Iterator[Any]:
         """Return an iterator over all datasets, one after the other: batches after `load`, else rows.
 
-        Whatever is to be saved has been saved when it returns. Where the configuration has a section `observability`,
-        progress is shown on standard error.
+        Whatever is to be saved has been saved when it returns, and is on the Hub where it is to be pushed. Where the
+        configuration has a section `observability`, progress is shown on standard error.
 
         Raises:
             RuntimeError: `source` was not called.
@@ -148,6 +148,8 @@ class Pipeline:
         check_order("build", self._stages)
         for saved in self._context.saved:
             saved.save()
+        if self._context.push is not None:
+            self._context.push()
         rows = chain.from_iterable(list(self._data.values()))
         return observed_batches(rows, self._context.config, batched="load" in self._stages)
 

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
 
 import pyarrow as pa
 
-from tokenlake.config.values import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import produced_by
-from tokenlake.rowwise.arrow_rows import LINES, RowsToArrow, lines_of
-from tokenlake.rowwise.directory import (
-    FOLDER,
-    MANIFEST,
-    NEW,
-    FlatFile,
-    FlatManifest,
-    Origin,
-    WriteStats,
-    check_target,
-    file_mode,
-    local_target,
-    placed,
+from tokenlake.export.arrow_rows import LINES, RowsToArrow, lines_of
+from tokenlake.export.directory import NEW, target_of
+from tokenlake.export.manifest import FileFormat, FlatManifest, Origin, WriteStats, put_manifest
+from tokenlake.export.shard_files import (
+    DEFAULT_NAMING,
+    OpenFile,
+    ShardFiles,
+    check_naming,
+    edges_of,
 )
+from tokenlake.export.version import shard_bytes
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.shard_files import FileFormat, OpenFile, ShardFiles, check_naming, edges_of
 from tokenlake.rowwise.source import (
     Numbered,
     NumberedSource,
@@ -37,13 +33,8 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     ShardInfo,
     known_length,
-    whole_number,
 )
 
-DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
-MOST_SHARDS: Final = 100_000
-
-_SHARD_BYTES: Final = 500 * MIB
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
 _FIRST_SIZE: Final = 16 << 20  # of the first one, which decides on the types of the columns
@@ -81,12 +72,13 @@ class DatasetWriter:
         *,
         schema: pa.Schema | None = None,
         naming: str = DEFAULT_NAMING,
+        storage_options: Mapping[str, Any] | None = None,
         origin: Callable[[], Origin] = Origin,
     ) -> None:
         """Write nothing yet.
 
         Args:
-            output_path: the directory; it is made when missing.
+            output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
             format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
             max_shard_size: a file ends where another row group would make it larger; bytes, or text like "500MB". None:
                 500 MB, or no limit where `num_shards` is given.
@@ -97,17 +89,18 @@ class DatasetWriter:
             overwrite: replace the data files of a directory that is not empty; else it is an error.
             schema: types of the columns; None: the first 1,000 rows decide, and lines of JSON need none.
             naming: names of files, without extension, of ``split``, ``index`` and ``count``.
+            storage_options: for a bucket; None: those of the environment.
             origin: asked at the end what the manifest is to say of where the rows come from.
 
         Raises:
             ConfigError: an argument is not what is allowed, or the target is not empty.
-            NotAvailableError: `output_path` is a URL.
+            NotAvailableError: `output_path` is a URL of something else.
         """
         self._form = FileFormat.of(format, compression)
         self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards), num_shards
         check_naming(naming, [_SPLIT], self._form)
-        self.target = local_target(output_path)
-        check_target(self.target, overwrite=overwrite)
+        self.target = target_of(output_path, storage_options)
+        self.target.check(overwrite=overwrite)
         self._overwrite, self._naming, self._origin = overwrite, naming, origin
         self._converter = RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
@@ -133,8 +126,8 @@ class DatasetWriter:
 
         Raises:
             BadRecordError: a row does not fit the columns that the first rows decided.
-            ConfigError, StoreError: as :func:`tokenlake.rowwise.directory.placed`. Whatever is raised, also by the
-                source, leaves the target as it was.
+            ConfigError, StoreError: as :meth:`tokenlake.export.directory.Target.placed`. Whatever is raised, also by
+                the source, leaves the target as it was.
         """
         counts = self._num_shards is not None and isinstance(source, ShardedDataSource | Sequence)
         if counts and (rows := known_length(source)) is not None:
@@ -146,7 +139,7 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was used already; create another one")
-        self._place = self._stack.enter_context(placed(self.target, overwrite=self._overwrite)) / NEW
+        self._place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite)) / NEW
         return self
 
     def add(self, row: Row) -> None:
@@ -169,7 +162,7 @@ class DatasetWriter:
             return
         with self._stack:
             manifest = self._finish(self._in_place())
-        self._stats = WriteStats.of(manifest, self.target)
+        self._stats = WriteStats.of(manifest, self.target.url)
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:
@@ -205,7 +198,10 @@ class DatasetWriter:
             self._pour(folder / _SPOOL)
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
         files = self._shards(LINES if self._lines else schema).finish(self._naming)
-        return put_manifest(folder, self._form, schema, files, self._origin())
+        origin = self._origin()
+        if not origin.produced_by:
+            origin = replace(origin, produced_by=produced_by())
+        return put_manifest(folder, self._form, schema, files, origin)
 
     def _pour(self, spool: Path) -> None:
         """Move the rows that were put aside to the files."""
@@ -215,26 +211,6 @@ class DatasetWriter:
                 batch = batches.get_batch(number)
                 self._shards(batch.schema).add(batch)
         spool.unlink()
-
-
-def put_manifest(
-    folder: Path, form: FileFormat, schema: pa.Schema, files: Sequence[FlatFile], origin: Origin
-) -> FlatManifest:
-    """Write the manifest of files that lie in `folder`, and return it."""
-    manifest = FlatManifest(
-        kind=origin.kind,
-        format=form.format,
-        compression=form.compression,
-        columns={name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)},
-        files=tuple(files),
-        made_of=dict(origin.made_of),
-        produced_by=dict(origin.produced_by) or produced_by(),
-    )
-    path = folder / FOLDER / MANIFEST
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(manifest.to_bytes())
-    path.chmod(file_mode(folder))
-    return manifest
 
 
 create_writer = DatasetWriter
@@ -251,6 +227,7 @@ def save_dataset(
     *,
     schema: pa.Schema | None = None,
     naming: str = DEFAULT_NAMING,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> WriteStats:
     """Write the rows of a source (or of any iterable of dicts) as a flat directory; in bounded memory, in order.
 
@@ -261,7 +238,8 @@ def save_dataset(
         as :func:`create_writer` and :meth:`DatasetWriter.write`; whatever is raised, the target stays as it was.
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
-    return create_writer(output_path, format, *limits, schema=schema, naming=naming).write(source)
+    further: dict[str, Any] = {"schema": schema, "naming": naming, "storage_options": storage_options}
+    return create_writer(output_path, format, *limits, **further).write(source)
 
 
 def save_iterator(
@@ -280,22 +258,6 @@ def save_iterator(
     """
     limits = (max_shard_size, num_shards, compression, overwrite)
     return save_dataset(iterator, output_path, format, *limits, **options)
-
-
-def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
-    """Check both limits, and return that of bytes.
-
-    Raises:
-        ConfigError: one is no size or count.
-    """
-    if num_shards is not None:
-        whole_number("num_shards", num_shards, 1, MOST_SHARDS)
-    if max_shard_size is None:
-        return None if num_shards is not None else _SHARD_BYTES
-    try:
-        return parse_size(max_shard_size)
-    except ConfigError as error:
-        raise ConfigError(f"max_shard_size: {error}") from error
 
 
 @final
@@ -323,8 +285,12 @@ class SavedShardedSource(NumberedSource):
     def _saved(self) -> tuple[WriteStats, ShardedDataSource]:
         with self._lock:
             if self._written is None:
-                stats = self._make().write(self._source)
-                self._written = stats, _READERS[self._format](stats.output_paths)
+                writer = self._make()
+                stats = writer.write(self._source)
+                self._written = (
+                    stats,
+                    _READERS[self._format](stats.output_paths, storage_options=writer.target.options),
+                )
             return self._written
 
     @property

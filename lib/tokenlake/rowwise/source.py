@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast, final
 
 from pydantic import BaseModel
 
-from tokenlake.config.values import did_you_mean, require_one_of
+from tokenlake.config.values import did_you_mean, expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
@@ -354,22 +354,6 @@ def index_of(name: str, names: Sequence[str]) -> int:
     shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
     near = did_you_mean(name, names)
     raise ConfigError(f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name)
-
-
-def whole_number(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return `value` as an int; ConfigError unless it is a whole number from `least` to `most`."""
-    whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not whole or (least is not None and value < least) or (most is not None and value > most):
-        allowed = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
-        raise expected(what, value, f"a whole number{allowed}")
-    return value.__index__()
-
-
-def expected(what: str, got: object, must: str) -> ConfigError:
-    """Return the error for an argument that is not what it must be; a value of some size is told by its type."""
-    plain = got is None or isinstance(got, str | int | float)
-    shown = f"{got!r:.80}" if plain else f"a {type(got).__name__}"
-    return ConfigError(f"{what}: got {shown}, must be {must}", got=shown)
 
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:

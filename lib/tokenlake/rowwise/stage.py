@@ -38,6 +38,7 @@ class PipelineContext:
         tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize` was called.
         packed: whether rows are packed by a stage that was called.
         saved: what is to be written when the pipeline is built.
+        push: uploads what was written; None: nothing is to be.
         stepped: tells the mixture how many rows a training step takes; None: nothing hangs on it.
     """
 
@@ -47,6 +48,7 @@ class PipelineContext:
         self.tokenizers: dict[str, LoadedTokenizer] = {}
         self.packed = False
         self.saved: list[SavedShardedSource] = []
+        self.push: Callable[[], str] | None = None
         self.stepped: Callable[[int], None] | None = None
 
     @property

@@ -8,18 +8,21 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import permutations, product
 from os.path import commonpath
-from pathlib import Path
 from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
+from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import MixStageConfig, TokenizerConfig
 from tokenlake.errors import ConfigError
+from tokenlake.export.directory import FolderTarget, Target, require_apart
+from tokenlake.export.manifest import Origin
+from tokenlake.export.push import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
 from tokenlake.rowwise.combine import LimitedShardedSource, PackedShardedSource, TokenLimitedSource
-from tokenlake.rowwise.directory import Origin, require_apart
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
@@ -31,6 +34,7 @@ from tokenlake.rowwise.tokenized import (
     TokenizedShardedSource,
     texts_of,
 )
+from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
@@ -249,14 +253,14 @@ class SaveStage(_OwnStage):
         """Return the sources, each to be written to a directory of its own and read back from there.
 
         A dataset's directory is its `save_path`; else `output_dir` where there is one source, and ``output_dir/name``
-        where there are several.
+        where there are several. With `push_to_hub` they are uploaded once all are written.
 
         Raises:
             ConfigError: a target may not be written, two are the same, one holds an input, or a source is endless.
         """
         config = context.config
         _require_own(data, context)
-        targets: dict[str, Path] = {}
+        targets: dict[str, Target] = {}
         made: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
             if source.endless:
@@ -265,7 +269,28 @@ class SaveStage(_OwnStage):
             made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
         _require_apart(targets, config)
         context.saved += made.values()
+        if config.save.push_to_hub:
+            context.push = _push_of(targets, config)
         return made
+
+
+def _push_of(targets: Mapping[str, Target], config: PipelineConfig) -> Callable[[], str]:
+    """Return what uploads the directories once they are written.
+
+    Raises:
+        ConfigError: one is in a bucket, the repository is none, or there is no token.
+    """
+    save = config.save
+    if away := [target.url for target in targets.values() if not isinstance(target, FolderTarget)]:
+        raise ConfigError(
+            f"save.push_to_hub: {away[0]} is not on this machine; save to a path, and push that"
+        )
+    token = hub_token(save)
+    HubRepository(HubTarget(save.hub_repo_id or "", token=token))
+    folders = {name: target.url for name, target in targets.items()}
+    return partial(
+        push_directories, folders, save.hub_repo_id or "", public=not save.hub_private, token=token
+    )
 
 
 def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
@@ -279,7 +304,7 @@ def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
 
 def _saved(
     name: str, source: ShardedDataSource, context: PipelineContext, *, alone: bool
-) -> tuple[SavedShardedSource, Path]:
+) -> tuple[SavedShardedSource, Target]:
     """Return a source that is to be saved, and its directory."""
     save, dataset = context.config.save, context.dataset(name)
     own = {field: getattr(dataset, field, None) for field in ("save_path", "save_format", "num_shards")}
@@ -295,16 +320,17 @@ def _saved(
         # The stage's compression is that of its format: a dataset of another one has the usual.
         save.compression if own["save_format"] in (None, save.format) else None,
         save.overwrite,
+        storage_options=plain_options(save.storage_options or {}),
         origin=_origin(name, context),
     )
     return SavedShardedSource(source, own["save_format"] or save.format, make), make().target
 
 
-def _require_apart(targets: Mapping[str, Path], config: PipelineConfig) -> None:
+def _require_apart(targets: Mapping[str, Target], config: PipelineConfig) -> None:
     """Raise ConfigError if one target lies in another, or holds an input."""
     for (name, target), (other, path) in permutations(targets.items(), 2):
-        if target.is_relative_to(path):
-            why = f"{name!r} would be written to {target} and {other!r} to {path}, one in the other"
+        if target.is_within(path.url):
+            why = f"{name!r} would be written to {target.url} and {other!r} to {path.url}, one in the other"
             raise ConfigError(f"save: {why}; give each dataset a save_path of its own")
     for target, dataset in product(targets.values(), config.datasets):
         files = dataset.data_files or ()
@@ -326,7 +352,10 @@ def _origin(name: str, context: PipelineContext) -> Callable[[], Origin]:
             "tokenizer": {name: describe(loaded.files) for name, loaded in tokenizers.items()},
             "inputs": [entry for each in names for entry in _inputs(each, context.opened[each])],
         }
-        return Origin(kind, made_of)
+        files = [(CONFIG, dump_yaml(config).encode())]
+        for loaded in list(tokenizers.values())[:1]:  # rows of one stream have one
+            files += [(f"{TOKENIZER}/{path}", data) for path, data in loaded.files.files.items()]
+        return Origin(kind, made_of, beside=dict(files))
 
     return origin
 

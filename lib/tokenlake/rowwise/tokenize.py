@@ -3,51 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
-
-import msgspec
-import numpy as np
-import pyarrow as pa
 
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.ragged import cells, offsets_of
-from tokenlake.reading.version import StoredRows, stored_schema
-from tokenlake.rowwise.arrow_rows import is_list
-from tokenlake.rowwise.directory import (
-    FOLDER,
-    NEW,
-    STORE,
-    FlatFile,
-    Origin,
-    WriteStats,
-    local_target,
-    placed,
-    require_apart,
-)
+from tokenlake.export.directory import NEW, STORE, require_apart, target_of
+from tokenlake.export.manifest import FileFormat, WriteStats
+from tokenlake.export.shard_files import DEFAULT_NAMING, check_naming
+from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.files import DataFiles
-from tokenlake.rowwise.save import DEFAULT_NAMING, put_manifest, save_dataset, shard_bytes
-from tokenlake.rowwise.shard_files import FileFormat, ShardFiles, check_naming, edges_of
+from tokenlake.rowwise.save import save_dataset
 from tokenlake.rowwise.source import Row, ShardedDataSource, expected
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
 from tokenlake.store.address import open_store
-from tokenlake.store.base import Store
-from tokenlake.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
-from tokenlake.store.manifest import Manifest
 
 OutputFormat = Literal["parquet", "arrow", "jsonl"]
 
-_ARROW: Final[Any] = pa
 _DATASET: Final = "tokens"
 _TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
 _SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
-_PROVENANCE: Final = ("file", "position", "documents")
-_SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming")
-_DERIVED: Final = ("segment_lengths",)
+_SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming", "storage_options")
 
 
 def tokenize_and_save(
@@ -67,6 +45,7 @@ def tokenize_and_save(
     pack: bool | PackStageConfig | Mapping[str, Any] = False,
     provenance: bool = False,
     naming: str = DEFAULT_NAMING,
+    output_options: Mapping[str, Any] | None = None,
     on_event: Watcher = ignore,
     pool: WorkerPool | None = None,
     **options: Any,
@@ -80,7 +59,7 @@ def tokenize_and_save(
     Args:
         data_files: path, glob, directory, URL or Hub id, or a list of them.
         tokenizer: Hub id, directory or tokenizer.json file, or a :class:`TokenizerConfig`.
-        output_path: the directory; it is made when missing.
+        output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
         output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
         max_length: documents are cut to this many ids, special ones included, unless `truncation` or `long_documents`
             say otherwise; None: the tokenizer's configuration, else 2,048. With `pack` nothing is cut, and this is the
@@ -92,6 +71,7 @@ def tokenize_and_save(
         additional_fields: fields to keep beside the tokens.
         pack: rows of one length, of several documents: True, or options of `PackStageConfig`.
         provenance: keep the columns that say which input each document comes from.
+        output_options: for a bucket at `output_path`; None: those of the environment.
         on_event: told of everything that happens.
         pool: running workers to use instead of `workers` new ones; it stays open.
         options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
@@ -105,34 +85,25 @@ def tokenize_and_save(
             store, and the same call goes on from there.
     """
     form = FileFormat.of(output_format, compression)
-    limit = shard_bytes(max_shard_size, num_shards)
-    check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
     config = _configuration(
         data_files, tokenizer, max_length, pack, {"content_field": content_field, **options}
     )
     if additional_fields is not None:
         config["datasets"][0]["additional_fields"] = tuple(additional_fields)
     masks = config["datasets"][0]["tokenizer"]["return_attention_mask"]
-    target = local_target(output_path)
+    shards = ExportOptions(
+        num_shards, max_shard_size, attention_mask=masks, provenance=provenance, naming=naming
+    )
+    shard_bytes(max_shard_size, num_shards)
+    check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
+    target = target_of(output_path, output_options)
     require_apart("output_path", target, data_files)
-    with placed(output_path, overwrite=overwrite) as beside:
-        new = beside / NEW
+    with target.placed(overwrite=overwrite) as beside:
         config["save"] = {"output_dir": str(beside / STORE)}
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
         store = open_store(str(beside / STORE))
-        no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(built))
-        schema = _exported(no_rows, masks, provenance).schema
-        files: list[FlatFile] = []
-        for split in built.splits or ("train",):
-            rows = built.splits[split].rows if built.splits else 0
-            edges = None if num_shards is None else edges_of(rows, num_shards)
-            with ShardFiles(new, split, form, schema, max_bytes=limit, edges=edges) as shards:
-                for batch in version_batches(store, built, split):
-                    shards.add(_exported(batch, masks, provenance))
-                files += shards.finish(naming)
-        _keep_beside(store, built, new / FOLDER)
-        manifest = put_manifest(new, form, schema, files, _origin(built))
-    return WriteStats.of(manifest, target, built.totals.tokens)
+        manifest = write_version(store, built, beside / NEW, form, shards, quarantine=True)
+    return WriteStats.of(manifest, target.url, built.totals.tokens)
 
 
 def pretokenize(
@@ -229,69 +200,3 @@ def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
     # Readers of a flat directory do not derive the column, so it is stored.
     given.setdefault("store_segment_ids", given.get("include_segment_ids", True))
     return given
-
-
-def version_batches(store: Store, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
-    if split in manifest.splits:
-        with StoredRows(store, manifest, split) as rows:
-            yield from map(rows.read, range(len(rows.group_rows)))
-
-
-def _exported(rows: pa.RecordBatch, attention_mask: bool, provenance: bool) -> pa.RecordBatch:
-    """Return rows of a version with the columns of a flat directory.
-
-    Args:
-        attention_mask: add the column to packed rows, which have none: 1 for ids, 0 for padding.
-        provenance: keep the columns that say which input each document comes from.
-    """
-    left_out = {*_DERIVED, *(() if provenance else _PROVENANCE)}
-    names, columns, nullable = rows.schema.names, dict[str, Any](), dict[str, bool]()
-    for name, column in zip(names, rows.columns, strict=True):
-        if name not in left_out:
-            columns[name], nullable[name] = _named(column), rows.schema.field(name).nullable
-        if name == "input_ids" and attention_mask and "attention_mask" not in names:
-            columns["attention_mask"], nullable["attention_mask"] = _mask(rows), False
-    fields = [pa.field(name, column.type, nullable[name]) for name, column in columns.items()]
-    return _ARROW.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
-
-
-def _mask(rows: pa.RecordBatch) -> Any:
-    """Return 1 where the ids of packed rows are a document's, and 0 where they are padding."""
-    pieces: Any = rows.column("segment_lengths")
-    before = offsets_of(pieces.flatten().to_numpy())
-    lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
-    ids: Any = rows.schema.field("input_ids").type
-    mask = _ARROW.array(cells(lengths, ids.list_size, left=False).astype(np.int32).reshape(-1))
-    return _ARROW.FixedSizeListArray.from_arrays(mask, type=_named_type(ids))
-
-
-def _named(column: Any) -> Any:
-    """Call the values of a list ``item``, as Arrow does; Parquet gives them back as ``element``."""
-    return column.cast(_named_type(column.type)) if is_list(column.type) else column
-
-
-def _named_type(kind: Any) -> Any:
-    size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
-    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
-
-
-def _keep_beside(store: Store, built: Manifest, folder: Path) -> None:
-    """Copy what a version has besides its data into `folder`: configuration, tokenizer, bad records set aside."""
-    layout = Layout(built.dataset, built.version)
-    for path in built.other_files:
-        if path == CONFIG or path.startswith((f"{TOKENIZER}/", f"{QUARANTINE}/")):
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            store.download(layout.key(path), target)
-
-
-def _origin(built: Manifest) -> Origin:
-    made_of = {
-        "fingerprint": built.fingerprint,
-        "config": built.config,
-        "tokenizer": built.tokenizer,
-        "inputs": msgspec.to_builtins(built.inputs),
-        "account": built.account.to_json(),
-    }
-    return Origin(built.kind, made_of, built.produced_by)

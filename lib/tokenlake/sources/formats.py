@@ -11,12 +11,17 @@ from tokenlake.config.formats import FORMATS, TYPES, Format, SourceType
 from tokenlake.config.values import nearest
 from tokenlake.errors import ConfigError, SourceNotFoundError
 
-Compression = Literal["gzip", "zstd"]
+Compression = Literal["gzip", "zstd", "lz4"]
 
 _EXTENSIONS: Final[dict[str, Format]] = {
     extension: name for name, facts in FORMATS.items() for extension in facts.extensions
 }
-_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_COMPRESSIONS: Final[dict[str, Compression]] = {
+    ".gz": "gzip",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".lz4": "lz4",
+}
 
 KNOWN_EXTENSIONS: Final = (*_EXTENSIONS, *(f"{e}.gz" for e in (".jsonl", ".txt")), ".jsonl.zst", ".txt.zst")
 _TYPES: Final = tuple(name for name, type_ in TYPES.items() if type_ != "hub")

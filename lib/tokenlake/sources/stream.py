@@ -31,6 +31,7 @@ _SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
 _RENAME: Final = {
     "gzip": "name it with .gz at the end",
     "zstd": "name it with .zst at the end",
+    "lz4": "name it with .lz4 at the end",
     "Parquet": "name it with .parquet at the end",
     "Arrow IPC": "name it with .arrow at the end",
 }
@@ -89,12 +90,12 @@ def _named(file: InputFile) -> str:
 
 
 def _advice(kind: str) -> str:
-    return _RENAME.get(kind, f"{kind} is not read; decompress it, or compress it with gzip or zstd")
+    return _RENAME.get(kind, f"{kind} is not read; decompress it, or compress it with gzip, zstd or lz4")
 
 
 @final
 class ByteStream:
-    """The bytes of a plain, gzip (all members) or zstd (all frames) file, read once from the beginning.
+    """The bytes of a plain, gzip (all members), zstd or lz4 (all frames) file, read once from the beginning.
 
     Arrow's decompressor raises where a member is cut, where its checksum differs and where anything but
     another member follows; zstandard's own reader ends early in silence. What a stream unfolds to is

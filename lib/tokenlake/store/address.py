@@ -120,6 +120,13 @@ def open_store(
     )
 
 
+def scratch_folder(url: str) -> Path:
+    """Return the folder of this machine for what is on its way into a folder of a bucket."""
+    from tokenlake.store.remote.object_store import scratch_of  # as above
+
+    return scratch_of(url).local_path("flat")
+
+
 def open_read_store(
     url: str | os.PathLike[str],
     *,

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from tokenlake.column_types import JSON, arrow_type, column_type
 from tokenlake.errors import BadRecordError
-from tokenlake.rowwise.source import Row
-from tokenlake.sources.rows import names_in
+from tokenlake.sources.rows import Row, names_in
 
 _ARROW: Final[Any] = pa
 _UNFIT: Final = (pa.ArrowInvalid, TypeError, ValueError, OverflowError)

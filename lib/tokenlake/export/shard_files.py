@@ -5,58 +5,26 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.config.values import require_one_of
+from tokenlake.config.values import expected
 from tokenlake.errors import SourceError
-from tokenlake.rowwise.arrow_rows import is_list, text_of
-from tokenlake.rowwise.directory import FlatFile, file_mode
-from tokenlake.rowwise.source import expected
+from tokenlake.export.arrow_rows import is_list, text_of
+from tokenlake.export.manifest import FileFormat, FlatFile, file_mode
 from tokenlake.schema import open_writer
 from tokenlake.store.local_files import HashingFile
+
+DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
 _GZIP_LEVEL: Final = 6
-_COMPRESSIONS: Final = {
-    "parquet": ("none", "gzip", "lz4", "zstd"),
-    "arrow": ("none", "lz4", "zstd"),
-    "jsonl": ("none", "gzip", "zstd"),  # that is what their readers know
-}
-_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    """How files are written: ``parquet``, ``arrow`` (IPC files) or ``jsonl``, and ``none`` or a compression."""
-
-    format: str
-    compression: str
-
-    @classmethod
-    def of(cls, format: str, compression: str | None) -> FileFormat:
-        """Return the format; None compresses as usual: zstd in Parquet, else nothing.
-
-        Raises:
-            ConfigError: there is no such format or compression, or they do not go together.
-        """
-        if compression is None:
-            compression = "zstd" if format == "parquet" else "none"
-        require_one_of("format", format, tuple(_COMPRESSIONS))
-        require_one_of(f"compression of format {format!r}", compression, _COMPRESSIONS[format])
-        return cls(format, compression)
-
-    @property
-    def extension(self) -> str:
-        """Return ``.parquet``, ``.arrow``, ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``."""
-        return f".{self.format}" + (_ENDINGS.get(self.compression, "") if self.format == "jsonl" else "")
 
 
 def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
@@ -285,7 +253,7 @@ def _json_lines(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writ
     packed: Any = (
         gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)
         if compression == "gzip"
-        else _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), "zstd")
+        else _ARROW.CompressedOutputStream(_ARROW.PythonFile(sink, "w"), compression)
     )
     return lambda batch: packed.write(text_of(batch)), packed.flush, packed.close
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import promise
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
-from tokenlake.rowwise.directory import FlatManifest, placed
+from tokenlake.export.directory import target_of
+from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset
 
@@ -23,6 +25,7 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@promise(80)
 def test_a_directory_that_is_not_empty_is_refused_and_stays_as_it_is(tmp_path: Path):
     out = tmp_path / "out"
     save_dataset(ROWS, out)
@@ -43,6 +46,7 @@ def test_an_empty_directory_and_a_missing_one_are_fine(tmp_path: Path):
         assert list(ParquetShardedSource(f"{target}/*.parquet")) == ROWS
 
 
+@promise(80)
 def test_overwrite_replaces_data_files_and_leaves_notes(tmp_path: Path):
     out = tmp_path / "out"
     save_dataset(ROWS, out, num_shards=3)
@@ -82,7 +86,8 @@ def test_a_failed_replacement_leaves_the_old(tmp_path: Path):
     [
         ("", ConfigError, "must be the path of a directory"),
         ("/", ConfigError, "root of the file system"),
-        ("gs://bucket/out", NotAvailableError, "gs:// is not available"),
+        ("ftp://host/out", NotAvailableError, "ftp:// is not available"),
+        ("s3://user:word@bucket/out", ConfigError, "has a password in it"),
     ],
 )
 def test_impossible_targets(target: str, error: type[Exception], message: str):
@@ -105,7 +110,7 @@ def test_a_link_to_a_directory_means_that_directory(tmp_path: Path):
 
 
 def test_two_writers_of_one_target_do_not_mix(tmp_path: Path):
-    with placed(tmp_path / "out", overwrite=False) as place:
+    with target_of(tmp_path / "out").placed(overwrite=False) as place:
         ((place / "new") / "a.parquet").write_bytes(b"first")
         with pytest.raises(StoreError, match="another process is writing"):
             save_dataset(ROWS, tmp_path / "out")
@@ -120,7 +125,7 @@ def test_files_can_be_read_by_whom_the_folder_can(tmp_path: Path):
 _CRASHES = textwrap.dedent("""
     import hashlib, os, shutil, sys
     from pathlib import Path
-    from tokenlake.rowwise.directory import FlatManifest
+    from tokenlake.export.manifest import FlatManifest
     from tokenlake.rowwise.save import save_dataset
 
     os.fsync = lambda descriptor: None  # what a killed process wrote is there without it

@@ -1,0 +1,288 @@
+"""A committed version as a flat directory: other formats, other numbers of files, one source or split alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenlake.config.values import MIB, parse_size, whole_number
+from tokenlake.errors import ConfigError
+from tokenlake.export.arrow_rows import is_list
+from tokenlake.export.directory import NEW, Target, target_of
+from tokenlake.export.manifest import (
+    FOLDER,
+    FileFormat,
+    FlatFile,
+    FlatManifest,
+    Origin,
+    WriteStats,
+    put_manifest,
+)
+from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
+from tokenlake.ragged import cells, offsets_of
+from tokenlake.reading.version import StoredRows, stored_schema
+from tokenlake.store.address import open_read_store
+from tokenlake.store.base import ReadStore
+from tokenlake.store.catalog import Catalog, parted
+from tokenlake.store.layout import CONFIG, QUARANTINE, TOKENIZER, Layout
+from tokenlake.store.manifest import Manifest
+
+MOST_SHARDS: Final = 100_000
+
+_ARROW: Final[Any] = pa
+_SHARD_BYTES: Final = 500 * MIB
+_PROVENANCE: Final = ("file", "position", "documents")
+_DERIVED: Final = ("segment_lengths",)
+
+
+def export_version(
+    where: str | os.PathLike[str],
+    output_path: str | os.PathLike[str],
+    format: str = "parquet",
+    compression: str | None = None,
+    num_shards: int | None = None,
+    max_shard_size: int | str | None = None,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    source: str | None = None,
+    overwrite: bool = False,
+    attention_mask: bool = True,
+    provenance: bool = False,
+    naming: str = DEFAULT_NAMING,
+    storage_options: Mapping[str, Any] | None = None,
+    output_options: Mapping[str, Any] | None = None,
+) -> WriteStats:
+    """Write a committed version as a flat directory, which any tool reads; the version stays as it is.
+
+    ::
+
+        tl.export_version("artifacts/llama2-2048@v3", "out", "jsonl", "gzip", num_shards=8)
+
+    A directory that holds this export already is left as it is.
+
+    Args:
+        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it.
+        output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        format, compression, num_shards, max_shard_size, naming: as :func:`tokenlake.create_writer`; of each split.
+        name: of the dataset in the store `where`.
+        split: this one alone; None: all.
+        source: rows of this source alone, of a version that is no mixture; None: of all.
+        overwrite: replace the data files of a directory that is not empty; else it is an error.
+        attention_mask: add the column (int32; 1 for ids, 0 for padding) where rows have none.
+        provenance: keep the columns that say which input each document comes from.
+        storage_options: for the store, as for :func:`tokenlake.open`.
+        output_options: for a bucket at `output_path`; None: those of the environment.
+
+    Raises:
+        ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.
+        NotFoundError: there is no such version.
+        IntegrityError: a page is damaged; the target stays as it was.
+    """
+    place = os.fspath(where)
+    if name is None:
+        place, name = parted(place)
+    store = open_read_store(place, storage_options=storage_options)
+    manifest = Catalog(store).manifest_of(name)
+    options = ExportOptions(num_shards, max_shard_size, split, source, attention_mask, provenance, naming)
+    form, target = FileFormat.of(format, compression), target_of(output_path, output_options)
+    return exported(store, manifest, target, form, options, overwrite=overwrite)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What an export holds and how it is cut, beside the format of its files; see :func:`export_version`."""
+
+    num_shards: int | None = None
+    max_shard_size: int | str | None = None
+    split: str | None = None
+    source: str | None = None
+    attention_mask: bool = True
+    provenance: bool = False
+    naming: str = DEFAULT_NAMING
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Bytes of a file at most; None: no limit. ConfigError where a limit is none."""
+        return shard_bytes(self.max_shard_size, self.num_shards)
+
+
+def exported(
+    store: ReadStore,
+    manifest: Manifest,
+    target: Target,
+    form: FileFormat,
+    options: ExportOptions,
+    *,
+    overwrite: bool,
+) -> WriteStats:
+    """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
+    found = target.manifest()
+    same = found is not None and is_export(found, manifest, form, options)
+    if found is None or not same or not target.is_whole(found):
+        with target.placed(overwrite=overwrite or same) as beside:
+            found = write_version(store, manifest, beside / NEW, form, options)
+    return WriteStats.of(found, target.url)
+
+
+def is_export(found: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions) -> bool:
+    """Return whether a flat directory is the export of this version in this form."""
+    asked = (_export_of(manifest, options), form.format, form.compression)
+    return (found.made_of.get("export"), found.format, found.compression) == asked
+
+
+def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
+    """Return what a flat directory says of the version that it is an export of."""
+    own = {"dataset": manifest.dataset, "version": manifest.version, "manifest": manifest.sha256}
+    return own | asdict(options) | {"max_shard_size": options.max_bytes}
+
+
+def write_version(
+    store: ReadStore,
+    manifest: Manifest,
+    folder: Path,
+    form: FileFormat,
+    options: ExportOptions,
+    *,
+    quarantine: bool = False,
+) -> FlatManifest:
+    """Write the files of an export into a folder, and under ``_tokenlake/`` configuration, tokenizer and manifest.
+
+    Args:
+        quarantine: also the bad records that were set aside.
+
+    Raises:
+        ConfigError, IntegrityError: as :func:`export_version`.
+    """
+    limit, splits = options.max_bytes, _splits(manifest, options.split)
+    check_naming(options.naming, splits, form)
+    chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
+    no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
+    schema = _as_exported(no_rows, options).schema
+    files: list[FlatFile] = []
+    for split in splits:
+        rows = chosen.splits[split].rows if split in chosen.splits else 0
+        edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
+        with ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges) as shards:
+            for batch in version_batches(store, chosen, split):
+                shards.add(_as_exported(batch, options))
+            files += shards.finish(options.naming)
+    kept = (f"{TOKENIZER}/", f"{QUARANTINE}/") if quarantine else (f"{TOKENIZER}/",)
+    _keep_beside(store, manifest, folder / FOLDER, kept)
+    return put_manifest(folder, form, schema, files, _origin(manifest, options))
+
+
+def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
+    """Check both limits, and return that of bytes.
+
+    Raises:
+        ConfigError: one is no size or count.
+    """
+    if num_shards is not None:
+        whole_number("num_shards", num_shards, 1, MOST_SHARDS)
+    if max_shard_size is None:
+        return None if num_shards is not None else _SHARD_BYTES
+    try:
+        return parse_size(max_shard_size)
+    except ConfigError as error:
+        raise ConfigError(f"max_shard_size: {error}") from error
+
+
+def version_batches(store: ReadStore, manifest: Manifest, split: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version's split in order, a row group at a time; every page's checksum is verified."""
+    if split in manifest.splits:
+        with StoredRows(store, manifest, split) as rows:
+            yield from map(rows.read, range(len(rows.group_rows)))
+
+
+def _splits(manifest: Manifest, split: str | None) -> tuple[str, ...]:
+    found = tuple(manifest.splits) or ("train",)
+    if split is not None and split not in found:
+        name = f"{manifest.dataset}@v{manifest.version}"
+        raise ConfigError(f"split: {name} has no {split!r}; expected one of {', '.join(found)}")
+    return found if split is None else (split,)
+
+
+def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
+    """Return a version as if it had the files of one source alone; a unit is of one source."""
+    place = f"{manifest.dataset}@v{manifest.version}"
+    if manifest.mixture is not None or source not in manifest.accounts:
+        known = "none, for its rows are mixed" if manifest.mixture else ", ".join(manifest.accounts)
+        raise ConfigError(f"source: {place} has no files of {source!r} alone; expected one of {known}")
+    if len(manifest.accounts) == 1:
+        return manifest
+    records = Catalog(store).ledger(manifest.dataset, manifest.version, manifest=manifest)
+    if not records:
+        raise ConfigError(
+            f"source: {place} has no ledger, which says what units are of {source!r}; export all"
+        )
+    return replace(
+        manifest, files=tuple(each for each in manifest.files if records[each.unit].source == source)
+    )
+
+
+def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
+    """Return rows of a version with the columns of a flat directory."""
+    left_out = {*_DERIVED, *(() if options.provenance else _PROVENANCE)}
+    names, columns, nullable = rows.schema.names, dict[str, Any](), dict[str, bool]()
+    for name, column in zip(names, rows.columns, strict=True):
+        if name not in left_out:
+            columns[name], nullable[name] = _named(column), rows.schema.field(name).nullable
+        if name == "input_ids" and options.attention_mask and "attention_mask" not in names:
+            columns["attention_mask"], nullable["attention_mask"] = _mask(rows), False
+    fields = [pa.field(name, column.type, nullable[name]) for name, column in columns.items()]
+    return _ARROW.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
+
+
+def _mask(rows: pa.RecordBatch) -> Any:
+    """Return 1 where ids are a document's, and 0 where they are padding; unpacked rows without a mask have none."""
+    column: Any = rows.column("input_ids")
+    if "segment_lengths" not in rows.schema.names:
+        ones = _ARROW.array(np.ones(len(column.flatten()), np.int32))
+        offsets = _ARROW.array(column.offsets.to_numpy() - column.offsets[0].as_py())
+        return _ARROW.ListArray.from_arrays(offsets, ones, type=_named_type(column.type))
+    pieces: Any = rows.column("segment_lengths")
+    before = offsets_of(pieces.flatten().to_numpy())
+    lengths = np.diff(before[pieces.offsets.to_numpy() - pieces.offsets[0].as_py()])
+    mask = cells(lengths, column.type.list_size, left=False).astype(np.int32).reshape(-1)
+    return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=_named_type(column.type))
+
+
+def _named(column: Any) -> Any:
+    """Call the values of a list ``item``, as Arrow does; Parquet gives them back as ``element``."""
+    return column.cast(_named_type(column.type)) if is_list(column.type) else column
+
+
+def _named_type(kind: Any) -> Any:
+    size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
+    return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
+
+
+def _keep_beside(store: ReadStore, built: Manifest, folder: Path, kept: tuple[str, ...]) -> None:
+    """Copy the configuration of a version, and its files in some folders, into `folder`."""
+    layout = Layout(built.dataset, built.version)
+    for path in built.other_files:
+        if path == CONFIG or path.startswith(kept):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            store.download(layout.key(path), target)
+
+
+def _origin(manifest: Manifest, options: ExportOptions) -> Origin:
+    made_of = {
+        "fingerprint": manifest.fingerprint,
+        "config": manifest.config,
+        "tokenizer": manifest.tokenizer,
+        "inputs": msgspec.to_builtins(manifest.inputs),
+        "account": manifest.account.to_json(),
+        "export": _export_of(manifest, options),
+    }
+    return Origin(manifest.kind, made_of, manifest.produced_by)

@@ -1,0 +1,126 @@
+"""Flat directories in buckets: whole with a manifest, unfinished without, and nobody else's objects are replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.etl.remote_builds_support import Bucket, bucket
+from tests.seeds import promise
+from tests.servers.s3 import KEY, SECRET
+from tokenlake.errors import ConfigError, StoreError
+from tokenlake.etl.runner import build_dataset
+from tokenlake.export.directory import target_of
+from tokenlake.export.manifest import FlatManifest
+from tokenlake.rowwise.files import ParquetShardedSource
+from tokenlake.rowwise.pipeline import Pipeline
+from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
+from tokenlake.rowwise.tokenize import tokenize_and_save
+from tokenlake.store.remote.object_store import ObjectStore
+
+ROWS = [{"id": i} for i in range(10)]
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with pytest.MonkeyPatch.context() as patch, bucket(request.param) as served:
+        patch.setenv("TOKENLAKE_SCRATCH", str(tmp_path_factory.mktemp("scratch")))
+        patch.setenv("LAKE_KEY", KEY)
+        patch.setenv("LAKE_SECRET", SECRET)
+        patch.setenv("TOKENLAKE_STORE_OPTIONS", json.dumps(dict(served.address("x").options)))
+        yield served
+
+
+def listed(where: Bucket, prefix: str) -> set[str]:
+    return {name for name in where.everything(prefix) if not name.startswith("_probe")}
+
+
+@promise(185)
+def test_what_is_saved_there_reads_back(where: Bucket):
+    url = where.address("saved").url
+    stats = save_dataset(ROWS, url, num_shards=2)
+    assert stats.output_paths == [f"{url}/train-0000{i}-of-00002.parquet" for i in range(2)]
+    names = {"train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "_tokenlake/manifest.json"}
+    assert listed(where, "saved") == names
+    options = where.address("saved").options
+    assert list(ParquetShardedSource(stats.output_paths, storage_options=dict(options))) == ROWS
+    with pytest.raises(ConfigError, match=r"saved is not empty \(it holds '_tokenlake/manifest"):
+        save_dataset(ROWS, url)
+    where.put("saved", {"notes.txt": b"mine"})
+    save_iterator(iter(ROWS[:3]), url, "jsonl", overwrite=True)
+    assert listed(where, "saved") == {
+        "notes.txt",
+        "train-00000-of-00001.jsonl",
+        "_tokenlake/manifest.json",
+    }
+    found = target_of(url).manifest()
+    assert found is not None and found.rows == 3
+
+
+def test_an_interrupted_one_has_no_manifest_and_is_made_again(where: Bucket, monkeypatch: pytest.MonkeyPatch):
+    url, publish = where.address("broken").url, ObjectStore.publish
+
+    def broken(self: ObjectStore, temp: Path, key: str, *rest: Any, **options: Any) -> Any:
+        if key == "_tokenlake/manifest.json":
+            raise StoreError("the line is cut")
+        return publish(self, temp, key, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "publish", broken)
+        with pytest.raises(StoreError, match="the line is cut"):
+            save_dataset(ROWS, url)
+    assert listed(where, "broken") == {"train-00000-of-00001.parquet", "_tokenlake/unfinished"}
+    save_dataset(ROWS, url, "jsonl")
+    assert listed(where, "broken") == {"train-00000-of-00001.jsonl", "_tokenlake/manifest.json"}
+
+
+def test_an_error_leaves_nothing(where: Bucket):
+    url = where.address("nothing").url
+    with pytest.raises(ZeroDivisionError), create_writer(url) as writer:
+        writer.add({"id": 1})
+        raise ZeroDivisionError
+    assert not listed(where, "nothing")
+
+
+@promise(165, 185)
+def test_every_road_goes_there(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
+    data = tmp_path / "texts.jsonl"
+    data.write_text('{"text": "a lake"}\n{"text": "holds water"}\n')
+    flat = tokenize_and_save(str(data), str(tokenizer_dir), where.address("tokenized").url)
+    dataset = {"name": "texts", "data_files": str(data), "save_path": where.address("pipeline").url}
+    config: dict[str, Any] = {"datasets": [dataset], "default_tokenizer": str(tokenizer_dir)}
+    rows = list(Pipeline.from_config(config).source().tokenize().save().build())
+    dataset["save_path"] = where.address("built").url
+    built = build_dataset(config | {"name": "set", "save": {"output_dir": str(tmp_path / "store")}})
+    options = dict(where.address("x").options)
+    for prefix, paths in {
+        "tokenized": flat.output_paths,
+        "pipeline": None,
+        "built": None,
+    }.items():
+        files = paths or [f"{where.address(prefix).url}/train-00000-of-00001.parquet"]
+        found = list(ParquetShardedSource(files, storage_options=options))
+        assert [list(row["input_ids"]) for row in found] == [list(row["input_ids"]) for row in rows]
+        manifest = FlatManifest.from_bytes(where.everything(prefix)["_tokenlake/manifest.json"])
+        assert manifest.kind == "tokens" and {"config", "tokenizer", "inputs"} <= manifest.made_of.keys()
+        assert {"_tokenlake/config.yaml", "_tokenlake/tokenizer/tokenizer.json"} <= listed(where, prefix)
+    assert built.exports == (where.address("built").url,)
+
+
+def test_a_build_in_a_bucket_exports_beside_itself(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "a lake"}\n')
+    address = where.address("lake")
+    config = {
+        "name": "set",
+        "datasets": [{"name": "texts", "data_files": str(tmp_path / "texts.jsonl")}],
+        "default_tokenizer": str(tokenizer_dir),
+        "save": {"output_dir": address.url, "storage_options": dict(address.options), "format": "jsonl"},
+    }
+    assert build_dataset(config).exports == (f"{address.url}/_exports/set/v1",)
+    before = where.everything("lake/_exports")
+    assert "set/v1/train-00000-of-00001.jsonl" in before
+    assert build_dataset(config).status == "exists" and where.everything("lake/_exports") == before
