@@ -60,7 +60,8 @@ def test_rows_hold_every_document_and_its_eos(
         number: [*range(10, 10 + length), EOS] for number, length in enumerate(lengths) if length
     }
     for row in rows:
-        assert set(row) == {"input_ids", "segment_ids", "segment_lengths", "documents"}
+        assert set(row) == {"input_ids", "attention_mask", "segment_ids", "segment_lengths", "documents"}
+        assert (row["attention_mask"] == (row["segment_ids"] > 0)).all()
         assert row["input_ids"].dtype == row["segment_ids"].dtype == np.int32
         assert row["input_ids"].shape == row["segment_ids"].shape == (8,)
         sizes = row["segment_lengths"]
@@ -87,7 +88,7 @@ def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -
         for token in range(20, 30)
     ]
     rows = list(packing(strategy=strategy, include_segment_ids=False).pack(given_rows))
-    assert all(set(row) == {"input_ids", "loss_mask"} for row in rows)
+    assert all(set(row) == {"input_ids", "attention_mask", "loss_mask"} for row in rows)
     ids = np.concatenate([row["input_ids"] for row in rows])
     mask = np.concatenate([row["loss_mask"] for row in rows])
     assert mask.dtype == np.bool_

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import numbered
 from tokenlake.errors import BadRecordError, ConfigError, DamagedFileError, SourceNotFoundError
-from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import (
     ArrowShardedSource,
     CsvShardedSource,
@@ -31,7 +31,7 @@ from tokenlake.rowwise.files import (
     TextShardedSource,
     create_source,
 )
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 
 Rows = list[dict[str, Any]]
 BOM = b"\xef\xbb\xbf"

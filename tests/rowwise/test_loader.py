@@ -22,7 +22,7 @@ from tests.rowwise.pipeline_support import Counted, Endless, prefetching_threads
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.rowwise.batches import shuffled_by_buffer
+from tokenlake.mixing.random import shuffled_by_buffer
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.source import ShardedDataSource
 

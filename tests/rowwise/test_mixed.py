@@ -19,10 +19,10 @@ from tests.rowwise.sharded_support import Known, Plain, counted
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
-from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
+from tokenlake.rowwise.source import LimitedShardedSource, Numbered, Row, ShardedDataSource, ShardInfo
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 STOPS = ("restart", "first_exhausted", "all_exhausted")

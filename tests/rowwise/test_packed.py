@@ -63,7 +63,7 @@ def test_eos_and_padding_are_the_tokenizers_where_nobody_says_more():
 
 
 def test_an_eos_that_nobody_names_is_an_error():
-    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing, and there is no tokenizer"):
+    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing, and no tokenizer is named"):
         PackedShardedSource(tokens([1]), {"seq_length": 4})
 
 

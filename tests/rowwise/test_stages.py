@@ -13,6 +13,7 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.rowwise.directory import FlatManifest
@@ -110,7 +111,6 @@ def test_every_stage_comes_once(one: dict[str, Any], stage: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("before", "stage"),
     [
-        (["tokenize", "pack"], "mix"),
         (["tokenize", "load"], "pack"),
         (["mix"], "tokenize"),
         (["load"], "save"),
@@ -376,6 +376,7 @@ def test_a_schedule_moves_the_weights(two: dict[str, Any]):
     )  # a step is a batch, where nobody says more
 
 
+@promise(53)
 def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict[str, Any]):
     schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 10, "weights": {"a": 0.0, "b": 1.0}}]
 
@@ -389,9 +390,109 @@ def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict
     assert names({"batch_size": 8}, step_rows=4) == [{"a"}] * 5 + [{"b"}] * 15
     packed = pipeline(two).source().tokenize().mix({"weight_schedule": schedule}).pack({"seq_length": 16})
     with pytest.raises(
-        ConfigError, match=r"mix.step_rows: missing. Documents are packed after they are mixed"
+        ConfigError,
+        match=r"mix.step_rows: missing. Documents are packed after .* call pack\(\) before mix\(\)",
     ):
         packed.load({"batch_size": 8})
+    mix = {"weight_schedule": schedule, "block_size": 2}
+    packed = pipeline(two).source().tokenize().pack({"seq_length": 16}).mix(mix).load({"batch_size": 8})
+    names_of = [set(batch["__source__"]) for batch in islice(packed.build(), 20)]
+    assert names_of == [{"a"}] * 10 + [{"b"}] * 10
+
+
+@promise(10)
+def test_packed_rows_of_each_dataset_are_mixed(two: dict[str, Any]):
+    made = pipeline(two).source().tokenize().pack({"seq_length": 16})
+    own = {name: ids_of(source) for name, source in made.get_data().items()}
+    rows = list(made.mix({"stop_strategy": "all_exhausted", "block_size": 4}).build())
+    assert made.get_stages() == ["source", "tokenize", "pack", "mix"]
+    for name, expected in own.items():
+        assert ids_of(row for row in rows if row["__source__"] == name) == expected
+
+
+@promise(11)
+def test_rows_that_hold_ids_are_mixed_packed_and_loaded_without_a_tokenizer(tmp_path: Path):
+    for name, first in (("a", 10), ("b", 50)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"input_ids": [first + n] * 3} for n in range(8)])
+    datasets = [{"name": name, "data_files": str(tmp_path / f"{name}.jsonl")} for name in "ab"]
+    config = {"datasets": datasets, "mix": {"stop_strategy": "all_exhausted"}, "load": {"batch_size": 2}}
+    pack = {"seq_length": 8, "eos_token_id": 1, "pad_token_id": 0}
+    for stages in (("pack",), ("mix", "pack"), ("pack", "mix")):
+        made = pipeline(config, pack=pack).source()
+        for stage in stages:
+            getattr(made, stage)()
+        batches = list(made.load().build())
+        assert {batch["input_ids"].shape for batch in batches} == {(2, 8)}
+        found = sorted(int(one) for batch in batches for one in batch["input_ids"].flatten() if one > 1)
+        assert found == sorted([10 + n for n in range(8)] * 3 + [50 + n for n in range(8)] * 3)
+    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing.*or name the tokenizer"):
+        pipeline(config, pack={"seq_length": 8}).source().pack()
+
+
+@promise(11)
+def test_rows_that_hold_ids_end_with_the_eos_of_the_tokenizer_that_is_named(tmp_path: Path, tokenizer: str):
+    write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [5, 6]}])
+    config = {"datasets": [{"data_files": str(tmp_path / "a.jsonl")}], "default_tokenizer": tokenizer}
+    (row,) = pipeline(config).source().pack({"seq_length": 3}).build()
+    assert row["input_ids"].tolist() == [5, 6, tl.TokenizerManager().get_tokenizer(tokenizer).files.eos_id]
+
+
+@promise(66)
+def test_packed_rows_say_what_is_padding(one: dict[str, Any]):
+    rows = list(pipeline(one).source().tokenize().pack({"seq_length": 64}).build())
+    for row in rows:
+        assert row["attention_mask"].tolist() == (row["segment_ids"] > 0).astype(int).tolist()
+    assert rows[-1]["attention_mask"][-1] == 0  # the last row is not full
+    (batch, *_) = (
+        pipeline(one, load={"batch_size": 1}).source().tokenize().pack({"seq_length": 64}).load().build()
+    )
+    assert batch["attention_mask"].shape == (1, 64)
+
+
+@promise(99, 100)
+def test_every_stage_says_how_much_came_out_of_it(one: dict[str, Any]):
+    made = pipeline(one, load={"batch_size": 3, "drop_last": False})
+    made.source().tokenize().stage(Wrap()).load()
+    batches = list(made.build())
+    rows = list(pipeline(one).source().tokenize().build())
+    figures = made.get_context().get_metrics()
+    assert list(figures) == ["source", "tokenize", "wrap", "load"]
+    assert [figures[name]["rows"] for name in ("source", "tokenize", "load")] == [len(rows)] * 3
+    assert figures["tokenize"]["tokens"] == sum(len(row["input_ids"]) for row in rows)
+    assert figures["load"]["tokens"] == sum(batch["input_ids"].size for batch in batches)
+    assert 0 < figures["source"]["seconds"] <= figures["tokenize"]["seconds"]
+
+
+@promise(99)
+def test_a_stage_of_ones_own_checks_its_configuration_and_has_figures(one: dict[str, Any]):
+    class Own(BaseStage):
+        name = "own"  # pyright: ignore[reportAssignmentType]
+
+        def process(self, data: Any, context: Any) -> Any:
+            self._update_metric("sources", len(data))
+            return data
+
+        def validate_config(self, config: Any) -> bool:
+            return config != "wrong"
+
+    with pytest.raises(ConfigError, match="stage 'own': validate_config refused its configuration, 'wrong'"):
+        pipeline(one).source().stage(Own("wrong"))
+    stage = Own("right")
+    made = pipeline(one).source().stage(stage)
+    assert stage.get_metrics()["sources"] == 1 == made.get_context().get_metrics()["own"]["sources"]
+
+
+@promise(100)
+def test_a_context_keeps_tokenizers_steps_and_figures(one: dict[str, Any], tokenizer: str):
+    context = pipeline(one).source().get_context()
+    assert context.get_tokenizer(tokenizer) is context.get_tokenizer(tokenizer)
+    context.update_step(7)
+    context.update_epoch(2)
+    assert (context.step, context.epoch) == (7, 2)
+    context.record_metric("train", "loss", 1.5)
+    context.record_metric("source", "files", 1)
+    assert context.get_metrics()["train"] == {"loss": 1.5}
+    assert context.get_metrics()["source"]["files"] == 1
 
 
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):

@@ -79,9 +79,9 @@ class PipelineConfig(Section):
         """Whether this makes tokens of text alone, and nothing of what is stored."""
         return not self.mixes and all(dataset.dataset is None for dataset in self.datasets)
 
-    def tokenizer_of(self, dataset: DatasetConfig) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's."""
-        return dataset.tokenizer or self.tokenize.default_tokenizer or self.default_tokenizer
+    def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
+        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""
+        return (dataset and dataset.tokenizer) or self.tokenize.default_tokenizer or self.default_tokenizer
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
         """Return whether a dataset's tokenizer is to truncate; None where nobody says."""

@@ -29,7 +29,7 @@ import msgspec
 from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.fingerprint import canonical_texts
-from tokenlake.rowwise.source import expected
+from tokenlake.rowwise.checks import expected
 from tokenlake.store.local_files import fsync_directory, lock
 from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
 

@@ -14,7 +14,7 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.rowwise.combine import limited
+from tokenlake.rowwise.checks import expected, section, whole_number
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.source import (
     Numbered,
@@ -22,9 +22,7 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     ShardInfo,
     TransformedShardedSource,
-    expected,
-    section,
-    whole_number,
+    limited,
 )
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import list_inputs

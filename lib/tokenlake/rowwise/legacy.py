@@ -14,10 +14,11 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.mixing.schedule import check_weight_names
+from tokenlake.rowwise.checks import expected, fields_in
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
 from tokenlake.rowwise.files import create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected, fields_in
+from tokenlake.rowwise.source import Row, ShardedDataSource
 
 _OF_FILES: Final = (
     "data_files",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Literal, cast, final
+
+import numpy as np
 
 from tokenlake.config.stages import LoadStageConfig
 from tokenlake.config.values import require_one_of
@@ -18,7 +20,9 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected, section, whole_number
+from tokenlake.rowwise.checks import expected, section, whole_number
+from tokenlake.rowwise.meter import RowMeter
+from tokenlake.rowwise.source import Row, ShardedDataSource
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
@@ -128,6 +132,16 @@ class AsyncDataLoader:
             )
         )
 
+    @property
+    def meter(self) -> RowMeter | None:
+        """Counts the batches that are delivered; None: nobody asks, or the rows are stored."""
+        return self._loader.meter if isinstance(self._loader, RowLoader) else None
+
+    @meter.setter
+    def meter(self, meter: RowMeter | None) -> None:
+        if isinstance(self._loader, RowLoader):
+            self._loader.meter = meter
+
     def __iter__(self) -> Iterator[Arrays]:
         """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
         return iter(self._loader)
@@ -164,10 +178,11 @@ def _is_ragged(source: Dataset | Mixture) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A batch, and how far delivery has come with it."""
+    """A batch of so many rows, and how far delivery has come with it."""
 
     arrays: Arrays
     after: RowProgress
+    rows: int
 
 
 @final
@@ -186,6 +201,7 @@ class RowLoader:
     ) -> None:
         self._order, self._filling, self._placement, self._load = order, filling, placement, load
         self._next = self._now = RowProgress(0)
+        self.meter: RowMeter | None = None
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
@@ -229,9 +245,13 @@ class RowDelivery(Iterator[Arrays]):
         self._made, self._loader = made, cast("RowLoader | None", loader)
 
     def __next__(self) -> Arrays:
-        made = next(self._made, None)
+        meter = None if self._loader is None else self._loader.meter
+        made = next(self._made, None) if meter is None else meter.timed(self._made)
         if self._loader is not None:
             self._loader.delivered(self, None if made is None else made.after)
+        if meter is not None and made is not None:
+            meter.rows += made.rows
+            meter.tokens += int(np.size(made.arrays.get("input_ids", ())))
         if made is None:
             self._loader = None
             raise StopIteration
@@ -266,7 +286,7 @@ class RowPlacement:
         Raises:
             ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
         """
-        return _Made({name: self._array(name, values) for name, values in made.arrays.items()}, made.after)
+        return replace(made, arrays={name: self._array(name, values) for name, values in made.arrays.items()})
 
     def _array(self, name: str, values: Any) -> Any:
         if getattr(values, "ndim", None) != 2:
@@ -307,4 +327,4 @@ async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
 
 def _made(batch: tuple[list[Row], RowProgress], filling: Filling | None) -> _Made:
     rows, after = batch
-    return _Made(batch_of(rows, filling), after)
+    return _Made(batch_of(rows, filling), after, len(rows))

@@ -15,6 +15,7 @@ from tokenlake.config.values import MIB, parse_size
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import produced_by
 from tokenlake.rowwise.arrow_rows import LINES, RowsToArrow, lines_of
+from tokenlake.rowwise.checks import whole_number
 from tokenlake.rowwise.directory import (
     FOLDER,
     MANIFEST,
@@ -30,15 +31,7 @@ from tokenlake.rowwise.directory import (
 )
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shard_files import FileFormat, OpenFile, ShardFiles, check_naming, edges_of
-from tokenlake.rowwise.source import (
-    Numbered,
-    NumberedSource,
-    Row,
-    ShardedDataSource,
-    ShardInfo,
-    known_length,
-    whole_number,
-)
+from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource, ShardInfo, known_length
 
 DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 MOST_SHARDS: Final = 100_000

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import SourceError
 from tokenlake.rowwise.arrow_rows import is_list, text_of
+from tokenlake.rowwise.checks import expected
 from tokenlake.rowwise.directory import FlatFile, file_mode
-from tokenlake.rowwise.source import expected
 from tokenlake.schema import open_writer
 from tokenlake.store.local_files import HashingFile
 

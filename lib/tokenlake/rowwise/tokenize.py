@@ -18,6 +18,7 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.ragged import cells, offsets_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.rowwise.arrow_rows import is_list
+from tokenlake.rowwise.checks import expected
 from tokenlake.rowwise.directory import (
     FOLDER,
     NEW,
@@ -32,7 +33,7 @@ from tokenlake.rowwise.directory import (
 from tokenlake.rowwise.files import DataFiles
 from tokenlake.rowwise.save import DEFAULT_NAMING, put_manifest, save_dataset, shard_bytes
 from tokenlake.rowwise.shard_files import FileFormat, ShardFiles, check_naming, edges_of
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected
+from tokenlake.rowwise.source import Row, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store

@@ -22,18 +22,9 @@ from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
+from tokenlake.rowwise.checks import bad_row, expected, fields_in, whole_number
 from tokenlake.rowwise.memory import IterableShardedSource
-from tokenlake.rowwise.source import (
-    DerivedSource,
-    Numbered,
-    Row,
-    ShardedDataSource,
-    TransformedShardedSource,
-    bad_row,
-    expected,
-    fields_in,
-    whole_number,
-)
+from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer
