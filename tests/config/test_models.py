@@ -230,7 +230,7 @@ def test_weights_must_sum_to_one() -> None:
         (SourceStageConfig, {"splits": {"a": 1.0, "b": 0.0}}, ["splits", "got 0.0"]),
         (TokenizeStageConfig, {"engine": "gigatokens"}, ["engine", "did you mean 'gigatoken'?"]),
         (TokenizerConfig, {"name_or_path": "x", "max_length": 0}, ["max_length", "got 0"]),
-        (TokenizerConfig, {"name_or_path": "x", "padding": True}, ["padding", "got True", "'longest'"]),
+        (TokenizerConfig, {"name_or_path": "x", "padding": "left"}, ["padding", "got 'left'", "'longest'"]),
         (DatasetConfig, {"data_files": "x", "type": "jsnol"}, ["type", "did you mean 'jsonl'?"]),
         (DatasetConfig, {"data_files": "x", "name": "a/b"}, ["name", "'a/b'", "letters, digits"]),
         (DatasetConfig, {"data_files": "x", "num_rows": -1}, ["num_rows", "got -1"]),

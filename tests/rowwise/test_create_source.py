@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake
+from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
@@ -196,3 +197,25 @@ def test_the_seeds_snippets_of_sources_run(folder, monkeypatch):
             if count >= 10:
                 break
         assert count == 2
+
+
+# --- names spelled out
+
+
+@promise(243, 254)
+def test_ranges_and_lists_name_files(folder):
+    for number in range(12):
+        (folder / f"part-{number:02}.jsonl").write_text(f'{{"id":{number}}}\n')
+    assert expand_data_files(f"{folder}/part-{{08..11}}.jsonl") == [
+        f"{folder}/part-{number:02}.jsonl" for number in range(8, 12)
+    ]
+    assert [row["id"] for row in create_source({"data_files": f"{folder}/part-0{{1..3}}.jsonl"})] == [1, 2, 3]
+    both = create_source({"data_files": f"{folder}/{{a.jsonl,b.parquet}}"})
+    assert both.shard_names == ("a.jsonl", "b.parquet")
+    with pytest.raises(SourceNotFoundError, match=r"part-12\.jsonl"):
+        create_source({"data_files": f"{folder}/part-{{10..12}}.jsonl"})
+    for wrong, why in (("{3..1}", "falls"), ("{0..9999999}", "more than 1000000 names")):
+        with pytest.raises(ConfigError, match=why):
+            expand_data_files(f"{folder}/{wrong}.jsonl")
+    (folder / "{0..1}.jsonl").write_text('{"id":7}\n')
+    assert expand_data_files(f"{folder}/{{0..1}}.jsonl") == [f"{folder}/{{0..1}}.jsonl"]

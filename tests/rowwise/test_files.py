@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import numbered
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, DamagedFileError, SourceNotFoundError
 from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import (
@@ -176,6 +177,21 @@ def test_an_opened_shard_may_be_left_and_opened_again(tmp_path, extension):
 
 
 @formats
+@promise(248)
+def test_a_shard_opens_by_the_whole_path_of_its_file(tmp_path, extension, monkeypatch):
+    source = opened(tmp_path, extension, ROWS)
+    (name,) = source.shard_names
+    rows = list(source.open_shard_at_row(name, 3))
+    monkeypatch.chdir(tmp_path.parent)
+    for path in (tmp_path / name, Path(tmp_path.name, name)):
+        assert list(source.open_shard_at_row(str(path), 3)) == rows
+        assert source.get_shard_info(str(path)) == source.get_shard_info(name)
+    with pytest.raises(ConfigError, match="no shard is named"):
+        source.open_shard_at_row(str(tmp_path / "other" / name), 3)
+
+
+@formats
+@promise(249)
 def test_what_is_known_without_reading_is_exact(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
     (name,) = source.shard_names
@@ -184,12 +200,11 @@ def test_what_is_known_without_reading_is_exact(tmp_path, extension):
     assert (info.name, info.index, info.url, info.bytes) == (name, 0, str(path), path.stat().st_size)
     assert info.compression == {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     assert info.rows == (11 if extension in (".parquet", ".arrow") else None)
-    assert source.count_rows(name) == 11
     if info.rows is None:
         with pytest.raises(TypeError, match="unknown"):
             len(source)
-    else:
-        assert len(source) == 11
+        assert source.count_rows(name) == 11  # it read the file, so that the number is known from now on
+    assert source.get_shard_info(name).rows == len(source) == source.count_rows(name) == 11
 
 
 @formats

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,18 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.reading.support import lake_of
-from tests.rowwise.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
+from tests.rowwise.pipeline_support import (
+    Counted,
+    Endless,
+    gpt,
+    prefetching_threads,
+    require_no_threads,
+    tokens,
+    written,
+)
 from tests.rowwise.sharded_support import Known, Plain, counted
+from tests.seeds import promise
+from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.mixing.random import shuffled_by_buffer
@@ -488,3 +499,18 @@ def test_what_no_device_holds_is_refused_by_name():
             list(AsyncDataLoader(Plain({"a": rows}), 1, prefetch_to_device=True))
     with pytest.raises(ConfigError, match="drop_last"):
         AsyncDataLoader(numbered(3), 2, drop_last=False, prefetch_to_device=True)
+
+
+@promise(189)
+def test_rows_of_a_flat_directory_are_filled_up_with_its_tokenizers_padding(tmp_path: Path):
+    files = written(byte_level(), tmp_path / "tokenizer")
+    (tmp_path / "a.txt").write_text("one two three")
+    (tmp_path / "b.txt").write_text("four")
+    tl.tokenize_and_save(str(tmp_path / "*.txt"), files, tmp_path / "tokenized", workers=1)
+    source = tl.ParquetShardedSource(tmp_path / "tokenized" / "*.parquet")
+    assert source.pad_token_id == gpt().pad_id
+    rows = [row["input_ids"] for row in source]
+    (batch,) = AsyncDataLoader(source, batch_size=2)
+    width = max(map(len, rows))
+    assert batch["input_ids"].tolist() == [ids + [gpt().pad_id] * (width - len(ids)) for ids in rows]
+    assert batch["attention_mask"].sum() == sum(map(len, rows))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from itertools import islice
+
 import numpy as np
 import pytest
 
+from tests.rowwise.pipeline_support import require_no_threads
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.source import ShardInfo
+from tokenlake.rowwise.source import Row, ShardedDataSource, ShardInfo
 
 
 @pytest.fixture
@@ -203,3 +209,40 @@ def test_rows_given_to_transforms_are_not_changed():
     for made in (source.rename_fields({"x": "z"}), source.drop_fields(["x"]), source.select_fields(["x"])):
         assert len(list(made)) == 1
     assert rows == [{"x": 1, "y": 2}]
+
+
+@promise(151)
+@pytest.mark.parametrize("workers", [2, 5])
+def test_shards_are_opened_ahead_and_rows_stay_in_order(workers: int):
+    shards = counted(a=3, b=0, c=1500, d=2, e=4)
+    met = threading.Barrier(2, timeout=20)
+
+    class Slow(ShardedDataSource):
+        """Gives a first row only while two shards are open."""
+
+        shard_names = tuple(shards)  # pyright: ignore[reportAssignmentType]
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            if shard_name in "ab":
+                met.wait()
+            return iter(shards[shard_name])
+
+    rows = Slow().iter_shards(workers=workers)
+    assert ids(rows) == list(range(1509))
+    assert ids(Plain(shards).iter_shards([2, 0], start_row=1499, workers=workers)) == [1502, 0, 1, 2]
+    require_no_threads()
+
+
+@promise(151)
+def test_an_error_of_a_shard_that_was_opened_ahead_comes_in_its_place():
+    def bad(row: Row) -> Row:
+        if row["id"] == 4:
+            raise ValueError("four")
+        return row
+
+    rows = Plain(counted(a=3, b=4)).map(bad).iter_shards(workers=2)
+    assert ids(islice(rows, 4)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="four"):
+        next(rows)
+    with pytest.raises(ConfigError, match="workers: got 0"):
+        Plain(counted(a=3)).iter_shards(workers=0)

@@ -789,6 +789,7 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
     assert set(manifest.made_of["tokenizer"]) == {"a", "b"}
 
 
+@promise(48, 182)
 def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
     def rows(workers: int) -> tuple[list[list[int]], bool]:
         made = pipeline(two).source().tokenize({"num_workers": workers, "batch_size": 2}).build()
@@ -799,3 +800,38 @@ def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
     alone, without = rows(1)
     assert (rows(3), without) == ((alone, True), False)
     assert not any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())
+
+
+@promise(47)
+def test_so_many_rows_are_tokenized_together(one: dict[str, Any]):
+    for size in (1, 4):
+        wrap = Wrap()
+        made = pipeline(one, tokenize={"batch_size": size, "num_workers": 1}).source().stage(wrap).tokenize()
+        next(made.build())
+        assert wrap.counted["a"].drawn <= size + 1
+
+
+@promise(31)
+def test_arguments_of_transformers_act_where_they_have_a_meaning(one: dict[str, Any], another: str):
+    def rows(**options: Any) -> list[list[int]]:
+        dataset = one["datasets"][0] | {"tokenizer": another, "tokenizer_kwargs": options}
+        return ids_of(pipeline(one, datasets=[dataset]).source().tokenize().build())
+
+    plain = rows(use_fast=True)
+    assert plain == rows()
+    assert rows(model_max_length=5) == [ids[:5] for ids in plain]
+    left = rows(padding="max_length", model_max_length=40, padding_side="left")
+    assert [ids[-len(row) :] for ids, row in zip(left, plain, strict=True)] == plain
+    assert {len(ids) for ids in left} == {40}
+    for name, value in {"use_fast": False, "add_bos_token": True, "sp_model_kwargs": {}}.items():
+        with pytest.raises(
+            NotAvailableError, match=rf"tokenizer_kwargs: a mapping with '{name}' is not.*model_max_length"
+        ):
+            rows(**{name: value})
+    with pytest.raises(tl.TokenlakeError, match="max_length"):
+        rows(model_max_length=0)
+
+
+@promise(171)
+def test_padding_true_is_padding_to_the_longest():
+    assert tl.TokenizerConfig(name_or_path="x", padding=True).padding == "longest"  # pyright: ignore[reportArgumentType]

@@ -110,7 +110,9 @@ class TestListing:
 
     @pytest.mark.parametrize("name", ["*.jsonl", "", "b/", "[0-9].jsonl"])
     def test_globs_and_folders_are_refused(self, server: HttpServer, name: str) -> None:
-        with pytest.raises(ConfigError, match="web servers do not list what they have; name every file"):
+        with pytest.raises(
+            ConfigError, match="web servers do not list what they have; name every file, or a range"
+        ):
             listed(f"{server.url}/{name}")
 
     def test_a_missing_file(self, server: HttpServer) -> None:

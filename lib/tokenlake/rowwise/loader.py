@@ -21,6 +21,7 @@ from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.checks import expected, section, whole_number
+from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.meter import RowMeter
 from tokenlake.rowwise.source import Row, ShardedDataSource
 
@@ -85,7 +86,8 @@ class AsyncDataLoader:
             drop_last: leave out a last batch of fewer rows.
             seed: of the shuffle; None is 0.
             pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
-                has an ``attention_mask``; None: such rows are an error.
+                has an ``attention_mask``; None: what the manifest of a flat directory of tokens says; where there is
+                none, such rows are an error.
             padding_side: where it goes, also for stored rows that are not packed.
             sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
                 rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
@@ -103,6 +105,8 @@ class AsyncDataLoader:
         require_one_of("padding_side", padding_side, ("left", "right"))
         load = section(LoadStageConfig, options, "AsyncDataLoader")
         seed = 0 if seed is None else whole_number("seed", seed)
+        if pad_token_id is None and isinstance(source, FileBacked):
+            pad_token_id = source.pad_token_id
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
