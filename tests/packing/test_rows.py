@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.packing.packer import STRATEGIES
 from tokenlake.packing.rows import PackedRows
@@ -43,6 +44,7 @@ def unpacked(rows: list[Row]) -> dict[int, list[int]]:
     return {number: [token for _, ids in sorted(found) for token in ids] for number, found in pieces.items()}
 
 
+@promise(62, 63, 64, 65)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=30),
@@ -81,6 +83,7 @@ def test_padding_is_eos_where_no_other_is_given_and_is_told_by_its_segment() -> 
     assert row["segment_ids"].tolist() == [1, 1] + [0] * 6
 
 
+@promise(65)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -> None:
     given_rows = [

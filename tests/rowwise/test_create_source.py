@@ -58,6 +58,7 @@ def test_what_the_configuration_says_of_rows_is_followed(folder, name):
     assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
 
 
+@promise(25)
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
 def test_type_json_reads_lines_and_arrays(tmp_path, name, start):
@@ -88,6 +89,7 @@ def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
     assert list(create_source({"data_files": str(empty), "type": "json"})) == []
 
 
+@promise(26)
 def test_text_goes_into_the_content_field(folder):
     config = {"data_files": f"{folder}/c.txt", "text_mode": "lines", "content_field": "body"}
     assert list(create_source(config)) == [{"body": "one"}, {"body": "two"}]
@@ -150,6 +152,7 @@ def test_a_callers_mapping_and_model_stay_as_they_are(folder):
 # --- expand_data_files
 
 
+@promise(23, 254, 255)
 def test_patterns_become_files_in_the_order_of_the_entries(folder):
     (folder / "sub").mkdir()
     for name in ("1.jsonl", "2.jsonl", "x.bin", ".hidden.jsonl"):

@@ -136,6 +136,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size
 # --- the law of resuming
 
 
+@promise(149)
 @formats
 def test_every_shard_opens_at_every_row(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
@@ -386,6 +387,7 @@ def test_json_lines_in_a_json_file_are_the_default_of_the_json_source(tmp_path):
     assert [row["id"] for row in JsonShardedSource(tmp_path / "a.json")] == ["0", "1"]
 
 
+@promise(247)
 def test_parquet_columns_are_read_in_the_order_asked_for(tmp_path):
     path = put(tmp_path / "a.parquet", parquet(ROWS))
     source = ParquetShardedSource(path, columns=["text", "id"])
@@ -409,6 +411,7 @@ def test_row_groups_that_a_predicate_excludes_keep_the_numbers_of_the_others(tmp
         list(source.open_shard_at_row("a.parquet", 10))
 
 
+@promise(176)
 def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):
     path = put(tmp_path / "a.parquet", parquet(ROWS))
     meta = pq.read_metadata(path)
@@ -424,11 +427,13 @@ def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):
         list(source.open_shard_at_row("a.parquet", 5))
 
 
+@promise(250)
 def test_a_comma_separated_file_may_have_another_delimiter(tmp_path):
     path = put(tmp_path / "a.csv", comma_separated(ROWS, ";"))
     assert list(CsvShardedSource(path, delimiter=";")) == ROWS
 
 
+@promise(251)
 def test_lines_of_text_go_into_the_field_asked_for(tmp_path):
     path = put(tmp_path / "a.txt", b"one\r\n\n  \ntwo")
     source = TextShardedSource(path, text_field="line", where="length(line) = 3")

@@ -46,6 +46,7 @@ def ids_of(batches: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in batches]
 
 
+@promise(85)
 @settings(max_examples=40)
 @given(
     st.integers(0, 23), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(1, 5)
@@ -119,6 +120,7 @@ def test_rows_of_different_fields_are_an_error():
         list(AsyncDataLoader(Plain({"a": rows}), 2))
 
 
+@promise(258)
 def test_a_shuffle_is_a_function_of_seed_and_epoch():
     def epochs(seed: int | None) -> list[list[list[int]]]:
         loader = AsyncDataLoader(numbered(60), 4, shuffle_buffer_size=16, seed=seed)
@@ -233,6 +235,7 @@ def test_memory_is_bounded_however_long_the_source_is():
     assert most <= 50 + 10 * (3 + 2 + 2)
 
 
+@promise(261)
 def test_batches_can_be_awaited():
     async def collect() -> list[list[int]]:
         return [batch["id"].tolist() async for batch in AsyncDataLoader(numbered(7), 3, drop_last=False)]
@@ -462,6 +465,7 @@ def test_of_a_mixture_it_is_the_loader(learned: tl.Dataset):
     assert _ids(AsyncDataLoader(mixture, 6, False)) == _ids(tl.DataLoader(mixture, 6, drop_last=True))
 
 
+@promise(88)
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
     import jax

@@ -104,6 +104,7 @@ def dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServ
         yield running
 
 
+@promise(27, 137, 148)
 def test_a_dataset_of_the_hub_streams_one_split(dataset):
     source = HuggingFaceShardedSource("org/data", split="test", streaming=True)
     assert list(source) == ROWS[:3]

@@ -57,6 +57,7 @@ def test_an_unknown_shard_is_an_error_with_the_near_match():
         source.get_shard_info("prt-0")
 
 
+@promise(150, 256)
 def test_shards_are_iterated_in_the_order_asked_for_and_from_the_place_asked_for(source):
     assert ids(source.iter_shards([2, 0])) == [3, 4, 0, 1, 2]
     assert ids(source.iter_shards([2, 0], start_shard=1, start_row=2)) == [2]
@@ -104,6 +105,7 @@ def test_an_unknown_length_is_a_type_error_that_says_why(source):
 # --- transformed
 
 
+@promise(257)
 def test_map_and_filter_keep_the_numbers_of_the_rows():
     source = Plain(counted(a=6)).filter(lambda row: row["id"] % 2).map(lambda row: {"id": row["id"] * 10})
     assert numbered(source, "a") == [(1, {"id": 10}), (3, {"id": 30}), (5, {"id": 50})]
@@ -163,6 +165,7 @@ def test_what_is_no_function_is_refused_at_once():
 FIELDS = Plain({"a": [{"x": 1, "y": 2, "z": 3}, {"x": 4, "z": 6}]})
 
 
+@promise(154, 257)
 def test_fields_are_renamed_selected_and_dropped_in_order():
     first = {"a": [{"x": 1, "y": 2, "z": 3}]}
     assert [list(row.items()) for row in Plain(first).rename_fields({"x": "w"})] == [

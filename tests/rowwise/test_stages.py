@@ -93,6 +93,7 @@ def test_source_comes_first(one: dict[str, Any]):
         pipeline(one).stage(Wrap())
 
 
+@promise(97)
 def test_source_comes_once(one: dict[str, Any]):
     with pytest.raises(RuntimeError, match=r"^source\(\) has already been called$"):
         pipeline(one).source().source()
@@ -185,6 +186,7 @@ def test_what_is_wrong_between_sections_of_a_model_can_be_asked_for_first(one: d
     assert made.get_stages() == []
 
 
+@promise(51)
 @pytest.mark.parametrize("as_mapping", [True, False])
 def test_a_stages_configuration_goes_in_the_place_of_the_pipelines_own(one: dict[str, Any], as_mapping: bool):
     given = {"max_length": 4} if as_mapping else tl.TokenizeStageConfig(max_length=4)
@@ -253,6 +255,7 @@ def test_the_policy_of_the_section_source_acts(one: dict[str, Any], tmp_path: Pa
     assert len(list(made.build())) == 3
 
 
+@promise(28)
 def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
     dataset = one["datasets"][0] | {
         "num_rows": 4,
@@ -268,6 +271,7 @@ def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
 # tokenize
 
 
+@promise(4)
 def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
     made = pipeline(one).source().tokenize()
     assert isinstance(made.get_data()["a"], tl.TokenizedShardedSource)
@@ -277,6 +281,7 @@ def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
     assert set(rows[0]) == {"input_ids", "attention_mask"}
 
 
+@promise(14, 45)
 def test_the_datasets_tokenizer_goes_before_the_stages_and_that_before_the_pipelines(
     two: dict[str, Any], tokenizer: str, another: str
 ):
@@ -342,6 +347,7 @@ def test_an_explicit_truncation_cuts_before_packing(one: dict[str, Any], tokeniz
     assert all(set(row["segment_ids"]) == {1} for row in rows)  # four tokens and EOS, forty times
 
 
+@promise(59)
 def test_a_pack_section_that_says_no_leaves_rows_as_they_are(one: dict[str, Any]):
     made = pipeline(one, tokenize={"max_length": 4}).source().tokenize().pack({"enabled": False})
     assert lengths_of(made.build()) == {4}
@@ -495,6 +501,7 @@ def test_a_context_keeps_tokenizers_steps_and_figures(one: dict[str, Any], token
     assert context.get_metrics()["source"]["files"] == 1
 
 
+@promise(16, 57)
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     def order(of_all: int, **mix: Any) -> list[str]:
         made = pipeline(two, seed=of_all).source().mix({"block_size": 50, **mix})
@@ -504,6 +511,7 @@ def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     assert order(1, seed=0) == order(2, seed=0)
 
 
+@promise(56)
 def test_a_mixture_ends_as_its_strategy_says(two: dict[str, Any]):
     rows = list(pipeline(two).source().mix({"stop_strategy": "all_exhausted"}).build())
     assert len(rows) == 65
@@ -518,6 +526,7 @@ def test_a_mixture_can_end_after_so_many_tokens(two: dict[str, Any]):
         list(pipeline(two).source().mix({"total_tokens": 1000}).build())
 
 
+@promise(5)
 def test_a_single_dataset_is_mixed_only_where_something_is_asked(one: dict[str, Any]):
     assert list(pipeline(one).source().mix().get_data()) == ["a"]
     assert list(pipeline(one).source().mix({"block_size": 7}).get_data()) == ["mixed"]
@@ -542,6 +551,7 @@ def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any], tmp_path:
 # save
 
 
+@promise(7)
 def test_rows_are_saved_once_and_read_back(one: dict[str, Any], tmp_path: Path):
     counting = Wrap()
     made = (
@@ -683,6 +693,7 @@ def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
         assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
 
 
+@promise(84, 86, 87)
 def test_the_options_of_load_act(one: dict[str, Any]):
     def batches(**load: Any) -> list[list[int]]:
         made = pipeline(one, seed=3, load={"batch_size": 16, **load}).source().load()
@@ -696,6 +707,7 @@ def test_the_options_of_load_act(one: dict[str, Any]):
     assert shuffled == batches(shuffle_buffer_size=20) != in_order
 
 
+@promise(9)
 def test_without_a_mix_all_datasets_come_one_after_the_other(two: dict[str, Any]):
     rows = pipeline(two).source().build()
     assert isinstance(rows, Iterator)

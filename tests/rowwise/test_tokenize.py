@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.rowwise.sharded_support import check_flat
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
@@ -71,6 +72,7 @@ def expected(tokenizer: str, texts: list[str] = TEXTS, **options: Any) -> list[d
     ]
 
 
+@promise(177)
 def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
 ):

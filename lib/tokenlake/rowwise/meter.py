@@ -30,7 +30,7 @@ class RowMeter:
             if pair is None:
                 return
             self.rows += 1
-            ids = pair[1].get("input_ids")
+            ids: Any = pair[1].get("input_ids")
             self.tokens += len(ids) if hasattr(ids, "__len__") else 0
             yield pair
 

@@ -31,12 +31,12 @@ class Share(NamedTuple):
     """What one of several readers reads: all of them together read every row once.
 
     Attributes:
-        index: of the reader, from 0 on.
-        count: of readers.
+        reader: its number, from 0 on.
+        readers: how many there are.
     """
 
-    index: int = 0
-    count: int = 1
+    reader: int = 0
+    readers: int = 1
 
 
 class _Shards(Protocol):
@@ -57,10 +57,10 @@ def positioned(source: _Shards, start: RowPosition, share: Share) -> Placed:
     rows and has the rows i, i + n, ... of them. Shards are opened right at a row, as well as they can: files of blocks
     and lines seek, a mixture lets each of its sources seek, a packed source packs again what comes before.
     """
-    strides = len(source.shard_names) < share.count
+    strides = len(source.shard_names) < share.readers
     ordinal = start.ordinal
     for shard, name in list(enumerate(source.shard_names))[start.shard :]:
-        if not strides and shard % share.count != share.index:
+        if not strides and shard % share.readers != share.reader:
             continue
         first = start.number if shard == start.shard else 0
         last = passed = -1
@@ -69,6 +69,6 @@ def positioned(source: _Shards, start: RowPosition, share: Share) -> Placed:
             last = number
             if shard == start.shard and number == start.number and passed < start.passed:
                 continue
-            if not strides or ordinal % share.count == share.index:
+            if not strides or ordinal % share.readers == share.reader:
                 yield RowPosition(ordinal, shard, number, passed), row
             ordinal += 1

@@ -237,7 +237,7 @@ class ShardedDataSource(ABC):
 
         Args:
             start: the integers of a :class:`RowPosition`; () for the first row.
-            share: index and number of readers, see :func:`positioned`; () for one reader.
+            share: number of the reader and how many there are, see :func:`positioned`; () for one reader.
         """
         return positioned(self, RowPosition(*start), Share(*share))
 
@@ -545,7 +545,7 @@ class ShuffledShardedSource(DerivedSource):
 
     @property
     def shard_names(self) -> Sequence[str]:
-        names = self._source.shard_names
+        names = tuple(self._source.shard_names)
         return [names[place] for place in shuffled(len(names), key_of(self._seed)).tolist()]
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:

@@ -31,19 +31,21 @@ def expand_braces(entry: str) -> list[str]:
             raise ConfigError(
                 f"data_files: {entry!r} stands for more than {_MOST} names; use a folder or a glob"
             )
-        names = [_BRACES.sub(lambda _, each=each: each, name, count=1) for name in names for each in choices]
+        names = [name.replace(found[0], each, 1) for name in names for each in choices]
         found = _BRACES.search(names[0])
     return names
 
 
-def _choices(found: re.Match[str]) -> list[str] | range:
+def _choices(found: re.Match[str]) -> list[str]:
     first, last, listed = found.groups()
     if listed is not None:
         return listed.split(",")
     if int(last) < int(first):
         raise ConfigError(f"data_files: {found[0]} falls, must be a range from a smaller to a larger number")
     if int(last) - int(first) >= _MOST:
-        return range(int(first), int(last) + 1)  # too many in any case
+        raise ConfigError(
+            f"data_files: {found[0]} stands for more than {_MOST} names; use a folder or a glob"
+        )
     padded = any(end[0] == "0" and len(end) > 1 for end in (first, last))
     width = max(len(first), len(last)) if padded else 0
     return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
