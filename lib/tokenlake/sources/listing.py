@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
@@ -84,7 +84,7 @@ def list_inputs(
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
     """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; a name that is there stays."""
     for entry in entries:
-        there = not is_url(entry) and Path(entry).expanduser().exists()
+        there = "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
         yield from [entry] if there else expand_braces(entry)
 
 
