@@ -48,7 +48,6 @@ from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result
 from tokenlake.rowwise.combine import CompositeShardedSource as CompositeShardedSource
-from tokenlake.rowwise.combine import LimitedShardedSource as LimitedShardedSource
 from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
 from tokenlake.rowwise.files import CsvShardedSource as CsvShardedSource
@@ -72,6 +71,7 @@ from tokenlake.rowwise.pipeline import create_pipeline as create_pipeline
 from tokenlake.rowwise.save import create_writer as create_writer
 from tokenlake.rowwise.save import save_dataset as save_dataset
 from tokenlake.rowwise.save import save_iterator as save_iterator
+from tokenlake.rowwise.source import LimitedShardedSource as LimitedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource as ShardedDataSource
 from tokenlake.rowwise.source import ShardInfo as ShardInfo
 from tokenlake.rowwise.source import TransformedShardedSource as TransformedShardedSource

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
@@ -132,6 +133,7 @@ def test_a_tokenizer_is_a_text_a_mapping_or_a_config() -> None:
     assert mapping == model == TokenizerConfig(name_or_path="gpt2", max_length=7)
 
 
+@promise(23)
 def test_data_files_take_paths_and_lists() -> None:
     assert DatasetConfig(data_files=Path("a") / "b").data_files == "a/b"
     assert DatasetConfig(data_files=["a", Path("b")]).data_files == ("a", "b")
@@ -151,6 +153,7 @@ def test_a_dataset_of_the_store_comes_as_it_is() -> None:
     )
 
 
+@promise(24)
 def test_nameless_datasets_are_named_by_position_and_the_callers_objects_stay_as_they_are() -> None:
     mine = DatasetConfig(data_files="x")
     raw = {"data_files": "y"}
@@ -172,6 +175,7 @@ def test_models_are_frozen_and_do_not_share_the_callers_mappings() -> None:
     assert SourceStageConfig().splits == {"train": 1.0}
 
 
+@promise(13)
 def test_validate_gives_the_messages_of_the_specification() -> None:
     assert PipelineConfig(datasets=[]).validate() == ["At least one dataset is required"]
     assert PipelineConfig().validate() == ["At least one dataset is required"]
@@ -230,7 +234,7 @@ def test_weights_must_sum_to_one() -> None:
         (SourceStageConfig, {"splits": {"a": 1.0, "b": 0.0}}, ["splits", "got 0.0"]),
         (TokenizeStageConfig, {"engine": "gigatokens"}, ["engine", "did you mean 'gigatoken'?"]),
         (TokenizerConfig, {"name_or_path": "x", "max_length": 0}, ["max_length", "got 0"]),
-        (TokenizerConfig, {"name_or_path": "x", "padding": True}, ["padding", "got True", "'longest'"]),
+        (TokenizerConfig, {"name_or_path": "x", "padding": "left"}, ["padding", "got 'left'", "'longest'"]),
         (DatasetConfig, {"data_files": "x", "type": "jsnol"}, ["type", "did you mean 'jsonl'?"]),
         (DatasetConfig, {"data_files": "x", "name": "a/b"}, ["name", "'a/b'", "letters, digits"]),
         (DatasetConfig, {"data_files": "x", "num_rows": -1}, ["num_rows", "got -1"]),

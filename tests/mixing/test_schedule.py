@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenlake
+from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.schedule import INTERPOLATIONS, constant, row_weights
@@ -35,6 +36,7 @@ def weight(scheduler: WeightScheduler, step: float) -> float:
 
 
 class TestWeights:
+    @promise(54, 214)
     @pytest.mark.parametrize(
         ("step", "code", "text"),
         [(0, 0.2, 0.8), (5000, 0.35, 0.65), (10000, 0.5, 0.5), (30000, 0.65, 0.35), (50000, 0.8, 0.2)],
@@ -42,12 +44,14 @@ class TestWeights:
     def test_linear_is_what_the_documentation_prints(self, step, code, text):
         assert WeightScheduler(SEED, interpolation="linear").get_weights(step) == {"code": code, "text": text}
 
+    @promise(54, 215)
     def test_cosine_eases_in_and_out(self):
         scheduler = WeightScheduler(SEED, interpolation="cosine")
         assert scheduler.get_weights(2500)["code"] == pytest.approx(0.243934, abs=5e-7)
         assert scheduler.get_weights(5000)["code"] == pytest.approx(0.35, abs=1e-15)
         assert scheduler.get_weights(10000) == {"code": 0.5, "text": 0.5}
 
+    @promise(54, 213)
     def test_step_holds_until_the_next_point(self):
         scheduler = WeightScheduler(SEED, interpolation="step")
         assert [scheduler.get_weights(step)["code"] for step in (0, 9999, 10000, 49999, 50000)] == [
@@ -69,6 +73,7 @@ class TestWeights:
         assert scheduler.names == ("b", "a")
         assert list(scheduler.get_weights(7)) == ["b", "a"]
 
+    @promise(212)
     def test_points_may_be_objects_or_mappings(self):
         objects = [SimpleNamespace(step=0, weights={"a": 1.0})]
         assert WeightScheduler(objects) == WeightScheduler([{"step": 0, "weights": {"a": 1.0}}])

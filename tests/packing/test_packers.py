@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.seeds import promise
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing import packer as packer_module
 from tokenlake.packing.greedy import join_documents
@@ -124,6 +125,7 @@ def documents_of(packed: list[Packed]) -> list[list[int]]:
     return whole
 
 
+@promise(155)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams(), group_rows=st.integers(1, 4))
 @settings(max_examples=50)

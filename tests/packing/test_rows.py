@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.packing.packer import STRATEGIES
 from tokenlake.packing.rows import PackedRows
@@ -43,6 +44,7 @@ def unpacked(rows: list[Row]) -> dict[int, list[int]]:
     return {number: [token for _, ids in sorted(found) for token in ids] for number, found in pieces.items()}
 
 
+@promise(62, 63, 64, 65)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(
     lengths=st.lists(st.integers(0, 30), max_size=30),
@@ -60,7 +62,8 @@ def test_rows_hold_every_document_and_its_eos(
         number: [*range(10, 10 + length), EOS] for number, length in enumerate(lengths) if length
     }
     for row in rows:
-        assert set(row) == {"input_ids", "segment_ids", "segment_lengths", "documents"}
+        assert set(row) == {"input_ids", "attention_mask", "segment_ids", "segment_lengths", "documents"}
+        assert (row["attention_mask"] == (row["segment_ids"] > 0)).all()
         assert row["input_ids"].dtype == row["segment_ids"].dtype == np.int32
         assert row["input_ids"].shape == row["segment_ids"].shape == (8,)
         sizes = row["segment_lengths"]
@@ -80,6 +83,7 @@ def test_padding_is_eos_where_no_other_is_given_and_is_told_by_its_segment() -> 
     assert row["segment_ids"].tolist() == [1, 1] + [0] * 6
 
 
+@promise(65)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -> None:
     given_rows = [
@@ -87,7 +91,7 @@ def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -
         for token in range(20, 30)
     ]
     rows = list(packing(strategy=strategy, include_segment_ids=False).pack(given_rows))
-    assert all(set(row) == {"input_ids", "loss_mask"} for row in rows)
+    assert all(set(row) == {"input_ids", "attention_mask", "loss_mask"} for row in rows)
     ids = np.concatenate([row["input_ids"] for row in rows])
     mask = np.concatenate([row["loss_mask"] for row in rows])
     assert mask.dtype == np.bool_

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefect.utilities.names import generate_slug
 
+from tests.seeds import promise
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import UnitProgress
@@ -141,6 +142,7 @@ class TestRequest:
             resolve_request(config, files, overrides=overrides)
         assert "hf_secret" not in str(caught.value)
 
+    @promise(240)
     @pytest.mark.parametrize("word", ["anon", "cloud", "google_default"])
     def test_where_gcsfs_finds_a_token_is_no_secret(self, word: str, tmp_path: Path) -> None:
         options = {"storage_options": {"token": word}}

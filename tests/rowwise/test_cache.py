@@ -14,6 +14,7 @@ import pytest
 import tokenlake as tl
 from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise.cache import CachedShardedSource
@@ -170,6 +171,7 @@ def ids(config: dict[str, Any], *stages: str, **more: Any) -> list[list[int]]:
     return [row["input_ids"].tolist() for row in pipeline.build()]
 
 
+@promise(49)
 def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: list[int], tmp_path: Path):
     first = ids(config)
     assert sum(encoded) == 40

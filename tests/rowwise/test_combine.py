@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, LimitedShardedSource
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 
 
 def test_a_composite_has_all_shards_under_their_names():

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake
+from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
@@ -57,6 +58,7 @@ def test_what_the_configuration_says_of_rows_is_followed(folder, name):
     assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
 
 
+@promise(25)
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
 def test_type_json_reads_lines_and_arrays(tmp_path, name, start):
@@ -87,6 +89,7 @@ def test_a_file_of_type_json_that_is_neither_is_damaged(tmp_path):
     assert list(create_source({"data_files": str(empty), "type": "json"})) == []
 
 
+@promise(26)
 def test_text_goes_into_the_content_field(folder):
     config = {"data_files": f"{folder}/c.txt", "text_mode": "lines", "content_field": "body"}
     assert list(create_source(config)) == [{"body": "one"}, {"body": "two"}]
@@ -149,6 +152,7 @@ def test_a_callers_mapping_and_model_stay_as_they_are(folder):
 # --- expand_data_files
 
 
+@promise(23, 254, 255)
 def test_patterns_become_files_in_the_order_of_the_entries(folder):
     (folder / "sub").mkdir()
     for name in ("1.jsonl", "2.jsonl", "x.bin", ".hidden.jsonl"):
@@ -196,3 +200,25 @@ def test_the_seeds_snippets_of_sources_run(folder, monkeypatch):
             if count >= 10:
                 break
         assert count == 2
+
+
+# --- names spelled out
+
+
+@promise(243, 254)
+def test_ranges_and_lists_name_files(folder):
+    for number in range(12):
+        (folder / f"part-{number:02}.jsonl").write_text(f'{{"id":{number}}}\n')
+    assert expand_data_files(f"{folder}/part-{{08..11}}.jsonl") == [
+        f"{folder}/part-{number:02}.jsonl" for number in range(8, 12)
+    ]
+    assert [row["id"] for row in create_source({"data_files": f"{folder}/part-0{{1..3}}.jsonl"})] == [1, 2, 3]
+    both = create_source({"data_files": f"{folder}/{{a.jsonl,b.parquet}}"})
+    assert both.shard_names == ("a.jsonl", "b.parquet")
+    with pytest.raises(SourceNotFoundError, match=r"part-12\.jsonl"):
+        create_source({"data_files": f"{folder}/part-{{10..12}}.jsonl"})
+    for wrong, why in (("{3..1}", "falls"), ("{0..9999999}", "more than 1000000 names")):
+        with pytest.raises(ConfigError, match=why):
+            expand_data_files(f"{folder}/{wrong}.jsonl")
+    (folder / "{0..1}.jsonl").write_text('{"id":7}\n')
+    assert expand_data_files(f"{folder}/{{0..1}}.jsonl") == [f"{folder}/{{0..1}}.jsonl"]

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import numbered
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, DamagedFileError, SourceNotFoundError
-from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import (
     ArrowShardedSource,
     CsvShardedSource,
@@ -31,7 +32,7 @@ from tokenlake.rowwise.files import (
     TextShardedSource,
     create_source,
 )
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 
 Rows = list[dict[str, Any]]
 BOM = b"\xef\xbb\xbf"
@@ -135,6 +136,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size
 # --- the law of resuming
 
 
+@promise(149)
 @formats
 def test_every_shard_opens_at_every_row(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
@@ -176,6 +178,21 @@ def test_an_opened_shard_may_be_left_and_opened_again(tmp_path, extension):
 
 
 @formats
+@promise(248)
+def test_a_shard_opens_by_the_whole_path_of_its_file(tmp_path, extension, monkeypatch):
+    source = opened(tmp_path, extension, ROWS)
+    (name,) = source.shard_names
+    rows = list(source.open_shard_at_row(name, 3))
+    monkeypatch.chdir(tmp_path.parent)
+    for path in (tmp_path / name, Path(tmp_path.name, name)):
+        assert list(source.open_shard_at_row(str(path), 3)) == rows
+        assert source.get_shard_info(str(path)) == source.get_shard_info(name)
+    with pytest.raises(ConfigError, match="no shard is named"):
+        source.open_shard_at_row(str(tmp_path / "other" / name), 3)
+
+
+@formats
+@promise(249)
 def test_what_is_known_without_reading_is_exact(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
     (name,) = source.shard_names
@@ -184,12 +201,11 @@ def test_what_is_known_without_reading_is_exact(tmp_path, extension):
     assert (info.name, info.index, info.url, info.bytes) == (name, 0, str(path), path.stat().st_size)
     assert info.compression == {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     assert info.rows == (11 if extension in (".parquet", ".arrow") else None)
-    assert source.count_rows(name) == 11
     if info.rows is None:
         with pytest.raises(TypeError, match="unknown"):
             len(source)
-    else:
-        assert len(source) == 11
+        assert source.count_rows(name) == 11  # it read the file, so that the number is known from now on
+    assert source.get_shard_info(name).rows == len(source) == source.count_rows(name) == 11
 
 
 @formats
@@ -371,6 +387,7 @@ def test_json_lines_in_a_json_file_are_the_default_of_the_json_source(tmp_path):
     assert [row["id"] for row in JsonShardedSource(tmp_path / "a.json")] == ["0", "1"]
 
 
+@promise(247)
 def test_parquet_columns_are_read_in_the_order_asked_for(tmp_path):
     path = put(tmp_path / "a.parquet", parquet(ROWS))
     source = ParquetShardedSource(path, columns=["text", "id"])
@@ -394,6 +411,7 @@ def test_row_groups_that_a_predicate_excludes_keep_the_numbers_of_the_others(tmp
         list(source.open_shard_at_row("a.parquet", 10))
 
 
+@promise(176)
 def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):
     path = put(tmp_path / "a.parquet", parquet(ROWS))
     meta = pq.read_metadata(path)
@@ -409,11 +427,13 @@ def test_only_the_row_group_that_holds_the_row_is_decoded(tmp_path):
         list(source.open_shard_at_row("a.parquet", 5))
 
 
+@promise(250)
 def test_a_comma_separated_file_may_have_another_delimiter(tmp_path):
     path = put(tmp_path / "a.csv", comma_separated(ROWS, ";"))
     assert list(CsvShardedSource(path, delimiter=";")) == ROWS
 
 
+@promise(251)
 def test_lines_of_text_go_into_the_field_asked_for(tmp_path):
     path = put(tmp_path / "a.txt", b"one\r\n\n  \ntwo")
     source = TextShardedSource(path, text_field="line", where="length(line) = 3")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.rowwise.mixed_support import known, rows_of
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
 from tokenlake.rowwise.source import ShardedDataSource
@@ -46,6 +47,7 @@ def source(name: str, size: int) -> ShardedDataSource:
 KINDS = {"list": listed, "Dataset": mapped, "IterableDataset": iterable, "source": source}
 
 
+@promise(211)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", ["restart", "first_exhausted", "all_exhausted"])
 def test_datasets_of_every_kind_mix_like_sources(kind, stop):

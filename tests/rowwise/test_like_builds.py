@@ -11,6 +11,7 @@ import pytest
 import tokenlake as tl
 from tests.etl.outputs_support import build_here
 from tests.rowwise.pipeline_support import texts, write_jsonl, written
+from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
@@ -109,6 +110,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@promise(180)
 @pytest.mark.parametrize("more", [{}, {"content_field": "messages"}, {"chat": {"loss": "all"}}])
 @pytest.mark.parametrize("pack", [{}, {"enabled": True, "seq_length": 64}])
 def test_conversations_are_those_of_a_build_and_so_is_what_is_learned_of_them(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,21 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.reading.support import lake_of
-from tests.rowwise.pipeline_support import Counted, Endless, prefetching_threads, require_no_threads, tokens
+from tests.rowwise.pipeline_support import (
+    Counted,
+    Endless,
+    gpt,
+    prefetching_threads,
+    require_no_threads,
+    tokens,
+    written,
+)
 from tests.rowwise.sharded_support import Known, Plain, counted
+from tests.seeds import promise
+from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.rowwise.batches import shuffled_by_buffer
+from tokenlake.mixing.random import shuffled_by_buffer
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.source import ShardedDataSource
 
@@ -35,6 +46,7 @@ def ids_of(batches: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in batches]
 
 
+@promise(85)
 @settings(max_examples=40)
 @given(
     st.integers(0, 23), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(1, 5)
@@ -108,6 +120,7 @@ def test_rows_of_different_fields_are_an_error():
         list(AsyncDataLoader(Plain({"a": rows}), 2))
 
 
+@promise(258)
 def test_a_shuffle_is_a_function_of_seed_and_epoch():
     def epochs(seed: int | None) -> list[list[list[int]]]:
         loader = AsyncDataLoader(numbered(60), 4, shuffle_buffer_size=16, seed=seed)
@@ -222,6 +235,7 @@ def test_memory_is_bounded_however_long_the_source_is():
     assert most <= 50 + 10 * (3 + 2 + 2)
 
 
+@promise(261)
 def test_batches_can_be_awaited():
     async def collect() -> list[list[int]]:
         return [batch["id"].tolist() async for batch in AsyncDataLoader(numbered(7), 3, drop_last=False)]
@@ -451,6 +465,7 @@ def test_of_a_mixture_it_is_the_loader(learned: tl.Dataset):
     assert _ids(AsyncDataLoader(mixture, 6, False)) == _ids(tl.DataLoader(mixture, 6, drop_last=True))
 
 
+@promise(88)
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_batches_on_devices(learned: tl.Dataset, prefetch: bool):
     import jax
@@ -488,3 +503,18 @@ def test_what_no_device_holds_is_refused_by_name():
             list(AsyncDataLoader(Plain({"a": rows}), 1, prefetch_to_device=True))
     with pytest.raises(ConfigError, match="drop_last"):
         AsyncDataLoader(numbered(3), 2, drop_last=False, prefetch_to_device=True)
+
+
+@promise(189)
+def test_rows_of_a_flat_directory_are_filled_up_with_its_tokenizers_padding(tmp_path: Path):
+    files = written(byte_level(), tmp_path / "tokenizer")
+    (tmp_path / "a.txt").write_text("one two three")
+    (tmp_path / "b.txt").write_text("four")
+    tl.tokenize_and_save(str(tmp_path / "*.txt"), files, tmp_path / "tokenized", workers=1)
+    source = tl.ParquetShardedSource(tmp_path / "tokenized" / "*.parquet")
+    assert source.pad_token_id == gpt().pad_id
+    rows = [row["input_ids"] for row in source]
+    (batch,) = AsyncDataLoader(source, batch_size=2)
+    width = max(map(len, rows))
+    assert batch["input_ids"].tolist() == [ids + [gpt().pad_id] * (width - len(ids)) for ids in rows]
+    assert batch["attention_mask"].sum() == sum(map(len, rows))

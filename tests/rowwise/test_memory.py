@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
 
@@ -52,6 +53,7 @@ VIEWS = {
 }
 
 
+@promise(211, 252)
 @pytest.mark.parametrize("view", VIEWS)
 def test_rows_are_those_of_the_dataset_in_its_order(view: str) -> None:
     data = VIEWS[view](made())

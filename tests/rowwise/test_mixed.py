@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
 from tests.rowwise.sharded_support import Known, Plain, counted
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
-from tokenlake.rowwise.combine import CompositeShardedSource, LimitedShardedSource
+from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
+from tokenlake.rowwise.source import LimitedShardedSource, Numbered, Row, ShardedDataSource, ShardInfo
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 STOPS = ("restart", "first_exhausted", "all_exhausted")
@@ -202,6 +203,7 @@ def test_a_source_that_comes_up_no_more_cannot_be_exhausted(kind):
 # --- weights
 
 
+@promise(55)
 @pytest.mark.parametrize("block_size", [10, 100, 1000])
 def test_counts_over_blocks_follow_the_weights(block_size):
     weights = {"a": 0.4, "b": 0.5, "c": 0.1}
@@ -212,6 +214,7 @@ def test_counts_over_blocks_follow_the_weights(block_size):
         assert all(abs(counts[name] - weight * stop) < 1 for name, weight in weights.items())
 
 
+@promise(225)
 def test_no_source_starves():
     source = MixedShardedSource(known(a=50, rare=2), {"a": 0.9999, "rare": 0.0001}, block_size=1000)
     counts = Counter(row["__source__"] for row in islice(source, 40_000))
@@ -512,6 +515,7 @@ def test_what_cannot_be_mixed_is_refused_at_once(options, message):
         MixedShardedSource(**{"sources": known(a=1, b=1)} | options)
 
 
+@promise(201)
 def test_weights_of_other_names_get_the_nearest_one():
     with pytest.raises(ConfigError, match=r"'cod' is no source; did you mean 'code'\?"):
         MixedShardedSource(known(code=1, text=1), {"cod": 0.5, "text": 0.5})

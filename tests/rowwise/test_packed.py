@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.rowwise.pipeline_support import Counted, Endless, gpt, tokens
 from tests.rowwise.sharded_support import Plain
+from tests.seeds import promise
 from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.rowwise.combine import PackedShardedSource
@@ -26,6 +27,7 @@ def packed(source: Any, length: int, **options: Any) -> list[dict[str, Any]]:
     return list(PackedShardedSource(source, given))
 
 
+@promise(6, 60)
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 17))
 def test_no_token_is_lost_and_all_rows_are_alike(lengths: list[int], length: int):
     rows = packed(tokens(lengths), length)
@@ -54,6 +56,7 @@ def test_rows_without_tokens_are_an_error_that_names_the_fields():
         packed(Plain({"a": [{"text": "a"}]}), 4)
 
 
+@promise(61)
 def test_eos_and_padding_are_the_tokenizers_where_nobody_says_more():
     (row,) = PackedShardedSource(tokens([1]), {"seq_length": 3}, tokenizer=gpt())
     eos = gpt().files.eos_id
@@ -63,7 +66,7 @@ def test_eos_and_padding_are_the_tokenizers_where_nobody_says_more():
 
 
 def test_an_eos_that_nobody_names_is_an_error():
-    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing, and there is no tokenizer"):
+    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing, and no tokenizer is named"):
         PackedShardedSource(tokens([1]), {"seq_length": 4})
 
 
@@ -122,6 +125,7 @@ def test_a_row_has_a_number_and_reading_can_begin_there():
         source.open_shard("a")
 
 
+@promise(67, 68)
 def test_packed_rows_are_shuffled_by_a_buffer_where_asked():
     options = {"seq_length": 4, "eos_token_id": EOS, "num_packers": 2, "shuffle_buffer_factor": 5}
     plain = [row["input_ids"].tolist() for row in PackedShardedSource(tokens([3] * 60), options)]

@@ -12,10 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tokenlake as tl
 from tests.rowwise.sharded_support import numbered
+from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.servers.hub import HubServer, hub
-from tokenlake.errors import ConfigError, InputChangedError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    InputChangedError,
+    MissingExtraError,
+    NotAvailableError,
+    SourceNotFoundError,
+)
 from tokenlake.rowwise.files import (
     FilesShardedSource,
     HuggingFaceShardedSource,
@@ -96,6 +104,7 @@ def dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServ
         yield running
 
 
+@promise(27, 137, 148)
 def test_a_dataset_of_the_hub_streams_one_split(dataset):
     source = HuggingFaceShardedSource("org/data", split="test", streaming=True)
     assert list(source) == ROWS[:3]
@@ -117,3 +126,69 @@ def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
 def test_a_dataset_that_is_not_there_is_an_error(dataset):
     with pytest.raises(SourceNotFoundError, match="org/dta"):
         HuggingFaceShardedSource("org/dta")
+
+
+@promise(243)
+def test_a_range_names_the_files_of_a_web_server(server):
+    server.files |= {f"part-{number}.jsonl": lines([{"id": number}]) for number in range(4)}
+    pattern = f"{server.url}/part-{{0..3}}.jsonl"
+    assert expand_data_files(pattern) == [f"{server.url}/part-{number}.jsonl" for number in range(4)]
+    assert [row["id"] for row in JsonShardedSource(pattern)] == [0, 1, 2, 3]
+    with pytest.raises(SourceNotFoundError, match="part-4"):
+        JsonShardedSource(f"{server.url}/part-{{3..4}}.jsonl")
+
+
+@promise(248)
+def test_a_shard_opens_by_its_url(server):
+    source = ParquetShardedSource(f"{server.url}/set/a.parquet")
+    assert list(source.open_shard_at_row(f"{server.url}/set/a.parquet", 7)) == ROWS[7:]
+
+
+@promise(253)
+def test_an_id_of_the_hub_needs_no_type(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = create_source({"data_files": "org/data", "split": "test"})
+    assert type(found) is HuggingFaceShardedSource
+    assert list(found) == ROWS[:3]
+    rows = tl.create_pipeline([{"data_files": "org/data", "split": "test"}]).source().build()
+    assert list(rows) == ROWS[:3]
+    (tmp_path / "org" / "data").mkdir(parents=True)
+    (tmp_path / "org" / "data" / "a.jsonl").write_text('{"id":1}\n')
+    assert list(create_source({"data_files": "org/data"})) == [{"id": 1}]
+
+
+@promise(253)
+def test_a_mistyped_path_is_an_error_with_near_matches(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts" / "english").mkdir(parents=True)
+    dataset.repos["texts/a"] = dataset.repos["org/data"]
+    for wrong in ("texts/a.jsonl", "texts/a/b", "./texts/a"):
+        with pytest.raises(SourceNotFoundError) as caught:  # what cannot be an id is not asked for
+            create_source({"data_files": wrong})
+        assert "Nor is it" not in str(caught.value)
+    with pytest.raises(
+        SourceNotFoundError, match=r"(?s)english.*Nor is it a dataset that the Hub gives.*texts/englsh"
+    ):
+        create_source({"data_files": "texts/englsh"})
+
+
+@promise(246)
+def test_section_source_says_whether_to_stream_and_refuses_what_does_not_act(dataset):
+    config = {"datasets": [{"data_files": "org/data", "split": "test"}], "source": {"streaming": False}}
+    source = tl.Pipeline.from_config(config).source().get_data()["dataset_0"]
+    dataset.repos.clear()
+    assert list(source) == ROWS[:3]
+    for name, value in {
+        "cloud_max_retries": 3,
+        "cloud_retry_delay": 1.0,
+        "dask_storage_options": {"a": 1},
+    }.items():
+        with pytest.raises(NotAvailableError, match=rf"source\.{name}: .*; instead: "):
+            tl.Pipeline.from_config(config | {"source": {name: value}}).source()
+
+
+@promise(241)
+def test_azure_says_what_to_install():
+    pytest.importorskip("fsspec")
+    with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[azure\]'"):
+        ParquetShardedSource("az://bucket/a.parquet")

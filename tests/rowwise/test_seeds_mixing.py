@@ -7,6 +7,7 @@ arguments, in whose place stands what the text means.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import textwrap
@@ -21,6 +22,7 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import printed
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 
 datasets: Any = pytest.importorskip("datasets")
@@ -82,6 +84,7 @@ def code_and_text() -> dict[str, Any]:
 PRINTED = printed("mixing.md")
 
 
+@promise(138, 197)
 def test_simple_mixing_with_hugging_face_datasets() -> None:
     mixed = run(PRINTED["quick_start"])["mixed"]
     assert sources_of(mixed, 2000) == {"code": 800, "text": 1000, "math": 200}
@@ -89,6 +92,7 @@ def test_simple_mixing_with_hugging_face_datasets() -> None:
     assert row == {"text": "competition_math 0", "id": 0, "__source__": "math"}
 
 
+@promise(160, 161)
 def test_the_example_of_the_overview() -> None:
     names = run(PRINTED["overview"])
     assert sources_of(names["simple"], 1000) == {"code": 300, "text": 700}
@@ -98,12 +102,14 @@ def test_the_example_of_the_overview() -> None:
 # --- block_mixture_interleave
 
 
+@promise(199, 200, 201)
 def test_a_mapping_with_weights_and_without() -> None:
     names = run(PRINTED["dict"], **parts())
     assert sources_of(names["weighted"], 1000) == {"code": 500, "text": 300, "math": 200}
     assert sources_of(names["mixed"], 1000) == {"code": 500, "text": 500}
 
 
+@promise(203, 227)
 def test_one_seed_is_one_sequence() -> None:
     names = run(
         PRINTED["reproducible"], datasets=parts(), block_mixture_interleave=tl.block_mixture_interleave
@@ -112,6 +118,7 @@ def test_one_seed_is_one_sequence() -> None:
     assert first == second != other
 
 
+@promise(202)
 def test_any_size_of_block_follows_the_weights() -> None:
     given = {name: dataset for name, dataset in parts().items() if name != "ds3"}
     names = run(PRINTED["block_sizes"], datasets=given, block_mixture_interleave=tl.block_mixture_interleave)
@@ -129,6 +136,7 @@ def ten_and_twenty() -> dict[str, tl.ShardedDataSource]:
     }
 
 
+@promise(207)
 def test_static_weights() -> None:
     left = iter([False] * 999 + [True])
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -138,6 +146,7 @@ def test_static_weights() -> None:
     assert Counter(out.getvalue().split()) == {"code": 300, "text": 700}
 
 
+@promise(210)
 def test_a_schedule_of_weights() -> None:
     mixed = run(PRINTED["scheduled"], **code_and_text())["mixed"]
     names = [row["__source__"] for row in islice(mixed, 20_000)]
@@ -147,6 +156,7 @@ def test_a_schedule_of_weights() -> None:
     assert Counter(row["__source__"] for row in late) == {"code": 800, "text": 200}
 
 
+@promise(216)
 def test_the_weights_of_a_schedule() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         run(
@@ -159,6 +169,7 @@ def test_the_weights_of_a_schedule() -> None:
     assert shown == [{"code": pytest.approx(code), "text": pytest.approx(text)} for code, text in expected]
 
 
+@promise(204, 218)
 def test_stop_strategies() -> None:
     names = run(PRINTED["stopping"], sources=ten_and_twenty(), MixedShardedSource=tl.MixedShardedSource)
     assert sum(1 for _ in islice(names["endless"], 5000)) == 5000
@@ -166,6 +177,7 @@ def test_stop_strategies() -> None:
     assert len(names["mixed"]) == sum(1 for _ in names["mixed"]) == 30
 
 
+@promise(208, 226)
 def test_the_source_of_every_row_is_tracked() -> None:
     processed: list[Any] = []
     run(
@@ -177,6 +189,7 @@ def test_the_source_of_every_row_is_tracked() -> None:
     assert [row["text"] for row in processed] == [f"code {n}" for n in range(10)]
 
 
+@promise(228)
 def test_workers_with_one_seed_have_one_order() -> None:
     workers = [
         run(PRINTED["workers"], sources=ten_and_twenty(), MixedShardedSource=tl.MixedShardedSource)["mixed"]
@@ -188,6 +201,7 @@ def test_workers_with_one_seed_have_one_order() -> None:
 # --- schedules for a purpose
 
 
+@promise(139, 224)
 @pytest.mark.parametrize(
     ("code", "names", "counts"),
     [
@@ -209,6 +223,7 @@ def test_schedules_for_a_purpose_mix(code: str, names: tuple[str, str], counts: 
 # --- other ways to put datasets together
 
 
+@promise(221)
 def test_simple_concatenation() -> None:
     for folder in ("data1", "data2"):
         for part in range(2):
@@ -223,6 +238,7 @@ def test_simple_concatenation() -> None:
     assert list(combined.open_shard_at_row(combined.shard_names[3], 1)) == seen[10:]
 
 
+@promise(222)
 def test_the_older_interface() -> None:
     write(Path("data1/0.parquet"), rows("one", 30))
     write(Path("data2/0.json"), [{"content": f"two {n}"} for n in range(20)])
@@ -232,6 +248,7 @@ def test_the_older_interface() -> None:
     assert set(next(iter(dataset))) == {"text", "__source__"}
 
 
+@promise(220)
 def test_the_section_mix() -> None:
     config = run(PRINTED["config"])["config"]
     scheduler = tl.WeightScheduler(config.weight_schedule, config.weight_schedule_type)
@@ -261,6 +278,7 @@ def test_all_exhausted_is_every_row_once(sizes: tuple[int, int], total: int) -> 
     assert len(mixed) == sum(1 for _ in mixed) == len({row["text"] for row in mixed}) == total
 
 
+@promise(206)
 def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
     def names(seed: int, row: int) -> list[str]:
         mixed = tl.block_mixture_interleave({"a": rows("a", 9), "b": rows("b", 9)}, block_size=100, seed=seed)
@@ -273,3 +291,11 @@ def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
 def test_weights_that_do_not_sum_to_1_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got 1\.1"):
         tl.block_mixture_interleave({"a": [], "b": []}, {"a": 0.5, "b": 0.6})
+
+
+@promise(209)
+def test_defaults_are_those_of_the_table() -> None:
+    for function in (tl.block_mixture_interleave, tl.MixedShardedSource):
+        given = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+        assert (given["block_size"], given["seed"], given["weights"]) == (1000, None, None)
+        assert given.get("stop", given.get("stop_strategy")) == "restart"

@@ -22,6 +22,7 @@ from tests.rowwise.pipeline_support import printed, texts, write_jsonl, written
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.errors import BadRecordError
 from tokenlake.rowwise.save import save_dataset
 
 PRINTED = printed("pipeline.md")
@@ -108,6 +109,7 @@ def started(names: dict[str, str], *datasets: dict[str, Any], **more: Any) -> tl
     return tl.Pipeline.from_config(config)
 
 
+@promise(1, 2)
 def test_overview(here: Path, names: dict[str, str]):
     training = Training()
     snippet = PRINTED["overview"].replace(
@@ -128,6 +130,7 @@ def test_a_dataset_without_any_tokenizer_is_an_error_that_says_where_to_name_one
         run(PRINTED["overview"], names, train_step=Training())
 
 
+@promise(12)
 def test_pipeline_config(here: Path, names: dict[str, str]):
     config = run(PRINTED["pipeline_config"], names)["config"]
     assert config.validate() == [
@@ -138,6 +141,7 @@ def test_pipeline_config(here: Path, names: dict[str, str]):
     assert next(made.source().tokenize().mix().pack().build())["input_ids"].shape == (2048,)
 
 
+@promise(22, 39, 40, 41)
 def test_dataset_config(here: Path, names: dict[str, str]):
     def my_transform_fn(row: dict[str, Any]) -> dict[str, Any]:
         return {"old_name": row["id"], "metadata": {"id": row["id"]}, "text": row["text"]}
@@ -150,6 +154,7 @@ def test_dataset_config(here: Path, names: dict[str, str]):
     assert list((here / "output" / "my_dataset").glob("*.parquet"))
 
 
+@promise(3, 44)
 def test_source_stage(here: Path, names: dict[str, str]):
     config = tl.PipelineConfig.model_validate(
         {
@@ -166,6 +171,7 @@ def test_source_stage(here: Path, names: dict[str, str]):
     }
 
 
+@promise(17, 50)
 def test_tokenize_stage(here: Path, names: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TOKENLAKE_CACHE", str(here / "cache"))
     pipeline = started(names, default_tokenizer=None).source()
@@ -175,6 +181,7 @@ def test_tokenize_stage(here: Path, names: dict[str, str], monkeypatch: pytest.M
     assert set(rows[0]) == {"id", "input_ids", "attention_mask"}
 
 
+@promise(18, 52)
 def test_mix_stage(here: Path, names: dict[str, str]):
     datasets = [{"name": name, "data_files": f"{name}_data/*.parquet"} for name in ("code", "text")]
     pipeline = started(names, *datasets).source().tokenize()
@@ -184,6 +191,7 @@ def test_mix_stage(here: Path, names: dict[str, str]):
     assert 200 <= first.count("code") <= 216  # the weight moves from 0.2 to 0.23
 
 
+@promise(19, 58)
 @pytest.mark.parametrize("strategy", ["greedy", "pool", "first_fit"])
 def test_pack_stage(here: Path, names: dict[str, str], strategy: str):
     pipeline = started(names).source().tokenize()
@@ -195,6 +203,7 @@ def test_pack_stage(here: Path, names: dict[str, str], strategy: str):
     assert sum(int((row["input_ids"] == 2).sum()) for row in rows) == 60
 
 
+@promise(21, 70)
 def test_save_stage(here: Path, names: dict[str, str]):
     pipeline = started(names).source().tokenize()
     run(PRINTED["save_stage"], names, pipeline=pipeline)
@@ -202,6 +211,7 @@ def test_save_stage(here: Path, names: dict[str, str]):
     assert len(list((here / "processed_data").glob("*.parquet"))) == 100
 
 
+@promise(8, 20)
 def test_load_stage(here: Path, names: dict[str, str]):
     pipeline = started(names).source().tokenize()
     run(PRINTED["load_stage"], names, pipeline=pipeline)
@@ -211,6 +221,7 @@ def test_load_stage(here: Path, names: dict[str, str]):
     assert all(batch["input_ids"].shape == batch["attention_mask"].shape for batch in batches)
 
 
+@promise(89)
 def test_sft_training(here: Path, names: dict[str, str]):
     training = Training()
     snippet = PRINTED["sft"].replace("seq_length=2048", "seq_length=64")
@@ -221,6 +232,7 @@ def test_sft_training(here: Path, names: dict[str, str]):
     assert "assistant" in text
 
 
+@promise(90)
 def test_multi_dataset_pre_training(here: Path, names: dict[str, str]):
     training = Training(most=2)
     with pytest.raises(Enough):
@@ -242,6 +254,7 @@ def test_pre_tokenization(here: Path, names: dict[str, str]):
     assert [row["input_ids"] for row in rows] == expected["input_ids"]
 
 
+@promise(93, 94)
 def test_pipeline_state(here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]):
     config = tl.PipelineConfig.model_validate(
         {
@@ -256,6 +269,7 @@ def test_pipeline_state(here: Path, names: dict[str, str], capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("7\n")
 
 
+@promise(95, 96)
 def test_error_handling(here: Path, names: dict[str, str], capsys: pytest.CaptureFixture[str]):
     datasets = '[{"name": "a", "data_files": "data/*.parquet"}, {"name": "a", "data_files": "x"}]'
     run(PRINTED["errors"].replace("[...]", datasets), names)
@@ -265,6 +279,7 @@ def test_error_handling(here: Path, names: dict[str, str], capsys: pytest.Captur
     ]
 
 
+@promise(98)
 def test_custom_stage(here: Path, names: dict[str, str]):
     stage = run(PRINTED["custom_stage"], names, MyTransformedSource=MyTransformedSource)["MyCustomStage"](
         {"end": "!"}
@@ -275,6 +290,7 @@ def test_custom_stage(here: Path, names: dict[str, str]):
     assert sum(1 for _ in pipeline.tokenize().build()) == 60
 
 
+@promise(101)
 def test_create_pipeline(here: Path, names: dict[str, str]):
     pipeline = run(PRINTED["create_pipeline"], names)["pipeline"]
     assert sum(1 for _ in pipeline.source().tokenize().build()) == 100
@@ -286,6 +302,7 @@ def test_tokenize_and_save(here: Path, names: dict[str, str]):
     assert len(list(tl.ParquetShardedSource("./tokenized/*.parquet"))) == 40
 
 
+@promise(219)
 def test_mixing_by_the_pipeline(here: Path, names: dict[str, str]):
     training = Training(most=250)
     with pytest.raises(Enough):
@@ -318,3 +335,67 @@ def test_loading_what_was_tokenized(here: Path, names: dict[str, str]):
     assert [batch["input_ids"].shape for batch in training.batches] == [(8, 6)] * 2
     assert training.batches[0]["input_ids"].dtype == np.int32
     assert json.dumps(training.batches[0]["input_ids"][0].tolist()) == "[0, 1, 2, 3, 4, 5]"
+
+
+@promise(140)
+def test_the_pipeline_of_the_overview(here: Path, names: dict[str, str]):
+    training = Training(most=1)
+    written(sentencepiece(), here / "llama")
+    write_jsonl(here / "long" / "a.jsonl", [{"text": "many words " * 3000} for _ in range(5)])
+    snippet = """
+    config = PipelineConfig(
+        datasets=[DatasetConfig(data_files="long/a.jsonl", tokenizer="llama")],
+        pack=PackStageConfig(enabled=True, seq_length=2048),
+    )
+    for batch in Pipeline.from_config(config).source().tokenize().pack().load().build():
+        train_step(batch)
+    """
+    with pytest.raises(Enough):
+        run(snippet, {}, train_step=training)
+    assert training.batches[0]["input_ids"].shape == (8, 2048)
+
+
+@promise(15)
+@pytest.mark.parametrize("streaming", [True, False])
+def test_rows_are_the_same_streamed_or_not(here: Path, names: dict[str, str], streaming: bool):
+    rows = started(names, streaming=streaming).source().build()
+    assert [row["id"] for row in rows] == list(range(60))
+
+
+@promise(262)
+def test_raw_rows_are_loaded(here: Path, names: dict[str, str]):
+    batches = list(started(names, load={"batch_size": 20}).source().load().build())
+    assert [batch["text"] for batch in batches] == [
+        [row["text"] for row in texts(60, "data")[start : start + 20]] for start in (0, 20, 40)
+    ]
+
+
+@promise(38, 29, 30, 46)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_field_and_a_tokenizer_are_chosen(here: Path, names: dict[str, str], whole: bool):
+    chosen: Any = names["meta-llama/Llama-2-7b"]
+    dataset = {"data_files": "bucket/data/*.parquet", "content_field": "content"}
+    made = started(names, dataset | {"tokenizer": {"name_or_path": chosen} if whole else chosen})
+    rows = made.source().tokenize({"max_length": 9}).build()
+    reference = tl.TokenizerManager().tokenize_batch(chosen, [row["text"] for row in texts(9)])["input_ids"]
+    assert [row["input_ids"].tolist() for row in rows] == [ids[:9] for ids in reference]
+    assert max(map(len, reference)) > 9
+    with pytest.raises(BadRecordError, match="row 0"):
+        list(started(names, {"data_files": "bucket/data/*.parquet"}).source().tokenize().build())
+
+
+@promise(174)
+def test_code_of_a_tokenizer_never_runs(here: Path, names: dict[str, str]):
+    (here / "planted.py").write_text("raise SystemExit('it ran')\n")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        data = (Path(names["meta-llama/Llama-2-7b"]) / name).read_bytes()
+        if name == "tokenizer_config.json":
+            asked = {"auto_map": {"AutoTokenizer": [None, "planted.Planted"]}}
+            data = json.dumps(json.loads(data) | asked).encode()
+        (here / name).write_bytes(data)
+    rows = [
+        [row["input_ids"].tolist() for row in started(names, dataset).source().tokenize().build()]
+        for more in ({}, {"trust_remote_code": True})
+        for dataset in [{"data_files": "data/*.parquet", "tokenizer": {"name_or_path": str(here), **more}}]
+    ]
+    assert rows[0] == rows[1]

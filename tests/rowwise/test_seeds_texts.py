@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
+from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking, write
 from tokenlake.errors import BadRecordError, ConfigError
 
@@ -86,6 +87,7 @@ def test_rows_are_filtered() -> None:
     assert tl.FilterTransform(lambda row: row["a"] > 1)({"a": 2}) == {"a": 2}
 
 
+@promise(152, 181, 257)
 def test_a_chat_template_makes_the_text(tokenizer: str, source: tl.ShardedDataSource) -> None:
     transform = tl.ChatTemplateTransform(
         tokenizer, messages_field="messages", output_field="text", drop_messages=True

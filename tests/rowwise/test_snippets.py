@@ -55,7 +55,7 @@ def run(snippet: str, tokenizer: str) -> dict[str, Any]:
     return names
 
 
-@promise(163)
+@promise(163, 188)
 def test_quick_start(here: Path, tokenizer: str):
     names = run(PRINTED["quick_start"], tokenizer)
     rows = list(names["source"])
@@ -74,6 +74,7 @@ def test_check_format(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[
     assert "attention_mask" in printed
 
 
+@promise(192)
 def test_decode_and_verify(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
     run(PRINTED["decode_and_verify"], tokenizer)
     lines = capsys.readouterr().out.splitlines()
@@ -81,6 +82,7 @@ def test_decode_and_verify(here: Path, tokenizer: str, capsys: pytest.CaptureFix
     assert all(f"text number {i} of the snippets" in line for i, line in enumerate(lines))
 
 
+@promise(196)
 def test_validate(here: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]):
     run(PRINTED["validate"], tokenizer)
     lines = capsys.readouterr().out.splitlines()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from itertools import islice
+
 import numpy as np
 import pytest
 
+from tests.rowwise.pipeline_support import require_no_threads
 from tests.rowwise.sharded_support import Known, Plain, counted, ids, numbered
+from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.rowwise.source import ShardInfo
+from tokenlake.rowwise.source import Row, ShardedDataSource, ShardInfo
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ def test_an_unknown_shard_is_an_error_with_the_near_match():
         source.get_shard_info("prt-0")
 
 
+@promise(150, 256)
 def test_shards_are_iterated_in_the_order_asked_for_and_from_the_place_asked_for(source):
     assert ids(source.iter_shards([2, 0])) == [3, 4, 0, 1, 2]
     assert ids(source.iter_shards([2, 0], start_shard=1, start_row=2)) == [2]
@@ -98,6 +105,7 @@ def test_an_unknown_length_is_a_type_error_that_says_why(source):
 # --- transformed
 
 
+@promise(257)
 def test_map_and_filter_keep_the_numbers_of_the_rows():
     source = Plain(counted(a=6)).filter(lambda row: row["id"] % 2).map(lambda row: {"id": row["id"] * 10})
     assert numbered(source, "a") == [(1, {"id": 10}), (3, {"id": 30}), (5, {"id": 50})]
@@ -157,6 +165,7 @@ def test_what_is_no_function_is_refused_at_once():
 FIELDS = Plain({"a": [{"x": 1, "y": 2, "z": 3}, {"x": 4, "z": 6}]})
 
 
+@promise(154, 257)
 def test_fields_are_renamed_selected_and_dropped_in_order():
     first = {"a": [{"x": 1, "y": 2, "z": 3}]}
     assert [list(row.items()) for row in Plain(first).rename_fields({"x": "w"})] == [
@@ -203,3 +212,40 @@ def test_rows_given_to_transforms_are_not_changed():
     for made in (source.rename_fields({"x": "z"}), source.drop_fields(["x"]), source.select_fields(["x"])):
         assert len(list(made)) == 1
     assert rows == [{"x": 1, "y": 2}]
+
+
+@promise(151)
+@pytest.mark.parametrize("workers", [2, 5])
+def test_shards_are_opened_ahead_and_rows_stay_in_order(workers: int):
+    shards = counted(a=3, b=0, c=1500, d=2, e=4)
+    met = threading.Barrier(2, timeout=20)
+
+    class Slow(ShardedDataSource):
+        """Gives a first row only while two shards are open."""
+
+        shard_names = tuple(shards)  # pyright: ignore[reportAssignmentType]
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            if shard_name in "ab":
+                met.wait()
+            return iter(shards[shard_name])
+
+    rows = Slow().iter_shards(workers=workers)
+    assert ids(rows) == list(range(1509))
+    assert ids(Plain(shards).iter_shards([2, 0], start_row=1499, workers=workers)) == [1502, 0, 1, 2]
+    require_no_threads()
+
+
+@promise(151)
+def test_an_error_of_a_shard_that_was_opened_ahead_comes_in_its_place():
+    def bad(row: Row) -> Row:
+        if row["id"] == 4:
+            raise ValueError("four")
+        return row
+
+    rows = Plain(counted(a=3, b=4)).map(bad).iter_shards(workers=2)
+    assert ids(islice(rows, 4)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="four"):
+        next(rows)
+    with pytest.raises(ConfigError, match="workers: got 0"):
+        Plain(counted(a=3)).iter_shards(workers=0)

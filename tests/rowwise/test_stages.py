@@ -94,6 +94,7 @@ def test_source_comes_first(one: dict[str, Any]):
         pipeline(one).stage(Wrap())
 
 
+@promise(97)
 def test_source_comes_once(one: dict[str, Any]):
     with pytest.raises(RuntimeError, match=r"^source\(\) has already been called$"):
         pipeline(one).source().source()
@@ -112,7 +113,6 @@ def test_every_stage_comes_once(one: dict[str, Any], stage: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("before", "stage"),
     [
-        (["tokenize", "pack"], "mix"),
         (["tokenize", "load"], "pack"),
         (["mix"], "tokenize"),
         (["load"], "save"),
@@ -187,6 +187,7 @@ def test_what_is_wrong_between_sections_of_a_model_can_be_asked_for_first(one: d
     assert made.get_stages() == []
 
 
+@promise(51)
 @pytest.mark.parametrize("as_mapping", [True, False])
 def test_a_stages_configuration_goes_in_the_place_of_the_pipelines_own(one: dict[str, Any], as_mapping: bool):
     given = {"max_length": 4} if as_mapping else tl.TokenizeStageConfig(max_length=4)
@@ -253,6 +254,7 @@ def test_the_policy_of_the_section_source_acts(one: dict[str, Any], tmp_path: Pa
     assert len(list(made.build())) == 3
 
 
+@promise(28)
 def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
     dataset = one["datasets"][0] | {
         "num_rows": 4,
@@ -268,6 +270,7 @@ def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
 # tokenize
 
 
+@promise(4)
 def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
     made = pipeline(one).source().tokenize()
     assert isinstance(made.get_data()["a"], tl.TokenizedShardedSource)
@@ -277,6 +280,7 @@ def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
     assert set(rows[0]) == {"input_ids", "attention_mask"}
 
 
+@promise(14, 45)
 def test_the_datasets_tokenizer_goes_before_the_stages_and_that_before_the_pipelines(
     two: dict[str, Any], tokenizer: str, another: str
 ):
@@ -342,6 +346,7 @@ def test_an_explicit_truncation_cuts_before_packing(one: dict[str, Any], tokeniz
     assert all(set(row["segment_ids"]) == {1} for row in rows)  # four tokens and EOS, forty times
 
 
+@promise(59)
 def test_a_pack_section_that_says_no_leaves_rows_as_they_are(one: dict[str, Any]):
     made = pipeline(one, tokenize={"max_length": 4}).source().tokenize().pack({"enabled": False})
     assert lengths_of(made.build()) == {4}
@@ -376,6 +381,7 @@ def test_a_schedule_moves_the_weights(two: dict[str, Any]):
     )  # a step is a batch, where nobody says more
 
 
+@promise(53)
 def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict[str, Any]):
     schedule = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 10, "weights": {"a": 0.0, "b": 1.0}}]
 
@@ -389,11 +395,112 @@ def test_a_step_of_a_schedule_is_a_training_step_where_loading_follows(two: dict
     assert names({"batch_size": 8}, step_rows=4) == [{"a"}] * 5 + [{"b"}] * 15
     packed = pipeline(two).source().tokenize().mix({"weight_schedule": schedule}).pack({"seq_length": 16})
     with pytest.raises(
-        ConfigError, match=r"mix.step_rows: missing. Documents are packed after they are mixed"
+        ConfigError,
+        match=r"mix.step_rows: missing. Documents are packed after .* call pack\(\) before mix\(\)",
     ):
         packed.load({"batch_size": 8})
+    mix = {"weight_schedule": schedule, "block_size": 2}
+    packed = pipeline(two).source().tokenize().pack({"seq_length": 16}).mix(mix).load({"batch_size": 8})
+    names_of = [set(batch["__source__"]) for batch in islice(packed.build(), 20)]
+    assert names_of == [{"a"}] * 10 + [{"b"}] * 10
 
 
+@promise(10)
+def test_packed_rows_of_each_dataset_are_mixed(two: dict[str, Any]):
+    made = pipeline(two).source().tokenize().pack({"seq_length": 16})
+    own = {name: ids_of(source) for name, source in made.get_data().items()}
+    rows = list(made.mix({"stop_strategy": "all_exhausted", "block_size": 4}).build())
+    assert made.get_stages() == ["source", "tokenize", "pack", "mix"]
+    for name, expected in own.items():
+        assert ids_of(row for row in rows if row["__source__"] == name) == expected
+
+
+@promise(11)
+def test_rows_that_hold_ids_are_mixed_packed_and_loaded_without_a_tokenizer(tmp_path: Path):
+    for name, first in (("a", 10), ("b", 50)):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"input_ids": [first + n] * 3} for n in range(8)])
+    datasets = [{"name": name, "data_files": str(tmp_path / f"{name}.jsonl")} for name in "ab"]
+    config = {"datasets": datasets, "mix": {"stop_strategy": "all_exhausted"}, "load": {"batch_size": 2}}
+    pack = {"seq_length": 8, "eos_token_id": 1, "pad_token_id": 0}
+    for stages in (("pack",), ("mix", "pack"), ("pack", "mix")):
+        made = pipeline(config, pack=pack).source()
+        for stage in stages:
+            getattr(made, stage)()
+        batches = list(made.load().build())
+        assert {batch["input_ids"].shape for batch in batches} == {(2, 8)}
+        found = sorted(int(one) for batch in batches for one in batch["input_ids"].flatten() if one > 1)
+        assert found == sorted([10 + n for n in range(8)] * 3 + [50 + n for n in range(8)] * 3)
+    with pytest.raises(ConfigError, match=r"pack\.eos_token_id: missing.*or name the tokenizer"):
+        pipeline(config, pack={"seq_length": 8}).source().pack()
+
+
+@promise(11)
+def test_rows_that_hold_ids_end_with_the_eos_of_the_tokenizer_that_is_named(tmp_path: Path, tokenizer: str):
+    write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [5, 6]}])
+    config = {"datasets": [{"data_files": str(tmp_path / "a.jsonl")}], "default_tokenizer": tokenizer}
+    (row,) = pipeline(config).source().pack({"seq_length": 3}).build()
+    assert row["input_ids"].tolist() == [5, 6, tl.TokenizerManager().get_tokenizer(tokenizer).files.eos_id]
+
+
+@promise(66)
+def test_packed_rows_say_what_is_padding(one: dict[str, Any]):
+    rows = list(pipeline(one).source().tokenize().pack({"seq_length": 64}).build())
+    for row in rows:
+        assert row["attention_mask"].tolist() == (row["segment_ids"] > 0).astype(int).tolist()
+    assert rows[-1]["attention_mask"][-1] == 0  # the last row is not full
+    (batch, *_) = (
+        pipeline(one, load={"batch_size": 1}).source().tokenize().pack({"seq_length": 64}).load().build()
+    )
+    assert batch["attention_mask"].shape == (1, 64)
+
+
+@promise(99, 100)
+def test_every_stage_says_how_much_came_out_of_it(one: dict[str, Any]):
+    made = pipeline(one, load={"batch_size": 3, "drop_last": False})
+    made.source().tokenize().stage(Wrap()).load()
+    batches = list(made.build())
+    rows = list(pipeline(one).source().tokenize().build())
+    figures = made.get_context().get_metrics()
+    assert list(figures) == ["source", "tokenize", "wrap", "load"]
+    assert [figures[name]["rows"] for name in ("source", "tokenize", "load")] == [len(rows)] * 3
+    assert figures["tokenize"]["tokens"] == sum(len(row["input_ids"]) for row in rows)
+    assert figures["load"]["tokens"] == sum(batch["input_ids"].size for batch in batches)
+    assert 0 < figures["source"]["seconds"] <= figures["tokenize"]["seconds"]
+
+
+@promise(99)
+def test_a_stage_of_ones_own_checks_its_configuration_and_has_figures(one: dict[str, Any]):
+    class Own(BaseStage):
+        name = "own"  # pyright: ignore[reportAssignmentType]
+
+        def process(self, data: Any, context: Any) -> Any:
+            self._update_metric("sources", len(data))
+            return data
+
+        def validate_config(self, config: Any) -> bool:
+            return config != "wrong"
+
+    with pytest.raises(ConfigError, match="stage 'own': validate_config refused its configuration, 'wrong'"):
+        pipeline(one).source().stage(Own("wrong"))
+    stage = Own("right")
+    made = pipeline(one).source().stage(stage)
+    assert stage.get_metrics()["sources"] == 1 == made.get_context().get_metrics()["own"]["sources"]
+
+
+@promise(100)
+def test_a_context_keeps_tokenizers_steps_and_figures(one: dict[str, Any], tokenizer: str):
+    context = pipeline(one).source().get_context()
+    assert context.get_tokenizer(tokenizer) is context.get_tokenizer(tokenizer)
+    context.update_step(7)
+    context.update_epoch(2)
+    assert (context.step, context.epoch) == (7, 2)
+    context.record_metric("train", "loss", 1.5)
+    context.record_metric("source", "files", 1)
+    assert context.get_metrics()["train"] == {"loss": 1.5}
+    assert context.get_metrics()["source"]["files"] == 1
+
+
+@promise(16, 57)
 def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     def order(of_all: int, **mix: Any) -> list[str]:
         made = pipeline(two, seed=of_all).source().mix({"block_size": 50, **mix})
@@ -403,6 +510,7 @@ def test_the_seed_of_a_mixture_is_its_own_or_the_pipelines(two: dict[str, Any]):
     assert order(1, seed=0) == order(2, seed=0)
 
 
+@promise(56)
 def test_a_mixture_ends_as_its_strategy_says(two: dict[str, Any]):
     rows = list(pipeline(two).source().mix({"stop_strategy": "all_exhausted"}).build())
     assert len(rows) == 65
@@ -417,6 +525,7 @@ def test_a_mixture_can_end_after_so_many_tokens(two: dict[str, Any]):
         list(pipeline(two).source().mix({"total_tokens": 1000}).build())
 
 
+@promise(5)
 def test_a_single_dataset_is_mixed_only_where_something_is_asked(one: dict[str, Any]):
     assert list(pipeline(one).source().mix().get_data()) == ["a"]
     assert list(pipeline(one).source().mix({"block_size": 7}).get_data()) == ["mixed"]
@@ -441,6 +550,7 @@ def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any], tmp_path:
 # save
 
 
+@promise(7)
 def test_rows_are_saved_once_and_read_back(one: dict[str, Any], tmp_path: Path):
     counting = Wrap()
     made = (
@@ -582,6 +692,7 @@ def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
         assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
 
 
+@promise(84, 86, 87)
 def test_the_options_of_load_act(one: dict[str, Any]):
     def batches(**load: Any) -> list[list[int]]:
         made = pipeline(one, seed=3, load={"batch_size": 16, **load}).source().load()
@@ -595,6 +706,7 @@ def test_the_options_of_load_act(one: dict[str, Any]):
     assert shuffled == batches(shuffle_buffer_size=20) != in_order
 
 
+@promise(9)
 def test_without_a_mix_all_datasets_come_one_after_the_other(two: dict[str, Any]):
     rows = pipeline(two).source().build()
     assert isinstance(rows, Iterator)
@@ -692,6 +804,7 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
     assert set(manifest.made_of["tokenizer"]) == {"a", "b"}
 
 
+@promise(48, 182)
 def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
     def rows(workers: int) -> tuple[list[list[int]], bool]:
         made = pipeline(two).source().tokenize({"num_workers": workers, "batch_size": 2}).build()
@@ -702,3 +815,38 @@ def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
     alone, without = rows(1)
     assert (rows(3), without) == ((alone, True), False)
     assert not any(thread.name.startswith("tokenlake-prefetch") for thread in threading.enumerate())
+
+
+@promise(47)
+def test_so_many_rows_are_tokenized_together(one: dict[str, Any]):
+    for size in (1, 4):
+        wrap = Wrap()
+        made = pipeline(one, tokenize={"batch_size": size, "num_workers": 1}).source().stage(wrap).tokenize()
+        next(made.build())
+        assert wrap.counted["a"].drawn <= size + 1
+
+
+@promise(31)
+def test_arguments_of_transformers_act_where_they_have_a_meaning(one: dict[str, Any], another: str):
+    def rows(**options: Any) -> list[list[int]]:
+        dataset = one["datasets"][0] | {"tokenizer": another, "tokenizer_kwargs": options}
+        return ids_of(pipeline(one, datasets=[dataset]).source().tokenize().build())
+
+    plain = rows(use_fast=True)
+    assert plain == rows()
+    assert rows(model_max_length=5) == [ids[:5] for ids in plain]
+    left = rows(padding="max_length", model_max_length=40, padding_side="left")
+    assert [ids[-len(row) :] for ids, row in zip(left, plain, strict=True)] == plain
+    assert {len(ids) for ids in left} == {40}
+    for name, value in {"use_fast": False, "add_bos_token": True, "sp_model_kwargs": {}}.items():
+        with pytest.raises(
+            NotAvailableError, match=rf"tokenizer_kwargs: a mapping with '{name}' is not.*model_max_length"
+        ):
+            rows(**{name: value})
+    with pytest.raises(tl.TokenlakeError, match="max_length"):
+        rows(model_max_length=0)
+
+
+@promise(171)
+def test_padding_true_is_padding_to_the_longest():
+    assert tl.TokenizerConfig(name_or_path="x", padding=True).padding == "longest"  # pyright: ignore[reportArgumentType]

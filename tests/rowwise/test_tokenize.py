@@ -73,7 +73,7 @@ def expected(tokenizer: str, texts: list[str] = TEXTS, **options: Any) -> list[d
     ]
 
 
-@promise(102, 191)
+@promise(102, 177, 191)
 def test_rows_are_the_tokenizers_in_order_and_other_tools_read_them(
     tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
 ):

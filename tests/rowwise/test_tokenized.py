@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rowwise.sharded_support import Known, Plain, numbered
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import BadRecordError, ConfigError
@@ -36,6 +37,7 @@ def ids_of(texts: list[str]) -> list[list[int]]:
     return MANAGER.tokenize_batch(LLAMA, texts)["input_ids"]
 
 
+@promise(153)
 def test_rows_hold_ids_and_mask_and_nothing_else():
     rows = words(40)
     made = list(TokenizedShardedSource(Plain({"a": rows[:25], "b": rows[25:]}), LLAMA))

@@ -64,6 +64,7 @@ class TestListing:
 
 
 class TestReading:
+    @promise(136, 143, 144, 145, 146, 147, 184)
     def test_every_format_gives_the_texts_and_positions_of_local_files(
         self, server: GcsServer, tmp_path: Path
     ) -> None:
@@ -81,6 +82,7 @@ class TestReading:
         assert file.compression == "gzip"
         assert len(read_rows_of([file], storage_options=server.options())) == 30
 
+    @promise(245)
     def test_a_killed_connection_and_an_overload_lose_nothing(self, server: GcsServer) -> None:
         texts = documents(10_000)
         server.put("lake", "long.jsonl", jsonl(texts))

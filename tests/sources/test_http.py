@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.seeds import promise
 from tests.servers.base import Fault, large
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, parquet, read_rows_of
@@ -47,6 +48,7 @@ def gets(server: HttpServer) -> list[tuple[int, int] | None]:
 
 
 class TestSameAsLocal:
+    @promise(143, 144, 145, 146, 147)
     def test_every_format_gives_the_texts_and_positions_of_local_files(
         self, server: HttpServer, tmp_path: Path
     ) -> None:
@@ -110,7 +112,9 @@ class TestListing:
 
     @pytest.mark.parametrize("name", ["*.jsonl", "", "b/", "[0-9].jsonl"])
     def test_globs_and_folders_are_refused(self, server: HttpServer, name: str) -> None:
-        with pytest.raises(ConfigError, match="web servers do not list what they have; name every file"):
+        with pytest.raises(
+            ConfigError, match="web servers do not list what they have; name every file, or a range"
+        ):
             listed(f"{server.url}/{name}")
 
     def test_a_missing_file(self, server: HttpServer) -> None:
@@ -192,6 +196,7 @@ class TestRequests:
 
 
 class TestBreakdowns:
+    @promise(245)
     def test_a_dropped_connection_is_resumed_where_it_broke(self, server: HttpServer) -> None:
         texts = documents(20_000)
         files = listed(*serve(server, {"a.jsonl": jsonl(texts)}))

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builds import config_of
+from tests.seeds import promise
 from tests.servers.hub import TOKEN, Fault, HubServer, blob_id, hub
 from tests.sources.support import Source, inputs, texts
 from tokenlake.config.load import load_config
@@ -569,6 +570,7 @@ def test_another_content_at_the_same_commit_is_an_input_that_changed(server: Hub
 # A network that has its days
 
 
+@promise(245)
 @pytest.mark.parametrize(
     "fault",
     [

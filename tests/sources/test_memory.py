@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.seeds import promise
 from tests.sources.support import PACK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,7 @@ def _cell(size: int) -> bytes:
     return b'id,text\n1,a\n2,"' + b'line of ""text"", and more\n' * (size // 27) + b'"\n3,b\n'
 
 
+@promise(135)
 @pytest.mark.integration
 @pytest.mark.parametrize(("name", "write", "size", "bound"), [
     ("in.jsonl", _records, 200_000_000, 600),

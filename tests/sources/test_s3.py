@@ -10,6 +10,7 @@ import pytest
 from moto.s3.models import s3_backends
 
 from tests.builds import config_of
+from tests.seeds import promise
 from tests.servers.base import Fault, large
 from tests.servers.s3 import KEY, SECRET, S3Server
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
@@ -152,6 +153,7 @@ class TestListing:
 
 
 class TestReading:
+    @promise(143, 144, 145, 146, 147, 184)
     def test_every_format_gives_the_texts_and_positions_of_local_files(
         self, server: S3Server, tmp_path: Path
     ) -> None:
@@ -162,6 +164,7 @@ class TestReading:
         local = everything(str(tmp_path), text_mode="lines")
         assert everything("s3://lake/same", storage_options=server.options(), text_mode="lines") == local
 
+    @promise(245)
     def test_a_killed_connection_and_a_slow_down_lose_nothing(self, server: S3Server) -> None:
         texts = documents(10_000)
         url = put(server, "long.jsonl", jsonl(texts))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, hard_texts, save, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
@@ -48,6 +49,7 @@ def test_ids_are_the_references(manager: TokenizerManager, files: TokenizerFiles
     assert made["attention_mask"] == [[1] * len(ids) for ids in expected]
 
 
+@promise(170, 171, 172)
 @settings(max_examples=60)
 @given(
     TEXTS,
@@ -102,6 +104,7 @@ def test_max_length_without_room_is_an_error(manager: TokenizerManager):
         manager.tokenize_text(sentencepiece(), "a", config(max_length=1))
 
 
+@promise(173)
 def test_the_mask_is_left_out_where_it_is_not_wanted(manager: TokenizerManager):
     assert list(manager.tokenize_text(byte_level(), "a", config(return_attention_mask=False))) == [
         "input_ids"

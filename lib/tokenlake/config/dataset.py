@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, model_validator
+from pydantic import BeforeValidator, ConfigDict, field_validator, model_validator
 
 from tokenlake.config import stages, texts
 from tokenlake.config.formats import TypeName
@@ -72,7 +72,8 @@ class DatasetConfig(Section):
     """Tokenizer of this source; null: `tokenize.default_tokenizer`, else `default_tokenizer`."""
 
     tokenizer_kwargs: Options | None = None
-    """Further options for loading the tokenizer; a build takes {use_fast: true}, which is what it does anyway."""
+    """Options of the tokenizer by the names that transformers has for them: model_max_length, padding_side ...; those
+    that would change tokenizer.json itself are refused by name."""
 
     special_tokens_in_text: stages.SpecialTokensInText | None = None
     """See `tokenize.special_tokens_in_text`; null inherits it."""
@@ -145,6 +146,13 @@ class DatasetConfig(Section):
 
     exclude: Path | None = None
     """Parquet of documents to leave out (takedowns): columns `file` (path, URL, name or identity) and `position`."""
+
+    @field_validator("tokenizer_kwargs")
+    @classmethod
+    def _known_values(cls, given: dict[str, object] | None) -> dict[str, object] | None:
+        asked = {stages.KWARGS[name]: value for name, value in (given or {}).items() if name in stages.KWARGS}
+        stages.TokenizerConfig.model_validate({"name_or_path": "-", **asked})
+        return given
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

@@ -79,9 +79,18 @@ class PipelineConfig(Section):
         """Whether this makes tokens of text alone, and nothing of what is stored."""
         return not self.mixes and all(dataset.dataset is None for dataset in self.datasets)
 
-    def tokenizer_of(self, dataset: DatasetConfig) -> str | stages.TokenizerConfig | None:
-        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's."""
-        return dataset.tokenizer or self.tokenize.default_tokenizer or self.default_tokenizer
+    def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
+        """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""
+        own = dataset.tokenizer if dataset else None
+        choice = own or self.tokenize.default_tokenizer or self.default_tokenizer
+        given = (dataset.tokenizer_kwargs if dataset else None) or {}
+        asked = {stages.KWARGS[name]: value for name, value in given.items() if name in stages.KWARGS}
+        if choice is None or not asked:
+            return choice
+        options = (
+            {"name_or_path": choice} if isinstance(choice, str) else choice.model_dump(exclude_unset=True)
+        )
+        return stages.TokenizerConfig.model_validate(options | asked)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
         """Return whether a dataset's tokenizer is to truncate; None where nobody says."""

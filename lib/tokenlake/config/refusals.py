@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import RESERVED
+from tokenlake.config.stages import KWARGS
 from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import columns_for
@@ -41,6 +42,7 @@ class Refusal:
         key: ``section.field`` or ``section.*``; ``datasets.field`` is of every dataset.
         build, stored, rows, source: what to use instead there; "" where the option acts or does no harm.
         also: values that are fine beside the default.
+        keys: of a mapping, that act; what is beside them counts.
     """
 
     key: str
@@ -49,6 +51,11 @@ class Refusal:
     rows: str = ""
     source: str = ""
     also: tuple[Any, ...] = ()
+    keys: Collection[str] = ()
+
+    def judged(self, value: Any) -> Any:
+        """Return what counts of a value."""
+        return {key: value[key] for key in value if key not in self.keys} if self.keys and value else value
 
     def instead(self, road: Road) -> str:
         """Return what to use on a road; a build of stored datasets and a source refuse what a build does, too."""
@@ -67,10 +74,16 @@ _CACHES: Final = "tokenize.cache_tokenized keeps tokens"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
-_AS_IS: Final = "the tokenizer.json is used as it is, which is {use_fast: true}"
+_RETRIES: Final = (
+    "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
+)
+_NO_DASK: Final = "storage_options of each dataset; nothing here reads by Dask"
+_AS_IS: Final = f"the tokenizer.json is used as it is (use_fast: true), and these act: {', '.join(KWARGS)}"
 
 REFUSALS: Final = (
-    Refusal("datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True})),
+    Refusal(
+        "datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True}), keys=KWARGS
+    ),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
     Refusal("datasets.cache_enabled", build=_REUSE),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
@@ -87,6 +100,11 @@ REFUSALS: Final = (
     *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
     Refusal("source.splits", rows=_BUILDS),
     Refusal("source.max_bad_fraction", rows=_BUILDS),
+    *(
+        Refusal(f"source.{name}", build=_RETRIES, rows=_RETRIES)
+        for name in ("cloud_max_retries", "cloud_retry_delay")
+    ),
+    Refusal("source.dask_storage_options", build=_NO_DASK, rows=_NO_DASK, also=({},)),
     Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB"),
     Refusal("tokenize.num_workers", build="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
     Refusal(
@@ -136,7 +154,7 @@ def _refused_in(section: str, model: Section, path: str, road: Road) -> Iterator
         fields = type(model).model_fields
         for field in [name] if name != "*" else [each for each in fields if each not in done]:
             done.add(field)
-            value = getattr(model, field)
+            value = refusal.judged(getattr(model, field))
             if refusal.refuses(value, fields[field].get_default()):
                 yield f"{path}.{field}: {_shown(value)} is not available in {ROADS[road]}; instead: {instead}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge
-from pydantic import AfterValidator, Strict, WrapValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Strict, WrapValidator, model_validator
 
 from tokenlake.config.secret import Options, Secret
 from tokenlake.config.section import (
@@ -43,7 +43,26 @@ TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
 TruncationSide = Literal["right", "left"]
 """The side of a document that is cut away."""
 
+Padding = Annotated[
+    Literal[False, "max_length", "longest", "do_not_pad"],
+    BeforeValidator(lambda value: "longest" if value is True else value),
+]
+
 DEFAULT_MAX_LENGTH: Final = 2048
+
+KWARGS: Final = {"model_max_length": "max_length"} | {
+    name: name
+    for name in (
+        "max_length",
+        "padding",
+        "padding_side",
+        "truncation",
+        "add_special_tokens",
+        "return_attention_mask",
+        "trust_remote_code",
+    )
+}
+"""Arguments of transformers' tokenizers that act here, to the option of :class:`TokenizerConfig` that they are."""
 
 
 class TokenizerConfig(Section):
@@ -58,8 +77,8 @@ class TokenizerConfig(Section):
     truncation: Switch | None = None
     """Cut documents to `max_length` (accounted); null: no when packing follows, else yes."""
 
-    padding: Literal[False, "max_length", "longest", "do_not_pad"] = False
-    """Pad unpacked rows to `max_length`, or to the longest of their row group; packed rows are always full."""
+    padding: Padding = False
+    """Pad unpacked rows to `max_length`, or to the longest of their row group (also: true); packed rows are full."""
 
     padding_side: Literal["left", "right"] | None = None
     """Where `padding` puts it; null: as tokenizer_config.json says, else right."""
@@ -115,6 +134,18 @@ class SourceStageConfig(Section):
 
     hash_threads: Count = 2
     """Threads that hash the input files; changes nothing in the result."""
+
+    streaming: Switch = True
+    """Off: download files of the Hub before they are read, as the pipeline's own `streaming`; not used by a build."""
+
+    cloud_max_retries: Count | None = None
+    """Refused: requests are tried again as long as TOKENLAKE_RETRY_SECONDS says."""
+
+    cloud_retry_delay: Positive | None = None
+    """Refused: waits between tries grow by themselves."""
+
+    dask_storage_options: Options | None = None
+    """Refused: `datasets.storage_options` are those of all who read."""
 
 
 class TokenizeStageConfig(Section):

@@ -104,6 +104,15 @@ class FlatManifest:
         """Rows of all files."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def pad_token_id(self) -> int | None:
+        """The padding of the tokenizer whose ids the rows hold, else its EOS; None where several differ, or none is
+        known."""
+        told: dict[str, Any] = self.made_of.get("tokenizer") or {}
+        each = [told] if "pad_id" in told else list(told.values())
+        found = {one["eos_id"] if one["pad_id"] is None else one["pad_id"] for one in each}
+        return found.pop() if len(found) == 1 and self.kind == "tokens" else None
+
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
         return seal_texts(self._texts())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack, final
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
@@ -71,6 +71,31 @@ def hf_dataset(
         )
     steps = list(range(batches))
     return hf.IterableDataset.from_generator(HfSteps(reader, chosen), gen_kwargs={"step": steps})
+
+
+class Positioned(Protocol):
+    """What has rows in positions: a source of rows."""
+
+    def positions(
+        self, start: Sequence[int] = (), share: Sequence[int] = ()
+    ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]: ...
+
+
+def hf_rows(source: Positioned, shards: int) -> datasets.IterableDataset:
+    """Return the rows of a source as a ``datasets.IterableDataset`` of so many shards; picklable as the source is.
+
+    Raises:
+        MissingExtraError: ``datasets`` is not installed.
+    """
+    shares = [(index, shards) for index in range(shards)]
+    return import_datasets().IterableDataset.from_generator(
+        partial(_shares, source), gen_kwargs={"share": shares}
+    )
+
+
+def _shares(source: Positioned, share: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    for one in share:
+        yield from (row for _, row in source.positions(share=one))
 
 
 @final

@@ -261,6 +261,80 @@ class TorchRows(MapDataset[Item]):
         return [_tensors(row, self._integers) for row in self._rows.take(indices)]
 
 
+@final
+class TorchRowStream(IterableDataset[dict[str, Any]]):
+    """The rows of a source, each once over all processes and their workers.
+
+    Reader r of n (process by process, worker by worker) has the source's shards r, r + n, ... where there are as many
+    shards as readers; else it draws all rows and has every n-th. With :meth:`state_dict` of a loop in this process, or
+    a ``StatefulDataLoader`` over any number of workers, the next loop goes on behind the last row exactly; the number
+    of readers must be the same.
+    """
+
+    def __init__(self, source: Any, host: tuple[int, int] | None = None) -> None:
+        super().__init__()
+        self.source, self._host = source, _host() if host is None else host
+        self._latest: TorchRowIterator | None = None
+        self._start: Mapping[str, Any] | None = None
+
+    def __iter__(self) -> TorchRowIterator:
+        """Begin at the first row of this reader's share, or where the state says that was loaded, once."""
+        worker, (rank, world) = get_worker_info(), self._host
+        own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._latest = TorchRowIterator(self.source, (rank * workers + own, world * workers))
+        if self._start is not None:
+            self._latest.load_state_dict(self._start)
+            self._start = None
+        return self._latest
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest loop of this process stands: JSON, small."""
+        return dict(self._start or {}) if self._latest is None else self._latest.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next loop go on where another one stood."""
+        self._start = state or None
+
+
+@final
+class TorchRowIterator(Iterator[dict[str, Any]]):
+    """The rows of one reader's share; its state is what torchdata's StatefulDataLoader keeps."""
+
+    def __init__(self, source: Any, share: tuple[int, int]) -> None:
+        self._source, self._share = source, share
+        self._behind: tuple[int, ...] | None = None
+        self._rows = source.positions((), share)
+
+    def __next__(self) -> dict[str, Any]:
+        position, row = next(self._rows)
+        self._behind = position.behind
+        return {name: _number_tensor(value) for name, value in row.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this reader stands: JSON, small."""
+        return {"share": list(self._share), "behind": None if self._behind is None else list(self._behind)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a reader of the same share stood; ConfigError if it was of another one."""
+        if list(state.get("share", ())) != list(self._share):
+            raise ConfigError(
+                f"the state is of reader {state.get('share')} (index, number of readers), this is {list(self._share)}; "
+                "resume with as many processes and workers"
+            )
+        if state["behind"] is not None:
+            self._behind = tuple(state["behind"])
+            self._rows = self._source.positions(self._behind, self._share)
+
+
+def _number_tensor(value: Any) -> Any:
+    """Return a list or array of numbers as a tensor, whole numbers as int64; anything else as it is."""
+    plain = isinstance(value, list) and all(isinstance(each, int | float) for each in value)
+    if not plain and not (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
+        return value
+    array = np.asarray(value) if len(value) else np.zeros(0, np.int64)
+    return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else np.array(array))
+
+
 def _size(batch: Item) -> int:
     return len(next(iter(batch.values())))
 

@@ -19,10 +19,10 @@ eight are done; below, digits are so short that six show (an order of 5 comes up
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import isqrt
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.ragged import Int64, grouped
 
 UInt64 = npt.NDArray[np.uint64]
+Item = TypeVar("Item")
 
 WORD: Final = (1 << 64) - 1
 """The largest word: seeds and words are taken modulo 2^64."""
@@ -87,6 +88,7 @@ _HALF: Final = np.uint64(32)
 _ROUNDS: Final = 8
 _ROUNDS_OF_FEW: Final = 16
 _FEW: Final = 32
+_DRAWS: Final = 1024  # numbers that are drawn at a time for a buffer
 _CHUNK: Final = 1 << 14  # indices at a time: their digits and what is drawn for them stay in the cache
 
 
@@ -206,3 +208,32 @@ def _add(digit: UInt64, drawn: UInt64, base: UInt64, backwards: bool) -> None:
         np.add(digit, drawn, out=digit)
         np.subtract(digit, base, out=drawn)
     np.minimum(digit, drawn, out=digit)
+
+
+def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[Item]:
+    """Yield `items` in an order that `key` decides, holding `size` of them.
+
+    The buffer is filled; then each new item takes the place of one drawn from it, and in the end those that are left
+    are drawn. An item comes out at most `size` places early, and any number of places late.
+    """
+    draws = _draws(key)
+    buffer: list[Item] = []
+    for item in items:
+        if len(buffer) < size:
+            buffer.append(item)
+            continue
+        place = next(draws) % size
+        drawn, buffer[place] = buffer[place], item
+        yield drawn
+    while buffer:
+        place = next(draws) % len(buffer)
+        buffer[place], buffer[-1] = buffer[-1], buffer[place]
+        yield buffer.pop()
+
+
+def _draws(key: int) -> Iterator[int]:
+    """Yield the numbers of the stream that `key` names: ``splitmix64(key + 0), splitmix64(key + 1) ...``."""
+    counter = np.arange(_DRAWS, dtype=np.uint64) + np.uint64(key)
+    while True:
+        yield from splitmix64(counter).tolist()
+        counter = counter + np.uint64(_DRAWS)

@@ -75,8 +75,9 @@ class PackedRows:
                 (as many truth values); `file` and `position`, where the document comes from.
 
         Yields:
-            Rows with the same columns throughout: ``input_ids`` int32[L]; ``segment_ids`` int32[L], 1, 2, 3 ... for
-            the pieces of the row and 0 for padding, where they are asked for; ``loss_mask`` bool[L] where documents
+            Rows with the same columns throughout: ``input_ids`` int32[L]; ``attention_mask`` int32[L], 1 for ids and 0
+            for padding; ``segment_ids`` int32[L], 1, 2, 3 ... for the pieces of the row and 0 for padding, where they
+            are asked for; ``loss_mask`` bool[L] where documents
             have one, true for the EOS that was put after a document and false for padding; where documents say where
             they come from, ``segment_lengths`` (one per piece) and ``documents`` (of each piece file, position, and
             `start`, the index of its first token in the document). Documents without ids are left out.
@@ -146,11 +147,12 @@ class PackedRows:
     def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
         mask = learned(packed.input_ids) if "loss_mask" in columns else None
         ids = packed.input_ids if mask is None else plain(packed.input_ids)
-        segment_ids = packed.segment_ids if self.include_segment_ids else None
+        segment_ids = packed.segment_ids
+        attention = (segment_ids > 0).astype(np.int32)
         for number in range(packed.rows):
             cells = slice(number * packed.width, (number + 1) * packed.width)
-            row: Row = {"input_ids": ids[cells].copy()}
-            if segment_ids is not None:
+            row: Row = {"input_ids": ids[cells].copy(), "attention_mask": attention[cells].copy()}
+            if self.include_segment_ids:
                 row["segment_ids"] = segment_ids[cells].copy()
             if mask is not None:
                 row["loss_mask"] = mask[cells].copy()
@@ -267,7 +269,7 @@ def pack_pre_tokenized(
         shuffle_buffer_factor=buffer_factor,
         seed=seed,
     )
-    return map(_with_attention, packing.pack(map(_document, stream)))
+    return packing.pack(map(_document, stream))
 
 
 def pack_constant_length(
@@ -293,8 +295,3 @@ def _document(given: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
     kept = {name: given[name] for name in ("loss_mask",) if name in given}
     found = next((name for name in _FIELDS if name in given), None)
     return given if found is None else {"input_ids": given[found], **kept}
-
-
-def _with_attention(row: Row) -> Row:
-    row["attention_mask"] = (row["segment_ids"] > 0).astype(np.int32)
-    return row

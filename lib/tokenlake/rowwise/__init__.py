@@ -4,7 +4,8 @@ A source of rows is like a shelf of books with numbered pages: ``shard_names`` a
 book from its first page and ``open_shard_at_row`` from any other, and a page keeps its number whatever is torn out
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
-- `source`: the contract of a source, the base of all sources here, and a source that a function makes of another
+- `source`: the contract of a source, the base of all sources here, and the sources that its methods make of it
+- `position`, `meter`, `checks`: where a reader stands and its share, what is counted, what is refused
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build

@@ -6,22 +6,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
+from typing import Any, Final, Literal, cast, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.mixing.random import key_of, splitmix64
+from tokenlake.mixing.random import key_of, shuffled_by_buffer
+from tokenlake.rowwise.position import RowPosition, Share, positioned
 from tokenlake.rowwise.source import Row, ShardedDataSource
 
-Item = TypeVar("Item")
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]
 """Field to an array of a batch's values, or to a list where they make no array."""
 
 _FORMAT: Final = 1
-_DRAWS: Final = 1024
 _FILLED_WITH: Final = {
     **dict.fromkeys(("attention_mask", "segment_ids", "position_ids", "loss_mask"), 0),
     "labels": -100,
@@ -117,27 +116,6 @@ def _check_fields(rows: Sequence[Row], names: list[str]) -> None:
             how = "keep the same fields of all datasets (additional_fields), or drop it from all"
             told = f"{', '.join(map(repr, other))} is in some of them alone; {how}"
             raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
-
-
-class RowPosition(NamedTuple):
-    """A row of an epoch, or the position behind one.
-
-    Attributes:
-        ordinal: rows of the epoch before it.
-        shard: place of its shard; 0 where a source has none.
-        number: of the row in its shard.
-        passed: rows of the same number before it: an expanding transform makes several of one.
-    """
-
-    ordinal: int = 0
-    shard: int = 0
-    number: int = 0
-    passed: int = 0
-
-    @property
-    def behind(self) -> RowPosition:
-        """Right behind this row."""
-        return RowPosition(self.ordinal + 1, self.shard, self.number, self.passed + 1)
 
 
 _BEGINNING: Final = RowPosition()
@@ -247,57 +225,16 @@ class RowOrder:
                 yield row, next(iter(waiting.values()), behind)
 
 
-def shuffled_by_buffer(items: Iterable[Item], size: int, key: int) -> Iterator[Item]:
-    """Yield `items` in an order that `key` decides, holding `size` of them.
-
-    The buffer is filled; then each new item takes the place of one drawn from it, and in the end those that are left
-    are drawn. An item comes out at most `size` places early, and any number of places late.
-    """
-    draws = _draws(key)
-    buffer: list[Item] = []
-    for item in items:
-        if len(buffer) < size:
-            buffer.append(item)
-            continue
-        place = next(draws) % size
-        drawn, buffer[place] = buffer[place], item
-        yield drawn
-    while buffer:
-        place = next(draws) % len(buffer)
-        buffer[place], buffer[-1] = buffer[-1], buffer[place]
-        yield buffer.pop()
-
-
-def _draws(key: int) -> Iterator[int]:
-    """Yield the numbers of the stream that `key` names: ``splitmix64(key + 0), splitmix64(key + 1) ...``."""
-    counter = np.arange(_DRAWS, dtype=np.uint64) + np.uint64(key)
-    while True:
-        yield from splitmix64(counter).tolist()
-        counter = counter + np.uint64(_DRAWS)
-
-
 def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowPosition, Row]]:
     """Yield the rows of an epoch from a position on, each with its own.
 
-    Sources in shards are opened right at a row, as well as they can: files of blocks and lines seek, a mixture lets
-    each of its sources seek, a packed source packs again what comes before. Any other iterable is drawn from its
-    beginning.
+    Sources in shards are opened there; any other iterable is drawn from its beginning.
     """
-    if not isinstance(source, ShardedDataSource) or not _goes_by_shards(source):
-        for ordinal, row in islice(enumerate(source), start.ordinal, None):
-            yield RowPosition(ordinal), row
+    if isinstance(source, ShardedDataSource) and _goes_by_shards(source):
+        yield from positioned(source, start, Share())
         return
-    ordinal = start.ordinal
-    for shard, name in list(enumerate(source.shard_names))[start.shard :]:
-        first = start.number if shard == start.shard else 0
-        last = passed = -1
-        for number, row in source.open_shard_numbered(name, first):
-            passed = passed + 1 if number == last else 0
-            last = number
-            if shard == start.shard and number == start.number and passed < start.passed:
-                continue
-            yield RowPosition(ordinal, shard, number, passed), row
-            ordinal += 1
+    for ordinal, row in islice(enumerate(source), start.ordinal, None):
+        yield RowPosition(ordinal), row
 
 
 def _goes_by_shards(source: ShardedDataSource) -> bool:

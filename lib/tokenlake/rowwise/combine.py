@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, Final, final
 
 import numpy as np
 
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.stages import PackStageConfig
+from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.tokenizer import packing_ids
 from tokenlake.packing.rows import PackedRows
+from tokenlake.rowwise.checks import beyond, fields_in, section
 from tokenlake.rowwise.source import (
     DerivedSource,
     Numbered,
@@ -21,12 +23,7 @@ from tokenlake.rowwise.source import (
     Row,
     ShardedDataSource,
     ShardInfo,
-    beyond,
-    expected,
-    fields_in,
     rows_from,
-    section,
-    whole_number,
 )
 from tokenlake.tokenizers.manager import LoadedTokenizer
 
@@ -76,62 +73,6 @@ class CompositeShardedSource(NumberedSource):
         place = self._index(shard_name)
         source, name = self._homes[place]
         return replace(source.get_shard_info(name), name=shard_name, index=place)
-
-
-@final
-class LimitedShardedSource(DerivedSource):
-    """At most `max_rows` of the rows that come out of a source, in the order of its shards.
-
-    All shards stay, the last ones perhaps without rows, and rows keep their numbers. To open a shard in the
-    middle, the rows that come out before it are counted: by metadata where they tell, else by reading. A row
-    after the limit gives nothing.
-    """
-
-    def __init__(self, source: ShardedDataSource, max_rows: int) -> None:
-        """Limit `source`; ConfigError unless `max_rows` is a whole number from 0 on."""
-        self._source, self._max_rows = source, whole_number("max_rows", max_rows, 0)
-        self._lefts = [max_rows]  # rows that may come out before each shard; grows with what is counted
-
-    @property
-    def endless(self) -> bool:
-        return False
-
-    def get_shard_info(self, shard_name: str) -> ShardInfo:
-        info = self._source.get_shard_info(shard_name)
-        return replace(
-            info, rows=limited(self._infos(info.index), self._max_rows) if self.every_row else None
-        )
-
-    def _infos(self, index: int) -> list[int | None]:
-        return [self._source.get_shard_info(name).rows for name in self.shard_names[: index + 1]]
-
-    def _rows(self, index: int, row: int) -> Numbered:
-        left = self._left(index)
-        used = row if self.every_row else self._counted(index, left, before=row)
-        yield from islice(self._source.open_shard_numbered(self.shard_names[index], row), max(left - used, 0))
-
-    def _left(self, index: int) -> int:
-        """Return how many rows may come out of the shard at `index`."""
-        while len(self._lefts) <= index:
-            left = self._lefts[-1]
-            self._lefts.append(left - (self._counted(len(self._lefts) - 1, left) if left else 0))
-        return self._lefts[index]
-
-    def _counted(self, index: int, left: int, before: int | None = None) -> int:
-        """Return how many rows come out of a shard, at most `left`; only those numbered below `before`."""
-        name = self.shard_names[index]
-        known = self._source.get_shard_info(name).rows if self.every_row and before is None else None
-        if known is not None:
-            return min(known, left)
-        rows = self._source.open_shard_numbered(name) if before != 0 else ()
-        numbers = takewhile(lambda number: before is None or number < before, (number for number, _ in rows))
-        return sum(1 for _ in islice(numbers, left))
-
-
-def limited(rows: Sequence[int | None], most: int) -> int | None:
-    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
-    *before, own = [-1 if count is None else count for count in rows]
-    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
 
 
 @final
@@ -210,9 +151,10 @@ _PACKED: Final = "packed"
 class PackedShardedSource(NumberedSource):
     """Rows of tokens in rows of `seq_length`, in one shard, however many the other source has.
 
-    A row has ``input_ids`` (int32[L]), ``segment_ids`` (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless
-    ``include_segment_ids`` is false, and ``loss_mask`` (bool[L]) where documents have one. After each document comes
-    EOS, unless it ends with one; no token is lost; rows are those of a build that packs the same documents as one unit.
+    A row has ``input_ids`` (int32[L]), ``attention_mask`` (int32[L]: 1 for ids, 0 for padding), ``segment_ids``
+    (int32[L]: 1, 2, 3 ... for its documents, 0 for padding) unless ``include_segment_ids`` is false, and ``loss_mask``
+    (bool[L]) where documents have one. After each document comes EOS, unless it ends with one; no token is lost; rows
+    are those of a build that packs the same documents as one unit.
     An endless source is packed without end.
 
     A document is what is in a row's ``input_ids``; what bears loss is told by its ``loss_mask``, or by ``labels`` that
@@ -300,6 +242,6 @@ def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[i
         ids = packing_ids(pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}")
         return ids["eos_id"], ids["pad_id"]
     if eos is None:
-        why = "missing, and there is no tokenizer; packing needs an EOS token to mark where documents end"
-        raise ConfigError(f"pack.eos_token_id: {why}")
+        why = "missing, and no tokenizer is named; packing needs an EOS token to mark where documents end"
+        raise ConfigError(f"pack.eos_token_id: {why}: write its id, or name the tokenizer that made the ids")
     return eos, eos if pad is None else pad

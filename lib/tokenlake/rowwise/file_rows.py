@@ -25,7 +25,8 @@ from tokenlake.arrays import Int64s
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.rowwise.source import Numbered, bad_row, beyond
+from tokenlake.rowwise.checks import bad_row, beyond
+from tokenlake.rowwise.source import Numbered
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.hash_cache import default_path
@@ -151,9 +152,16 @@ class FileRows:
         self.file, self._source, self._columns, self._indexes = file, source, columns, indexes
         self._counted: int | None = None  # what reading found
 
-    @cached_property
+    @property
     def known(self) -> int | None:
-        """How many rows there are, good or bad, where metadata tell."""
+        """How many rows there are, good or bad, where metadata tell, or reading has told before."""
+        if self._told is not None or self._counted is not None:
+            return self._counted if self._told is None else self._told
+        index = self._indexes.get(self.file) if is_lines(self.file) else NO_INDEX
+        return index.count if index.complete else None
+
+    @cached_property
+    def _told(self) -> int | None:
         if self.file.format == "text" and self.file.text_mode == "document":
             return 1
         starts = _block_starts(self.file, self._source.storage_options)
@@ -185,7 +193,7 @@ class FileRows:
 
     def count(self, enough: int = END) -> int:
         """Return how many rows there are, good or bad, at most `enough`; reads them where nothing else tells."""
-        rows = self._counted if self.known is None else self.known
+        rows = self.known
         if rows is None:
             rows = self._read_count(enough)
             self._counted = rows if rows < enough else None

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.formats import FORMATS
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
-from tokenlake.errors import ConfigError, NotAvailableError
-from tokenlake.rowwise.combine import limited
+from tokenlake.config.values import expected, whole_number
+from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
+from tokenlake.export.manifest import FlatManifest
+from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.source import (
     Numbered,
@@ -22,12 +29,10 @@ from tokenlake.rowwise.source import (
     ShardedDataSource,
     ShardInfo,
     TransformedShardedSource,
-    expected,
-    section,
-    whole_number,
+    limited,
 )
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.listing import list_inputs, spelled_out
 from tokenlake.sources.local import expand
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
@@ -56,6 +61,8 @@ class ReadOptions(TypedDict, total=False):
 
 class FileBacked(NumberedSource):
     """A source that reads its rows from files; a shard is a file, its name the path below the root of the listing.
+
+    A shard also opens by the whole path or URL of its file.
 
     All of these take, after the arguments of their own, the keywords of :class:`ReadOptions`. Opening a source lists
     its files; it reads none.
@@ -104,13 +111,23 @@ class FileBacked(NumberedSource):
     def versions(self) -> Sequence[tuple[str, int, str]]:
         return [(each.file.url, each.file.size, each.file.token) for each in self._files]
 
+    def _index(self, name: str) -> int:
+        """Return the place of a shard, by its name or by the whole path or URL of its file."""
+        whole = name if is_url(name) else os.path.abspath(os.path.expanduser(name))  # noqa: PTH100, PTH111 (keeps symlinks)
+        place = None if name in self._places else self._whole.get(whole)
+        return super()._index(name) if place is None else place
+
+    @cached_property
+    def _whole(self) -> dict[str, int]:
+        return {each.file.url: place for place, each in enumerate(self._files)}
+
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         index, most = self._index(shard_name), self._left[0]
         file, rows = self._files[index].file, self._files[index].known
         if most is not None:  # what all shards together may give is asked of those before this one
             rows = limited([each.known for each in self._files[: index + 1]], most)
         return ShardInfo(
-            name=shard_name,
+            name=self._names[index],
             index=index,
             url=file.url,
             format=file.format,
@@ -118,6 +135,15 @@ class FileBacked(NumberedSource):
             bytes=file.size,
             rows=rows,
         )
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """What rows of tokens are filled up with, as the manifest of their flat directory knows it; else None."""
+        with suppress(NotFoundError):
+            folders = {Path(each.file.url).parent for each in self._files if each.file.is_local}
+            found = {FlatManifest.of(folder).pad_token_id for folder in folders}
+            return found.pop() if len(found) == 1 else None
+        return None
 
     def count_rows(self, shard_name: str) -> int:
         """Return how many rows a shard has, good or bad; reads it where nothing else tells."""
@@ -244,6 +270,11 @@ class FilesShardedSource(FileBacked):
     """Files of any format, each read as its extension says."""
 
 
+_ENDINGS: Final = tuple(
+    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, ".gz", ".zst")
+)
+_HUB_ID: Final = re.compile(r"[\w-]+/[\w.-]+(@[\w./-]+)?")
+
 _CLASSES: Final[dict[str, type[FileBacked]]] = {
     "jsonl": JsonShardedSource,
     "json": JsonShardedSource,
@@ -259,7 +290,8 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
     """Return the rows of a dataset as it is configured: `format_callback`, then `format_fields`, then `transforms`.
 
     Its class is that of the files' format, :class:`FilesShardedSource` where they have several; where rows are
-    changed, a :class:`TransformedShardedSource` over it. Text files put their text in `content_field`. Options
+    changed, a :class:`TransformedShardedSource` over it. An entry ``org/name`` that is no file of this machine is asked
+    for on the Hub. Text files put their text in `content_field`. Options
     of the tokenizer do not affect a source of rows.
 
     Args:
@@ -279,14 +311,14 @@ def create_source(config: DatasetConfig | Mapping[str, Any]) -> ShardedDataSourc
 def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataSource:
     """Return the rows of a dataset of a checked configuration; raises as :func:`create_source`.
 
-    Where the configuration does not stream, files of the Hub are downloaded first.
+    Where the configuration or its section `source` does not stream, files of the Hub are downloaded first.
     """
     # A function that no other process could find is fine here.
     callback = None if isinstance(dataset.format_callback, str) else dataset.format_callback
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
     source = resolve_source(config, dataset)
-    rows = listed_files(source, streaming=config.streaming)
+    rows = listed_files(source, streaming=config.streaming and config.source.streaming)
     steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
     if not steps:
         return rows
@@ -295,11 +327,26 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
 
 def listed_files(source: ResolvedSource, *, streaming: bool = True) -> FileBacked:
     """Return the rows of the files of a source, as the class of their format."""
-    files = list_inputs(source, hashed=False)
+    source, files = _listed(source)
     if source.type == "hub":
         return HuggingFaceShardedSource.over(source, files if streaming else _downloaded(files))
     kinds = {_CLASSES[file.format] for file in files}
     return (kinds.pop() if len(kinds) == 1 else FilesShardedSource).over(source, files)
+
+
+def _listed(source: ResolvedSource) -> tuple[ResolvedSource, list[InputFile]]:
+    """Return the files of a source; an entry ``org/name`` where no such file is, is the id of a dataset on the Hub."""
+    try:
+        return source, list_inputs(source, hashed=False)
+    except SourceNotFoundError as missing:
+        ids = [_HUB_ID.fullmatch(entry) and not entry.endswith(_ENDINGS) for entry in source.data_files]
+        if source.type is not None or not all(ids):
+            raise
+        source = replace(source, type="hub")
+        try:
+            return source, list_inputs(source, hashed=False)
+        except SourceError as error:
+            raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
 
 
 def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] | None = None) -> list[str]:
@@ -314,7 +361,7 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
     """
     source = _resolved(None, data_files, storage_options, {})
     found: dict[str, None] = {}
-    for entry in source.data_files:
+    for entry in spelled_out(source.data_files):
         if is_url(entry):
             files = list_inputs(replace(source, data_files=(entry,)), hashed=False)
             found.update(dict.fromkeys(file.url for file in files))

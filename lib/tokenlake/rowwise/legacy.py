@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final, overload
 
 from tokenlake.config.load import load_config
+from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
@@ -16,10 +17,11 @@ from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.mixing.schedule import check_weight_names
 from tokenlake.observability.build import observed
+from tokenlake.rowwise.checks import fields_in
 from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
 from tokenlake.rowwise.files import create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected, fields_in
+from tokenlake.rowwise.source import Row, ShardedDataSource
 
 _OF_FILES: Final = (
     "data_files",

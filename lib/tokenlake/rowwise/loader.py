@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Literal, cast, final
 
+import numpy as np
+
 from tokenlake.config.stages import LoadStageConfig
-from tokenlake.config.values import require_one_of
+from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
@@ -18,7 +20,10 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected, section, whole_number
+from tokenlake.rowwise.checks import section
+from tokenlake.rowwise.files import FileBacked
+from tokenlake.rowwise.meter import RowMeter
+from tokenlake.rowwise.source import Row, ShardedDataSource
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
@@ -81,7 +86,8 @@ class AsyncDataLoader:
             drop_last: leave out a last batch of fewer rows.
             seed: of the shuffle; None is 0.
             pad_token_id: rows of different lengths are filled up with it to the longest of each batch, and every batch
-                has an ``attention_mask``; None: such rows are an error.
+                has an ``attention_mask``; None: what the manifest of a flat directory of tokens says; where there is
+                none, such rows are an error.
             padding_side: where it goes, also for stored rows that are not packed.
             sharding: a ``jax.sharding.Sharding`` of batches (rows, ids): batches are global ``jax.Array``, `batch_size`
                 rows over all hosts. Of a ``Dataset`` or a ``Mixture`` each host reads only its rows; other rows have no
@@ -99,6 +105,8 @@ class AsyncDataLoader:
         require_one_of("padding_side", padding_side, ("left", "right"))
         load = section(LoadStageConfig, options, "AsyncDataLoader")
         seed = 0 if seed is None else whole_number("seed", seed)
+        if pad_token_id is None and isinstance(source, FileBacked):
+            pad_token_id = source.pad_token_id
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
@@ -127,6 +135,16 @@ class AsyncDataLoader:
                 load,
             )
         )
+
+    @property
+    def meter(self) -> RowMeter | None:
+        """Counts the batches that are delivered; None: nobody asks, or the rows are stored."""
+        return self._loader.meter if isinstance(self._loader, RowLoader) else None
+
+    @meter.setter
+    def meter(self, meter: RowMeter | None) -> None:
+        if isinstance(self._loader, RowLoader):
+            self._loader.meter = meter
 
     def __iter__(self) -> Iterator[Arrays]:
         """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
@@ -164,10 +182,11 @@ def _is_ragged(source: Dataset | Mixture) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A batch, and how far delivery has come with it."""
+    """A batch of so many rows, and how far delivery has come with it."""
 
     arrays: Arrays
     after: RowProgress
+    rows: int
 
 
 @final
@@ -186,6 +205,7 @@ class RowLoader:
     ) -> None:
         self._order, self._filling, self._placement, self._load = order, filling, placement, load
         self._next = self._now = RowProgress(0)
+        self.meter: RowMeter | None = None
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
@@ -229,9 +249,13 @@ class RowDelivery(Iterator[Arrays]):
         self._made, self._loader = made, cast("RowLoader | None", loader)
 
     def __next__(self) -> Arrays:
-        made = next(self._made, None)
+        meter = None if self._loader is None else self._loader.meter
+        made = next(self._made, None) if meter is None else meter.timed(self._made)
         if self._loader is not None:
             self._loader.delivered(self, None if made is None else made.after)
+        if meter is not None and made is not None:
+            meter.rows += made.rows
+            meter.tokens += int(np.size(made.arrays.get("input_ids", ())))
         if made is None:
             self._loader = None
             raise StopIteration
@@ -266,7 +290,7 @@ class RowPlacement:
         Raises:
             ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
         """
-        return _Made({name: self._array(name, values) for name, values in made.arrays.items()}, made.after)
+        return replace(made, arrays={name: self._array(name, values) for name, values in made.arrays.items()})
 
     def _array(self, name: str, values: Any) -> Any:
         if getattr(values, "ndim", None) != 2:
@@ -307,4 +331,4 @@ async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
 
 def _made(batch: tuple[list[Row], RowProgress], filling: Filling | None) -> _Made:
     rows, after = batch
-    return _Made(batch_of(rows, filling), after)
+    return _Made(batch_of(rows, filling), after, len(rows))

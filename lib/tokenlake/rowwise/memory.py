@@ -11,16 +11,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, cast, final
 
+from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import (
-    Numbered,
-    NumberedSource,
-    Row,
-    ShardedDataSource,
-    beyond,
-    expected,
-    whole_number,
-)
+from tokenlake.rowwise.checks import beyond
+from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource
 
 _FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
 _MOST: Final = 1024

@@ -6,23 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, cast, final
 
-from tokenlake.config.values import require_one_of
+from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
+from tokenlake.rowwise.checks import beyond
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
-from tokenlake.rowwise.source import (
-    Numbered,
-    NumberedSource,
-    Row,
-    ShardedDataSource,
-    beyond,
-    expected,
-    known_length,
-    whole_number,
-)
+from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource, known_length
 
 SOURCE_FIELD: Final = "__source__"
 """Field of a mixed row that names the source it is of."""

@@ -18,9 +18,10 @@ from tokenlake.config.stages import (
     TokenizerConfig,
     TokenizeStageConfig,
 )
+from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.observability.rows import observed_batches
-from tokenlake.rowwise.source import expected, section
+from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
 
@@ -34,8 +35,9 @@ class Pipeline:
 
     Every stage takes its section of the configuration, which then goes in the place of the pipeline's own (as a whole),
     and returns the pipeline. Stages go in the order source, tokenize, mix, pack, save, load; each can be left out but
-    `source`, `save` may come earlier, and stages of your own may come in between (:meth:`stage`). A stage lists files
-    or loads a tokenizer; rows are read when somebody draws them, or when :meth:`build` saves them.
+    `source` (rows that hold ``input_ids`` need no tokenize), `pack` may come before `mix`, `save` anywhere before
+    `load`, and stages of your own may come in between (:meth:`stage`). A stage lists files or loads a tokenizer; rows
+    are read when somebody draws them, or when :meth:`build` saves them.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -80,7 +82,7 @@ class Pipeline:
         return self._apply(TokenizeStage(config))
 
     def mix(self, config: MixStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Mix all datasets to one stream, ``mixed``, by weights.
+        """Mix all datasets to one stream, ``mixed``, by weights: of documents, or of packed rows after :meth:`pack`.
 
         A single dataset is mixed only where the section says more than defaults; else it stays as it is.
 
@@ -91,15 +93,14 @@ class Pipeline:
         return self._apply(MixStage(config))
 
     def pack(self, config: PackStageConfig | Mapping[str, Any] | None = None) -> Pipeline:
-        """Pack documents into rows of one length.
+        """Pack documents into rows of one length: those of each dataset, or those of the mixture after :meth:`mix`.
 
         To call it is to ask for it; only where the configuration says ``enabled: false`` in so many words do rows stay
         as they are.
 
         Raises:
             RuntimeError: it comes too late, or twice.
-            BadRecordError: a row has no ``input_ids``: call :meth:`tokenize` first.
-            ConfigError: as :meth:`PackStage.process`.
+            ConfigError: as :meth:`PackStage.process`. A row without ``input_ids`` is a BadRecordError when it is drawn.
         """
         return self._apply(PackStage(config))
 
@@ -167,6 +168,10 @@ class Pipeline:
 
     def _apply(self, stage: BaseStage) -> Pipeline:
         check_order(stage.name, self._stages)
+        if not stage.validate_config(stage.config):
+            raise ConfigError(
+                f"stage {stage.name!r}: validate_config refused its configuration, {stage.config!r:.200}"
+            )
         before = self._context.config
         try:
             self._context.config = _with_section(before, stage)
@@ -174,6 +179,7 @@ class Pipeline:
         except BaseException:
             self._context.config = before
             raise
+        self._context.measure(stage, self._data)
         self._stages.append(stage.name)
         return self
 

@@ -26,14 +26,7 @@ from tokenlake.export.shard_files import (
 )
 from tokenlake.export.version import shard_bytes
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.source import (
-    Numbered,
-    NumberedSource,
-    Row,
-    ShardedDataSource,
-    ShardInfo,
-    known_length,
-)
+from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource, ShardInfo, known_length
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar, cast, final
+from itertools import chain, islice, takewhile
+from typing import Any, Final, Literal, final
 
-from pydantic import BaseModel
-
-from tokenlake.config.values import did_you_mean, expected, require_one_of, whole_number
+from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
+from tokenlake.rowwise.checks import bad_row, beyond, index_of
+from tokenlake.rowwise.meter import RowMeter
+from tokenlake.rowwise.position import Placed, RowPosition, Share, positioned
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
@@ -20,11 +25,10 @@ Row = dict[str, Any]
 Numbered = Iterator[tuple[int, Row]]
 """Rows, each with its number."""
 
+_AHEAD: Final = 1024  # rows of a shard that are drawn ahead
+
 Transform = Callable[[Row], Row | None]
 """A function of a row; None leaves the row out."""
-
-Model = TypeVar("Model", bound=BaseModel)
-_SHOWN = 12  # fields of a row that a message names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,8 @@ class ShardInfo:
         compression: of the file as a whole (``gzip``, ``zstd``), None for none.
         bytes: as stored, exact; None for what lies in memory.
         rows: how many rows are numbered, good or bad, kept or filtered out; exact. None where only
-            reading the shard would tell (lines, JSON arrays, CSV, Arrow streams, whatever is compressed).
+            reading the shard would tell (lines, JSON arrays, CSV, Arrow streams, whatever is compressed), and nobody
+            has read or indexed it to its end yet.
     """
 
     name: str
@@ -117,7 +122,11 @@ class ShardedDataSource(ABC):
         return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
 
     def iter_shards(
-        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+        self,
+        shard_indices: Sequence[int] | None = None,
+        start_shard: int = 0,
+        start_row: int = 0,
+        workers: int = 1,
     ) -> Iterator[Row]:
         """Return the rows of several shards, one after the other.
 
@@ -125,9 +134,11 @@ class ShardedDataSource(ABC):
             shard_indices: places in `shard_names`, in the order wanted; None for all.
             start_shard: place in `shard_indices` (or of all) to begin at.
             start_row: number of the row in that shard to begin at.
+            workers: shards that threads open ahead, each up to its first 1,024 rows; 1: none. Rows come in the same
+                order, and whatever a shard raises is raised where its row would be.
 
         Raises:
-            ConfigError: there is no such shard, or `start_row` is beyond its end.
+            ConfigError: there is no such shard, `workers` is not allowed, or `start_row` is beyond its end.
         """
         names = self.shard_names
         indices = range(len(names)) if shard_indices is None else shard_indices
@@ -135,11 +146,28 @@ class ShardedDataSource(ABC):
             whole_number("shard_indices", index, 0, len(names) - 1)
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
-        return self._rows_of([names[index] for index in indices][start_shard:], start_row)
+        ahead = whole_number("workers", workers, 1) if workers != 1 else 0
+        return self._rows_of([names[index] for index in indices][start_shard:], start_row, ahead)
 
-    def _rows_of(self, names: list[str], row: int) -> Iterator[Row]:
-        for position, name in enumerate(names):
-            yield from self.open_shard_at_row(name, 0 if position else row)
+    def _rows_of(self, names: list[str], row: int, ahead: int) -> Iterator[Row]:
+        wanted = ((name, 0 if place else row) for place, name in enumerate(names))
+        if not ahead:
+            yield from chain.from_iterable(self.open_shard_at_row(*each) for each in wanted)
+            return
+        with closing(Prefetched(wanted, self._begun, workers=ahead, ahead=ahead)) as begun:
+            for first, others in begun:
+                yield from first
+                yield from others
+
+    def _begun(self, wanted: tuple[str, int]) -> tuple[list[Row], Iterator[Row]]:
+        """Return the first rows of a shard and the others, of which the first may be an error."""
+        first: list[Row] = []
+        rows = self.open_shard_at_row(*wanted)
+        try:
+            first.extend(islice(rows, _AHEAD))
+        except Exception as error:
+            return first, _raised(error)
+        return first, rows
 
     def __iter__(self) -> Iterator[Row]:
         return self.iter_shards()
@@ -186,6 +214,76 @@ class ShardedDataSource(ABC):
         """Return a source without these fields; a row that lacks one is fine."""
         return TransformedShardedSource(self, DropFields(fields), drops=False)
 
+    def take(self, rows: int) -> LimitedShardedSource:
+        """Return a source of the first rows alone."""
+        return LimitedShardedSource(self, rows)
+
+    def skip(self, rows: int) -> SkippedShardedSource:
+        """Return a source without the first rows."""
+        return SkippedShardedSource(self, rows)
+
+    def shuffle(self, seed: int | None = None, buffer_size: int = 1000) -> ShuffledShardedSource:
+        """Return a source of the same rows: shards in another order, rows drawn at random from a buffer."""
+        return ShuffledShardedSource(self, seed, buffer_size)
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """Names of the fields of the first row; None where there is no row."""
+        first = next(iter(self), None)
+        return None if first is None else list(first)
+
+    def positions(self, start: Sequence[int] = (), share: Sequence[int] = ()) -> Placed:
+        """Return (position, row) for the rows of a reader's share from a position on.
+
+        Args:
+            start: the integers of a :class:`RowPosition`; () for the first row.
+            share: number of the reader and how many there are, see :func:`positioned`; () for one reader.
+        """
+        return positioned(self, RowPosition(*start), Share(*share))
+
+    def to_torch(self, *, host: tuple[int, int] | None = None) -> Any:
+        """Return a ``torch.utils.data.IterableDataset`` of the rows, each once over all processes and workers.
+
+        ::
+
+            loader = torch.utils.data.DataLoader(source.to_torch(), batch_size=8, num_workers=2)
+
+        Lists and arrays of numbers are tensors (whole numbers int64), all other values stay as they are. Its iterators
+        and those of ``torchdata.stateful_dataloader.StatefulDataLoader`` resume exactly; see
+        :class:`tokenlake.loader.torch.TorchRowStream`.
+
+        Args:
+            host: (rank, number of processes); None: as ``torch.distributed`` says, where it is initialised.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+            ConfigError: this is one of several processes (``WORLD_SIZE``) and nobody says which.
+        """
+        from tokenlake.loader.torch import TorchRowStream
+
+        return TorchRowStream(self, host)
+
+    def to_hf(self, num_shards: int | None = None) -> Any:
+        """Return a ``datasets.IterableDataset`` of the rows.
+
+        What divides its shards among processes and workers (``datasets.distributed.split_dataset_by_node``, a
+        ``DataLoader``, a ``Trainer``) gives each row to one of them; ``state_dict`` and ``load_state_dict`` resume
+        exactly, by passing over the rows of one shard.
+
+        Args:
+            num_shards: shards in the sense of ``datasets``; None: as many as the source has. With more, each draws all
+                rows and has every n-th of them.
+
+        Raises:
+            MissingExtraError: ``datasets`` is not installed.
+            ConfigError: `num_shards` is no whole number from 1 on.
+        """
+        from tokenlake.loader.hf import hf_rows
+
+        return hf_rows(
+            self, whole_number("num_shards", self.num_shards() if num_shards is None else num_shards, 1)
+        )
+
     def apply_chat_template(
         self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
     ) -> TransformedShardedSource:
@@ -203,7 +301,12 @@ class NumberedSource(ShardedDataSource):
     """The base of all sources of the library: one defines where rows begin, and everything else follows of it.
 
     A class defines `shard_names`, :meth:`_rows` and, where a shard's rows are known without reading, :meth:`_count`.
+
+    Attributes:
+        meter: counts what is drawn; None: nobody asks.
     """
+
+    meter: RowMeter | None = None
 
     @abstractmethod
     def _rows(self, index: int, row: int) -> Numbered:
@@ -225,7 +328,8 @@ class NumberedSource(ShardedDataSource):
         return self.open_shard_at_row(shard_name, 0)
 
     def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-        return self._rows(self._index(shard_name), whole_number("row", row, 0))
+        rows = self._rows(self._index(shard_name), whole_number("row", row, 0))
+        return rows if self.meter is None else self.meter.counted(rows)
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         index = self._index(shard_name)
@@ -329,6 +433,136 @@ class TransformedShardedSource(DerivedSource):
         return ConfigError(f"shard {shard!r}, row {number}: {why}", shard=shard, row=number)
 
 
+class CountedSource(DerivedSource):
+    """A source whose first rows, in the order of its shards, are all there is of it, or are left out.
+
+    All shards stay, perhaps without rows, and rows keep their numbers. To open a shard in the middle, the rows that
+    come out before it are counted: by metadata where they tell, else by reading.
+    """
+
+    def __init__(self, source: ShardedDataSource, rows: int) -> None:
+        self._source, self._first = source, rows
+        self._lefts = [
+            rows
+        ]  # of the first rows, those that are not in the shards before; grows with what is counted
+
+    def _infos(self, index: int) -> list[int | None]:
+        return [self._source.get_shard_info(name).rows for name in self.shard_names[: index + 1]]
+
+    def _left(self, index: int) -> int:
+        """Return how many of the first rows may come out of the shard at `index`."""
+        while len(self._lefts) <= index:
+            left = self._lefts[-1]
+            self._lefts.append(left - (self._counted(len(self._lefts) - 1, left) if left else 0))
+        return self._lefts[index]
+
+    def _still(self, index: int, row: int) -> int:
+        """Return how many of the first rows come out of a shard from number `row` on, at most."""
+        left = self._left(index)
+        return max(left - (row if self.every_row else self._counted(index, left, before=row)), 0)
+
+    def _counted(self, index: int, left: int, before: int | None = None) -> int:
+        """Return how many rows come out of a shard, at most `left`; only those numbered below `before`."""
+        name = self.shard_names[index]
+        known = self._source.get_shard_info(name).rows if self.every_row and before is None else None
+        if known is not None:
+            return min(known, left)
+        rows = self._source.open_shard_numbered(name) if before != 0 else ()
+        numbers = takewhile(lambda number: before is None or number < before, (number for number, _ in rows))
+        return sum(1 for _ in islice(numbers, left))
+
+
+@final
+class LimitedShardedSource(CountedSource):
+    """At most `max_rows` of the rows that come out of a source; a row after the limit gives nothing."""
+
+    def __init__(self, source: ShardedDataSource, max_rows: int) -> None:
+        """Limit `source`; ConfigError unless `max_rows` is a whole number from 0 on."""
+        super().__init__(source, whole_number("max_rows", max_rows, 0))
+
+    @property
+    def endless(self) -> bool:
+        return False
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        info = self._source.get_shard_info(shard_name)
+        return replace(info, rows=limited(self._infos(info.index), self._first) if self.every_row else None)
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        still = self._still(index, row)
+        yield from islice(self._source.open_shard_numbered(self.shard_names[index], row), still)
+
+
+@final
+class SkippedShardedSource(CountedSource):
+    """The rows of a source behind its first ones, which are passed over by their numbers where none is left out."""
+
+    def __init__(self, source: ShardedDataSource, rows: int) -> None:
+        """Leave the first rows of `source` out; ConfigError unless `rows` is a whole number from 0 on."""
+        super().__init__(source, whole_number("rows", rows, 0))
+
+    @property
+    def every_row(self) -> bool:
+        return self._source.every_row and not self._first
+
+    def __len__(self) -> int:
+        return max(0, len(self._source) - self._first)
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        name = self.shard_names[index]
+        if self._source.every_row:
+            left = self._left(index)
+            row = max(row, left if self.endless else self._counted(index, left))
+            return self._source.open_shard_numbered(name, row)
+        return islice(self._source.open_shard_numbered(name, row), self._still(index, row), None)
+
+
+def limited(rows: Sequence[int | None], most: int) -> int | None:
+    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
+    *before, own = [-1 if count is None else count for count in rows]
+    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
+
+
+@final
+class ShuffledShardedSource(DerivedSource):
+    """The shards of a source in an order that a seed decides, the rows of each drawn at random from a buffer.
+
+    A row's number is its place in the shuffled shard; those before it are drawn again to open there.
+    """
+
+    def __init__(self, source: ShardedDataSource, seed: int | None = None, buffer_size: int = 1000) -> None:
+        """Shuffle `source`.
+
+        Args:
+            seed: of the order; None is 0.
+            buffer_size: rows that are held, from which one is drawn.
+
+        Raises:
+            ConfigError: an argument is not what is allowed.
+        """
+        self._source, self._seed = source, whole_number("seed", seed or 0)
+        self._size = whole_number("buffer_size", buffer_size, 1)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        names = tuple(self._source.shard_names)
+        return [names[place] for place in shuffled(len(names), key_of(self._seed)).tolist()]
+
+    def get_shard_info(self, shard_name: str) -> ShardInfo:
+        info = self._source.get_shard_info(shard_name)
+        rows = info.rows if self._source.every_row else None
+        return replace(info, index=self._index(shard_name), rows=rows)
+
+    @property
+    def every_row(self) -> bool:
+        return True
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        name = self.shard_names[index]
+        rows = shuffled_by_buffer(self._source.open_shard(name), self._size, key_of(self._seed, index))
+        return rows_from(row, rows, name)
+
+
 def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
     """Number the rows of a shard that is read from its beginning, and drop those before number `first`."""
     count = 0
@@ -339,6 +573,11 @@ def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
         raise beyond(shard, first, count)
 
 
+def _raised(error: Exception) -> Iterator[Row]:
+    raise error
+    yield {}
+
+
 def known_length(rows: Any) -> int | None:
     """Return how many rows there are where that is said without reading, else None."""
     try:
@@ -347,55 +586,5 @@ def known_length(rows: Any) -> int | None:
         return None
 
 
-def index_of(name: str, names: Sequence[str]) -> int:
-    """Return the place of a shard among all; ConfigError if there is no such shard."""
-    if name in names:
-        return names.index(name)
-    shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
-    near = did_you_mean(name, names)
-    raise ConfigError(f"no shard is named {name!r}{near}. There are {len(names)}: {shown}.", got=name)
-
-
-def beyond(name: str, row: int, rows: int) -> ConfigError:
-    """Return the error for a row after the end of a shard."""
-    return ConfigError(
-        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading "
-        f"may begin at any of them or at {rows}, which gives nothing",
-        shard=name,
-        row=row,
-        rows=rows,
-    )
-
-
-def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError:
-    """Return the error for a row that cannot be used."""
-    place = {"shard": shard, "row": number}
-    return BadRecordError(f"shard {shard!r}, row {number}: {why}", **{**details, **place})
-
-
-def fields_in(row: Row) -> str:
-    """Return the names of a row's fields, as messages give them."""
-    return ", ".join(map(repr, list(row)[:_SHOWN])) or "no fields"
-
-
 def _unknown_length(source: ShardedDataSource, why: str) -> TypeError:
     return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")
-
-
-def section(kind: type[Model], given: object, what: str = "") -> Model:
-    """Return `given`, which may be a mapping of its keys, as a section of the configuration.
-
-    Raises:
-        ConfigError: it is something else, or a key or value is not allowed; `what` says where.
-    """
-    if isinstance(given, kind):
-        return given
-    if not isinstance(given, Mapping):
-        got = type(given).__name__
-        raise ConfigError(f"{what}: got a {got}, must be a {kind.__name__} or a mapping of its keys")
-    try:
-        return kind.model_validate(dict(cast("Mapping[str, Any]", given)))
-    except ValueError as error:  # pydantic's, whose messages are in our words
-        found: list[dict[str, Any]] = cast("Any", error).errors(include_url=False)
-        lines = [": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in found]
-        raise ConfigError((f"{what}: " if what else "") + "; ".join(lines)) from None

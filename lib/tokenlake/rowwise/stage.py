@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.errors import ConfigError, NotAvailableError
+from tokenlake.rowwise.loader import AsyncDataLoader
+from tokenlake.rowwise.meter import RowMeter
 from tokenlake.rowwise.save import SavedShardedSource
-from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.tokenizers.manager import LoadedTokenizer
+from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
+from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
 
 _AFTER: Final = {
     "tokenize": ("mix", "pack", "load"),
-    "mix": ("pack", "load"),
+    "mix": ("load",),
     "pack": ("load",),
     "save": ("load",),
 }
-"""A stage to those that may not come before it; rows can be saved at any place."""
+"""A stage to those that may not come before it; rows can be saved at any place, and packed before or after a mix."""
 
 _CHECKED_FIRST: Final = ("datasets", "source", "cache", "ray")
 """Sections of which no stage is called, so that they are checked before the first one."""
@@ -36,20 +39,28 @@ class PipelineContext:
         config: the configuration, with the sections that stages were called with in place of the pipeline's own.
         opened: name of a dataset to its rows, as :meth:`Pipeline.source` opened it.
         tokenizers: name of a source to its tokenizer, once :meth:`Pipeline.tokenize` was called.
+        manager: loads tokenizers, each once.
         packed: whether rows are packed by a stage that was called.
         saved: what is to be written when the pipeline is built.
         push: uploads what was written; None: nothing is to be.
         stepped: tells the mixture how many rows a training step takes; None: nothing hangs on it.
+        regrouped: whether rows were packed after they were mixed, so that a training step takes no fixed number.
+        step, epoch: of training, as :meth:`update_step` and :meth:`update_epoch` were told; 0 at first.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
         self.opened: dict[str, ShardedDataSource] = {}
         self.tokenizers: dict[str, LoadedTokenizer] = {}
+        self.manager = TokenizerManager()
         self.packed = False
         self.saved: list[SavedShardedSource] = []
         self.push: Callable[[], str] | None = None
         self.stepped: Callable[[int], None] | None = None
+        self.regrouped = False
+        self.step = self.epoch = 0
+        self._measured: dict[str, BaseStage] = {}
+        self._recorded: dict[str, dict[str, Any]] = {}
 
     @property
     def seed(self) -> int | None:
@@ -73,6 +84,36 @@ class PipelineContext:
         """Return the configuration of a dataset; None for a source that a stage made, such as ``mixed``."""
         return self.config.get_dataset_by_name(name)
 
+    def get_tokenizer(self, name_or_path: str) -> LoadedTokenizer:
+        """Return a tokenizer by its Hub id or path; it is loaded once.
+
+        Raises:
+            SourceNotFoundError, TokenizerError: it cannot be loaded.
+        """
+        return self.manager.get_tokenizer(name_or_path)
+
+    def update_step(self, step: int) -> None:
+        """Say which training step it is."""
+        self.step = step
+
+    def update_epoch(self, epoch: int) -> None:
+        """Say which epoch it is."""
+        self.epoch = epoch
+
+    def record_metric(self, stage: str, key: str, value: Any) -> None:
+        """Keep a figure under the name of a stage."""
+        self._recorded.setdefault(stage, {})[key] = value
+
+    def get_metrics(self) -> dict[str, dict[str, Any]]:
+        """Return the figures of every stage so far, and those that were recorded, by the stage's name."""
+        own = {name: stage.get_metrics() for name, stage in self._measured.items()}
+        return {name: own.get(name, {}) | self._recorded.get(name, {}) for name in own | self._recorded}
+
+    def measure(self, stage: BaseStage, made: Mapping[str, Any]) -> None:
+        """Have the figures of a stage, and of what is drawn from what it made, in :meth:`get_metrics`."""
+        stage.measure(made)
+        self._measured[stage.name] = stage
+
 
 class BaseStage(ABC):
     """A step from sources to sources, by the names of their datasets.
@@ -87,6 +128,15 @@ class BaseStage(ABC):
     def __init__(self, config: Any = None) -> None:
         self.config = config
 
+    # Made when asked for: a stage of a user may not call this class's __init__.
+    @cached_property
+    def _meter(self) -> RowMeter:
+        return RowMeter()
+
+    @cached_property
+    def _metrics(self) -> dict[str, Any]:
+        return {}
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -100,6 +150,27 @@ class BaseStage(ABC):
             data: name to source.
             context: configuration and seed, and what earlier stages left for this one.
         """
+
+    def validate_config(self, config: Any) -> bool:
+        """Return whether the stage can be called with `config`; a stage of your own may look closer."""
+        return True
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Return the stage's figures: ``rows``, ``tokens`` and ``seconds`` of what was drawn from it so far.
+
+        Seconds include those of the stages before it. Figures of :meth:`_update_metric` are added.
+        """
+        return {**self._meter.figures(), **self._metrics}
+
+    def _update_metric(self, key: str, value: Any) -> None:
+        """Set a figure of the stage's own."""
+        self._metrics[key] = value
+
+    def measure(self, made: Mapping[str, Any]) -> None:
+        """Count from now on what is drawn from the sources that the stage made, and no stage before it."""
+        for source in made.values():
+            if isinstance(source, NumberedSource | AsyncDataLoader) and source.meter is None:
+                source.meter = self._meter
 
 
 def check_order(stage: str, applied: Sequence[str]) -> None:
@@ -121,7 +192,7 @@ def check_order(stage: str, applied: Sequence[str]) -> None:
         raise RuntimeError(f"{stage}() has already been called")
     before = next((name for name in _AFTER.get(stage, ("load",)) if name in applied), None)
     if before is not None:
-        order = f"stages go {', '.join(STAGES)}, and save also earlier"
+        order = f"stages go {', '.join(STAGES)}; save may come earlier, and pack before mix"
         raise RuntimeError(f"{stage}() cannot come after {before}(); {order}")
 
 

@@ -22,12 +22,12 @@ from tokenlake.export.push import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
-from tokenlake.rowwise.combine import LimitedShardedSource, PackedShardedSource, TokenLimitedSource
+from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
 from tokenlake.rowwise.tokenized import (
     RowTokens,
@@ -36,7 +36,7 @@ from tokenlake.rowwise.tokenized import (
 )
 from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.tokenizers.fingerprint import describe
-from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
+from tokenlake.tokenizers.manager import LoadedTokenizer
 
 Sources = Mapping[str, ShardedDataSource]
 """Name of a dataset, or of what a stage made of several, to its rows."""
@@ -110,10 +110,9 @@ class TokenizeStage(_OwnStage):
         """
         config = context.config
         raise_problems(ConfigError, truncation_problems(config))
-        manager = TokenizerManager()
         for name in data:
             options = _chosen_tokenizer(config, context.dataset(name), name)
-            files = manager.get_tokenizer(options.name_or_path).files
+            files = context.get_tokenizer(options.name_or_path).files
             context.tokenizers[name] = LoadedTokenizer(files, options)
         texts = [texts_of(context.config_with_packing(False), context.dataset(name), name) for name in data]
         masked = any(source.texts.masked for source in texts)
@@ -122,8 +121,7 @@ class TokenizeStage(_OwnStage):
 
 def _chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
     """Return the tokenizer of a source: the dataset's, else the stage's, else the pipeline's, with its `max_length`."""
-    own = None if dataset is None else dataset.tokenizer
-    choice = own or config.tokenize.default_tokenizer or config.default_tokenizer
+    choice = config.tokenizer_of(dataset)
     if choice is None:
         why = "missing, and neither tokenize.default_tokenizer nor default_tokenizer is set"
         raise ConfigError(f"datasets.{name}.tokenizer: {why}; write a Hub id or a path")
@@ -221,17 +219,30 @@ class PackStage(_OwnStage):
     def _made(self, data: Mapping[str, Any], context: PipelineContext) -> Sources:
         """Return the sources packed, each by itself.
 
+        Rows that hold ``input_ids`` already are packed as they are, with ``pack.eos_token_id``, or the EOS of the
+        tokenizer that is named for them.
+
         Raises:
             ConfigError: no EOS is known, or a dataset pads its documents or keeps fields beside them.
+            SourceNotFoundError, TokenizerError: that tokenizer cannot be loaded.
         """
         pack = context.config.pack
         _require_packable(context)
         made = {
-            name: PackedShardedSource(source, pack, tokenizer=context.tokenizers.get(name), seed=context.seed)
+            name: PackedShardedSource(source, pack, tokenizer=_ending(name, context), seed=context.seed)
             for name, source in data.items()
         }
-        context.packed = True
+        context.packed, context.regrouped = True, context.stepped is not None
         return made
+
+
+def _ending(name: str, context: PipelineContext) -> LoadedTokenizer | None:
+    """Return the tokenizer whose EOS and padding are used: that of the tokens; else the one named for rows of ids."""
+    config, known = context.config, context.tokenizers.get(name)
+    choice = config.tokenizer_of(context.dataset(name)) if known is None else None
+    if choice is None or config.pack.eos_token_id is not None:
+        return known
+    return context.get_tokenizer(choice if isinstance(choice, str) else choice.name_or_path)
 
 
 def _require_packable(context: PipelineContext) -> None:
@@ -380,17 +391,20 @@ class LoadStage(_OwnStage):
         Rows of different lengths, which there are where nothing is packed or padded, are filled up with the padding
         token of their tokenizer (else its EOS) to the longest of each batch.
 
-        Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set.
+        Steps of a schedule of weights are training steps, of as many rows as a batch, unless ``mix.step_rows`` is set;
+        where packed rows are mixed, too. Where mixed documents are packed, a step takes as many as fill its rows, which
+        is known only when they have been drawn.
 
         Raises:
-            ConfigError: rows are packed after they are mixed, and `mix.step_rows` is not set.
+            ConfigError: rows are packed after they are mixed by a schedule, and `mix.step_rows` is not set.
             MissingExtraError: batches on devices are asked for, and jax is not installed.
         """
         load = context.config.load
         if context.stepped is not None:
-            if context.packed:
+            if context.regrouped:
                 why = "Documents are packed after they are mixed, so that a training step takes no fixed number of them"
-                raise ConfigError(f"mix.step_rows: missing. {why}; say how many it takes, as step_rows: 256")
+                how = "call pack() before mix(), where it takes a batch of rows, or say how many, as step_rows: 256"
+                raise ConfigError(f"mix.step_rows: missing. {why}; {how}")
             context.stepped(load.batch_size)
         return {
             name: AsyncDataLoader(source, seed=context.seed, **load.model_dump(), **_padding(name, context))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
+from tokenlake.config.values import expected
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
@@ -16,7 +17,7 @@ from tokenlake.export.shard_files import DEFAULT_NAMING, check_naming
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.files import DataFiles
 from tokenlake.rowwise.save import save_dataset
-from tokenlake.rowwise.source import Row, ShardedDataSource, expected
+from tokenlake.rowwise.source import Row, ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
 from tokenlake.store.address import open_store
 

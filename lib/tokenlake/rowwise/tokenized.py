@@ -16,24 +16,16 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
 from tokenlake.config.stages import TokenizerConfig
+from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
+from tokenlake.rowwise.checks import bad_row, fields_in
 from tokenlake.rowwise.memory import IterableShardedSource
-from tokenlake.rowwise.source import (
-    DerivedSource,
-    Numbered,
-    Row,
-    ShardedDataSource,
-    TransformedShardedSource,
-    bad_row,
-    expected,
-    fields_in,
-    whole_number,
-)
+from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer

@@ -8,7 +8,47 @@ from typing import Final
 
 from fsspec.utils import glob_translate
 
+from tokenlake.errors import ConfigError
+
 _MAGIC: Final = re.compile(r"[*?\[]")
+_BRACES: Final = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+_MOST: Final = 1_000_000  # names that one entry may stand for
+
+
+def expand_braces(entry: str) -> list[str]:
+    """Return the names that an entry stands for: ``data-{0..3}.parquet`` four, ``{train,test}.jsonl`` two.
+
+    Both ends of a range belong to it; where one is written with a zero before it, all have as many digits. Unlike a
+    glob this asks nobody what is there, so that it names the files of a web server, too.
+
+    Raises:
+        ConfigError: a range falls, or there are more than a million names.
+    """
+    names, found = [entry], _BRACES.search(entry)
+    while found is not None:
+        choices = _choices(found)
+        if len(names) * len(choices) > _MOST:
+            raise ConfigError(
+                f"data_files: {entry!r} stands for more than {_MOST} names; use a folder or a glob"
+            )
+        names = [name.replace(found[0], each, 1) for name in names for each in choices]
+        found = _BRACES.search(names[0])
+    return names
+
+
+def _choices(found: re.Match[str]) -> list[str]:
+    first, last, listed = found.groups()
+    if listed is not None:
+        return listed.split(",")
+    if int(last) < int(first):
+        raise ConfigError(f"data_files: {found[0]} falls, must be a range from a smaller to a larger number")
+    if int(last) - int(first) >= _MOST:
+        raise ConfigError(
+            f"data_files: {found[0]} stands for more than {_MOST} names; use a folder or a glob"
+        )
+    padded = any(end[0] == "0" and len(end) > 1 for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
 
 
 def has_wildcard(path: str) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.sources.globs import expand_braces
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import InputFile, OnProgress, is_hub_url, is_url
 from tokenlake.sources.local import Enough, list_local
@@ -27,6 +31,8 @@ def list_inputs(
     enough: Enough | None = None,
 ) -> list[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
+
+    ``{0..3}`` and ``{a,b}`` in an entry stand for several, each of which must be there.
 
     The root that paths are relative to is the deepest common directory of the static prefixes of
     all entries. A file matched twice is listed once. A file of JSON that begins with an object on its first line
@@ -53,6 +59,7 @@ def list_inputs(
         )
     if source.type == "hub":
         return _first(_at_urls(source, hub=True), enough)
+    source = replace(source, data_files=tuple(spelled_out(source.data_files)))
     urls = [entry for entry in source.data_files if is_url(entry)]
     if not urls:
         return list_local(
@@ -72,6 +79,13 @@ def list_inputs(
             source=source.name,
         )
     return _first(_at_urls(source, hub=all(map(is_hub_url, urls))), enough)
+
+
+def spelled_out(entries: Sequence[str]) -> Iterator[str]:
+    """Yield entries of `data_files` with ``{0..3}`` and ``{a,b}`` spelled out; a name that is there stays."""
+    for entry in entries:
+        there = "{" not in entry or (not is_url(entry) and os.path.exists(os.path.expanduser(entry)))  # noqa: PTH110, PTH111
+        yield from [entry] if there else expand_braces(entry)
 
 
 def _first(files: list[InputFile], enough: Enough | None) -> list[InputFile]:

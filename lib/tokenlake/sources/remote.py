@@ -122,7 +122,7 @@ class _Finder:
         if re.search(r"[*\[]", path) or not path or path.endswith("/"):
             raise ConfigError(
                 f"data_files: {url} is a {'folder' if path.endswith('/') or not path else 'glob'}, and web servers do "
-                "not list what they have; name every file",
+                "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
                 got=str(url),
             )
         found = await self._client.stat(url)

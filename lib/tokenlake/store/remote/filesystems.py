@@ -22,7 +22,7 @@ from fsspec.utils import get_protocol
 from tokenlake.config.references import resolve_options, scrub
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.store.remote.retry import Failures
-from tokenlake.store.remote.url import EXTRAS, Url
+from tokenlake.store.remote.url import EXTRAS, INSTALLED_BY, Url
 
 _T = TypeVar("_T")
 
@@ -181,7 +181,7 @@ def _require_package(url: Url, option: str) -> None:
 
 
 def _install(url: Url, error: ImportError) -> str:
-    if url.scheme in EXTRAS:
-        return f"pip install {EXTRAS[url.scheme]}"
+    if (extra := {**EXTRAS, **INSTALLED_BY}.get(url.scheme)) is not None:
+        return f"pip install {extra}"
     package = str(known_implementations.get(url.scheme, {}).get("class", "fsspec")).partition(".")[0]
     return str(error) if package == "fsspec" else f"pip install {package}"
