@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from pydantic import AfterValidator, Strict, WrapValidator, model_validator
 
 from tokenlake.config.secret import Options, Secret
@@ -43,6 +43,10 @@ TruncationStrategy = Literal["simple", "word", "sentence", "smart"]
 TruncationSide = Literal["right", "left"]
 """The side of a document that is cut away."""
 
+SpecialTokenName = Literal[
+    "bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token"
+]
+
 DEFAULT_MAX_LENGTH: Final = 2048
 
 
@@ -66,6 +70,9 @@ class TokenizerConfig(Section):
 
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
+
+    special_tokens: Annotated[dict[SpecialTokenName, Text], MinLen(1)] | None = None
+    """Other named tokens than tokenizer_config.json has, such as {pad_token: <unk>}; tokens of the vocabulary."""
 
     return_attention_mask: Switch = True
     """Store `attention_mask` (1 document, 0 padding) in unpacked rows, where this is written out or rows are padded."""
