@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge
 from pydantic import AfterValidator, Strict, WrapValidator, model_validator
 
 from tokenlake.config.secret import Options, Secret
@@ -71,7 +71,7 @@ class TokenizerConfig(Section):
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
 
-    special_tokens: Annotated[dict[SpecialTokenName, Text], MinLen(1)] | None = None
+    special_tokens: dict[SpecialTokenName, Text] | None = None
     """Other named tokens than tokenizer_config.json has, such as {pad_token: <unk>}; tokens of the vocabulary."""
 
     return_attention_mask: Switch = True

@@ -21,7 +21,7 @@ from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, NoReturn, final
 
 import jinja2
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
@@ -50,6 +50,7 @@ _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _ABSENT: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
 _DATA: Final = (str, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, jinja2.Undefined)
+_JINJAS_NAMES: Final = {"loop", "caller", "varargs", "kwargs", "self", "super"}
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
 _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
@@ -77,7 +78,7 @@ class Program:
         self._sandbox = _Sandbox()
         self._bound()
         tree = _parsed(self._sandbox, text, learned)
-        self.names: Final = sorted(meta.find_undeclared_variables(tree) - self._sandbox.globals.keys())
+        self.names: Final = sorted(_free_names(tree) - set(self._sandbox.globals))
         """Variables that the template does not set itself."""
         self.marked: Final = any(True for _ in _marks(tree))
         """Whether the template itself marks what the assistant says."""
@@ -180,6 +181,13 @@ def _parsed(sandbox: _Sandbox, text: str, learned: str | None = None) -> nodes.T
     return tree
 
 
+def _free_names(tree: nodes.Template) -> set[str]:
+    """Return the names that are read, but for those that the template or Jinja itself sets anywhere."""
+    names = list(tree.find_all(nodes.Name))
+    read = {name.name for name in names if name.ctx == "load"}
+    return read - {name.name for name in names if name.ctx != "load"} - _JINJAS_NAMES
+
+
 def _compiled(sandbox: _Sandbox, tree: nodes.Template) -> jinja2.Template:
     with _compiling():
         code = sandbox.compile(tree, None, _NAME)
@@ -270,7 +278,7 @@ class _OutputMarker(NodeTransformer):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:
+    def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802 (as Jinja calls it)
         """Part an output into its expressions, so that marks can stand between them."""
         parts: list[nodes.Node] = []
         for each in node.nodes:

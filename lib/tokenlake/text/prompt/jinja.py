@@ -19,7 +19,7 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.template import ChatTemplate, CharSpan, RenderedChat
+from tokenlake.text.chat.template import CharSpan, ChatTemplate, RenderedChat
 from tokenlake.text.chat.tokenizer_template import named_tokens
 from tokenlake.text.prompt.template import NAME, PromptColumns, null_fault, problem
 from tokenlake.text.rendering import Rendered
@@ -112,7 +112,9 @@ class JinjaPromptRenderer:
             told = f"the template outputs {self._learned!r} nowhere{near}; write {{{{ {self._learned} }}}}"
             raise problem("label_column", told, self._learned)
         if not used:
-            raise problem("template", "uses no column, so every text would be the same", prompt.template or "")
+            raise problem(
+                "template", "uses no column, so every text would be the same", prompt.template or ""
+            )
 
     def _values(self, rows: Rows) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
         """Return each row's variables, and the first fault of every row that has one."""
@@ -206,7 +208,9 @@ class _Guard:
         self, template: ChatTemplate, rows: Sequence[Mapping[str, Any]], made: Sequence[Any]
     ) -> set[int]:
         """Return which of the rows, rendered as `made`, make a special token."""
-        broken = {at: self._broken(row) for at, row in enumerate(rows) if any(map(self._places.search, _texts(row)))}
+        broken = {
+            at: self._broken(row) for at, row in enumerate(rows) if any(map(self._places.search, _texts(row)))
+        }
         again = template.render_rows(broken.values())
         return {
             at
