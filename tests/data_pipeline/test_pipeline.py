@@ -1,7 +1,8 @@
-"""`DataPipeline`: the quick start, every key of its file, splits, streams, processes and threads; builds of the file."""
+"""`DataPipeline`: the quick start, every key of its file, splits, streams, processes, threads, and builds of the file."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -94,10 +95,9 @@ def test_the_quick_start_runs_as_it_is_printed(
 def test_every_problem_of_a_file_is_told_with_its_line_and_what_was_meant(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("type: data_module\nversion: '1.0'\ndataset: {nam: x}\ntokenizer: t\ndatalader: {}\n")
-    for error in (
-        DataPipeline.from_config(path).unwrap_err(),
-        pytest.raises(ConfigError, load_config, path).value,
-    ):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    for error in (DataPipeline.from_config(path).unwrap_err(), caught.value):
         assert "dataset.nam (line 3): unknown key; did you mean 'name'?" in str(error)
         assert "datalader (line 5): unknown key; did you mean 'dataloader'?" in str(error)
     loaded = DataPipeline({"dataset": {"name": "a/b"}, "tokenizer": "t"}).config
@@ -191,7 +191,7 @@ def test_rows_are_cut_and_padded_as_the_tokenizers_section_says(files: Path, sid
     short = opened(files, tokenizer={"max_length": 48, "padding": "longest"})
     assert next(iter(short.get_dataloader("test").unwrap()))["input_ids"].shape[1] == mask.sum(1).max()
     strict = opened(files, tokenizer={"max_length": 4, "truncation": False})
-    with pytest.raises(Exception, match="row 0: the prompt has .* truncation is off"):
+    with pytest.raises(Exception, match=r"row 0: the prompt has .* truncation is off"):
         next(iter(strict.get_dataloader("test").unwrap()))
 
 
@@ -295,9 +295,9 @@ def test_a_build_of_the_file_has_the_rows_of_the_loader(files: Path, stages: lis
     else:
         flat = [value for row in stored["input_ids"].to_pylist() for value in row]
         marks = [value for row in stored["loss_mask"].to_pylist() for value in row]
-        joined = sum(ids, [])
+        joined = list(itertools.chain(*ids))
         assert flat[: len(joined)] == joined
-        assert marks[: len(joined)] == sum(loss, [])
+        assert marks[: len(joined)] == list(itertools.chain(*loss))
 
 
 @promise(106)
