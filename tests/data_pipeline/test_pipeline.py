@@ -1,4 +1,4 @@
-"""`DataPipeline`: the quick start, every key of its file, splits, streams, processes, threads, and builds of the file."""
+"""`DataPipeline`: the quick start, every key of its file, splits, streams, processes, threads, and builds."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class DataLoaderBuilder:
         return replace(self, _shuffle=shuffle, _seed=seed)
 
     def with_distributed(self, rank: int | None = None, world_size: int | None = None) -> Self:
-        """Load one process's share, by a ``DistributedSampler``; where it is not said which: as torch.distributed says."""
+        """Load one process's share, by a ``DistributedSampler``; left out, torch.distributed says which."""
         place = None if rank is None or world_size is None else (rank, world_size)
         return replace(self, _distributed=True, _place=place)
 

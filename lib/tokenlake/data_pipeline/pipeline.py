@@ -15,6 +15,7 @@ from tokenlake.data_pipeline.tokenizer import TokenizerWrapper
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.inspect.inspection import DatasetMetadata
 from tokenlake.inspect.introspector import DatasetIntrospector
+from tokenlake.lazy_names import lazy_names
 from tokenlake.result import Result, attempt
 from tokenlake.rowwise.combine import LimitedShardedSource
 from tokenlake.rowwise.files import open_dataset
@@ -23,6 +24,16 @@ from tokenlake.text.fields import RenameFields, SelectFields
 from tokenlake.text.prompt.engine import PromptEngine
 
 _T = TypeVar("_T")
+_of_torch: Final = lazy_names(
+    "tokenlake",
+    {
+        **dict.fromkeys(("PreprocessedDataset", "StreamingPreprocessedDataset"), "data_pipeline.dataset"),
+        "DataLoaderBuilder": "data_pipeline.dataloader",
+        "process_place": "loader.torch",
+    },
+    "torch",
+)
+"""What needs PyTorch, by name: nothing else of a pipeline does."""
 _BUFFER: Final = 1000
 """Rows of a stream among which the next is drawn."""
 _EXAMPLE: Final = "{type: data_module, dataset: {name: org/name}, tokenizer: openai-community/gpt2}"
@@ -171,18 +182,16 @@ class DataPipeline:
         return rows[: spec.sample_size]
 
     def _dataset(self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)) -> Any:
-        from tokenlake.data_pipeline import PreprocessedDataset, StreamingPreprocessedDataset
-
         spec = self._spec(split)
         rows = self._once(f"rows {split}", lambda: self._rows(spec))
         if not self.config.dataset.streaming:
-            return PreprocessedDataset(rows, self.prompt_engine)
+            return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         if spec.shuffle and spec.sample_size is not None:
             raise ConfigError(
                 f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
                 "write streaming: false or shuffle: false"
             )
-        return StreamingPreprocessedDataset(
+        return _of_torch("StreamingPreprocessedDataset")(
             rows,
             self.prompt_engine,
             shuffle_buffer=_BUFFER if shuffle or spec.shuffle else 0,
@@ -192,15 +201,12 @@ class DataPipeline:
         )
 
     def _loader(self, split: str, shuffle: bool | None, distributed: bool, batch_size: int | None) -> Any:
-        from tokenlake.data_pipeline import DataLoaderBuilder
-        from tokenlake.loader.torch import process_place
-
         options, spec, tokenizer = self.config.dataloader, self._spec(split), self.config.tokenizer_config
         mixed = options.shuffle if shuffle is None else shuffle
         streams = self.config.dataset.streaming
-        place = process_place() if distributed else (0, 1)
+        place = _of_torch("process_place")() if distributed else (0, 1)
         builder = (
-            DataLoaderBuilder()
+            _of_torch("DataLoaderBuilder")()
             .with_dataset(self._dataset(split, shuffle=mixed, place=place))
             .with_batch_size(batch_size or options.batch_size, drop_last=options.drop_last)
             .with_pin_memory(options.pin_memory)
