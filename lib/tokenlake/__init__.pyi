@@ -15,6 +15,7 @@ from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
 from tokenlake.config.stages import WeightSchedulePoint as WeightSchedulePoint
+from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
 from tokenlake.errors import TokenlakeError as TokenlakeError
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.export.manifest import WriteStats as WriteStats

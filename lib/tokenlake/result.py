@@ -9,13 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Never, TypeVar, final
+from typing import Any, Generic, Never, TypeVar, cast, final
 
 from tokenlake.errors import TokenlakeError
 
 T_co = TypeVar("T_co", covariant=True)
 E_co = TypeVar("E_co", covariant=True)
 U = TypeVar("U")
+T = TypeVar("T")
+E = TypeVar("E")
 
 
 class Result(ABC, Generic[T_co, E_co]):
@@ -54,6 +56,24 @@ class Result(ABC, Generic[T_co, E_co]):
     @abstractmethod
     def map(self, function: Callable[[Any], U]) -> Result[U, E_co]:
         """Return the result with `function` applied to the value; an error stays as it is."""
+
+    def map_err(self, function: Callable[[Any], U]) -> Result[T_co, U]:
+        """Return the result with `function` applied to the error; a value stays as it is."""
+        return cast("Result[T_co, U]", self) if self.is_ok() else Err(function(self.unwrap_err()))
+
+    def and_then(self, function: Callable[[Any], Result[U, Any]]) -> Result[U, Any]:
+        """Return what `function`, which may fail, makes of the value; an error stays as it is."""
+        return function(self.unwrap()) if self.is_ok() else cast("Result[U, Any]", self)
+
+    flat_map = and_then
+
+    def or_else(self, function: Callable[[Any], Result[Any, U]]) -> Result[Any, U]:
+        """Return what `function` makes of the error, perhaps a value; a value stays as it is."""
+        return cast("Result[Any, U]", self) if self.is_ok() else function(self.unwrap_err())
+
+    def unwrap_or_else(self, function: Callable[[Any], Any]) -> Any:
+        """Return the value, or what `function` makes of the error."""
+        return self.unwrap() if self.is_ok() else function(self.unwrap_err())
 
 
 @final
@@ -102,6 +122,49 @@ class Err(Result[Never, E_co]):
 
     def map(self, function: Callable[[Any], U]) -> Err[E_co]:
         return self
+
+
+def attempt(function: Callable[[], T]) -> Result[T, TokenlakeError]:
+    """Return what `function` returns, or the error of Tokenlake that it raises; any other error is raised."""
+    try:
+        return Ok(function())
+    except TokenlakeError as error:
+        return Err(error)
+
+
+def is_ok(result: Result[Any, Any]) -> bool:
+    """Return whether there is a value."""
+    return result.is_ok()
+
+
+def is_err(result: Result[Any, Any]) -> bool:
+    """Return whether there is an error."""
+    return result.is_err()
+
+
+def unwrap(result: Result[T, Any]) -> T:
+    """Return the value; raise the error where there is one."""
+    return result.unwrap()
+
+
+def unwrap_or(result: Result[T, Any], default: U) -> T | U:
+    """Return the value, or `default` where there is none."""
+    return result.unwrap_or(default)
+
+
+def map_result(result: Result[T, E], function: Callable[[T], U]) -> Result[U, E]:
+    """Return the result with `function` applied to the value."""
+    return result.map(function)
+
+
+def map_err(result: Result[T, E], function: Callable[[E], U]) -> Result[T, U]:
+    """Return the result with `function` applied to the error."""
+    return result.map_err(function)
+
+
+def flat_map(result: Result[T, Any], function: Callable[[T], Result[U, Any]]) -> Result[U, Any]:
+    """Return what `function`, which may fail, makes of the value."""
+    return result.and_then(function)
 
 
 def _short(value: object) -> str:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.servers.hub import HubServer, hub
+from tests.seeds import promise
+from tests.servers.hub import TOKEN, HubServer, hub
 from tokenlake import DatasetIntrospector, build_dataset, load_config
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources import hub_repo as hubhttp
@@ -128,3 +129,32 @@ def test_the_proposal_builds_from_the_hub(books: HubServer, tmp_path: Path, toke
     )
     result = build_dataset(load_config(config, [f"save.output_dir={tmp_path}/store"]), workers=1)
     assert result.manifest.account.documents == 9
+
+
+@promise(112, 299, 300)
+def test_discovering_tells_configs_splits_and_columns_and_which_it_chose(books: HubServer) -> None:
+    found = DatasetIntrospector().discover("org/books").unwrap()
+    assert (found.configs, found.config, found.splits) == (("en", "de"), "en", ("train", "test"))
+    assert (found.features, found.roles) == ({"content": "string"}, {"text": "content"})
+    assert (found.num_rows, found.num_rows_exact) == (60, True)
+    assert found.remarks == ("this is subset 'en', the first of en, de: none of them is the default one",)
+    assert DatasetIntrospector().discover("org/books", "de").unwrap().splits == ("validation",)
+    assert "org/bokks" in str(DatasetIntrospector().discover("org/bokks").unwrap_err())
+
+
+@promise(299)
+def test_discovering_keeps_what_it_found_until_the_dataset_changes(books: HubServer, tmp_path: Path) -> None:
+    looker = DatasetIntrospector(cache_dir=tmp_path / "found")
+    first = looker.discover("org/books", "de").unwrap()
+    reads = len(books.asked("/resolve/"))
+    assert looker.discover("org/books", "de").unwrap() == first
+    assert not [seen for seen in books.asked("/resolve/")[reads:] if seen.path.endswith(".parquet")]
+    books.repos["org/books"].commit({"de/a.parquet": parquet(9), "README.md": CARD.encode()})
+    assert looker.discover("org/books", "de").unwrap().num_rows == 9
+
+
+@promise(299)
+def test_a_private_dataset_is_discovered_with_a_token(server: HubServer) -> None:
+    server.repo("org/own", {"data/train.jsonl": b'{"text": "a"}\n'}, private=True)
+    assert DatasetIntrospector().discover("org/own").is_err()
+    assert DatasetIntrospector(token=TOKEN).discover("org/own").unwrap().num_rows == 1

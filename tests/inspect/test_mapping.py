@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.seeds import promise
 from tokenlake import ColumnMapper
 from tokenlake.errors import ConfigError
-from tokenlake.inspect.mapping import ROLES, SYNONYMS, normalized, role_of, similarity, words_of
+from tokenlake.inspect.mapping import (
+    ROLES,
+    SYNONYMS,
+    fuzzy_match_columns,
+    normalized,
+    role_of,
+    similarity,
+    words_of,
+)
 from tokenlake.inspect.schema import Shape, shape_of_value
 
 CHAT = shape_of_value([{"role": "user", "content": "hello"}])
@@ -74,6 +83,7 @@ def test_a_name_belongs_to_one_role() -> None:
 # -- the steps
 
 
+@promise(113)
 def test_the_steps_in_their_order() -> None:
     found = ColumnMapper().map(
         ["text", "instruction", "output", "messages", "lang"],
@@ -234,3 +244,27 @@ def test_what_is_spelled_as_wanted_is_always_found(wanted: list[str], columns: l
     found = ColumnMapper().map(wanted, columns)
     for name in set(wanted) & set(columns):
         assert found.columns[name] == name
+
+
+@promise(113, 308)
+def test_a_schema_gets_a_column_each_or_says_which_has_none() -> None:
+    made = ColumnMapper().map_columns(["Context", "Question", "Answer"], ["instruction", "input", "output"])
+    assert made.unwrap() == {"instruction": "Question", "input": "Context", "output": "Answer"}
+    assert ColumnMapper().map_columns(["Answer", "Question"], {"output": str}).unwrap() == {
+        "output": "Answer"
+    }
+    error = ColumnMapper().map_columns(["Answer", "zzz"], ["output", "input"]).unwrap_err()
+    assert "no column for 'input' among 'Answer', 'zzz'; the nearest left over: 'zzz'" in str(error)
+    assert (error.field_path, error.got) == ("input", "'Answer', 'zzz'")
+
+
+@promise(309)
+def test_columns_are_matched_by_likeness_above_a_threshold() -> None:
+    columns = ["page_texts", "lables", "zzz"]
+    assert fuzzy_match_columns(columns, ["page_text", "labels"]) == {
+        "page_text": "page_texts",
+        "labels": "lables",
+    }
+    assert fuzzy_match_columns(columns, ["page_text", "labels"], 0.99) == {"page_text": "page_texts"}
+    with pytest.raises(ConfigError, match="min_fuzzy_score"):
+        fuzzy_match_columns(columns, ["a"], 0)

@@ -12,12 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from tests.seeds import promise
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import IGNORED
 from tokenlake.ragged import Ragged
-from tokenlake.text.lengths import BUDGET_STRATEGIES, BudgetStrategy, allocate, pad
+from tokenlake.text.lengths import (
+    BUDGET_STRATEGIES,
+    BudgetStrategy,
+    ContentDistributionMode,
+    LengthManagerConfig,
+    allocate,
+    pad,
+)
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TOKENIZER_JSON
@@ -42,6 +50,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, int], int, BudgetStrategy, dic
     return lengths, draw(TOTAL), strategy, extra
 
 
+@promise(310)
 @given(questions())
 def test_the_budget_is_given_out_to_the_last_token_and_nobody_gets_more_than_they_have(question: Any):
     lengths, total, strategy, extra = question
@@ -84,6 +93,7 @@ def test_who_comes_later_gets_nothing_until_who_comes_first_has_all(
         assert found[first] == lengths[first] or not found[second]
 
 
+@promise(310)
 @pytest.mark.parametrize(
     ("strategy", "extra", "expected"),
     [
@@ -217,6 +227,7 @@ def ids_of(text: str) -> list[int]:
     return samples.reference_ids(FILES, [text], literal=True)[0]
 
 
+@promise(121, 310)
 @given(TEXTS, st.integers(1, 40), st.sampled_from(STRATEGIES[1:]), st.sampled_from(SIDES))
 @settings(max_examples=40, deadline=None)
 def test_what_is_kept_is_an_end_of_the_text_and_of_its_ids(
@@ -259,6 +270,7 @@ def test_rows_come_with_their_special_tokens_and_masks(tmp_path: Path):
     assert learned[0].labels[:, -2:].tolist() == [[-100, 6], [-100, 7]]
 
 
+@promise(311)
 def test_rows_of_like_length_share_a_bucket():
     manager = LengthManager(FILES, max_length=200, padding="buckets", boundaries=[4, 64, 200])
     texts = ["a", "word " * 30, "b", "word " * 10]
@@ -298,3 +310,19 @@ def test_a_tokenizer_without_padding_needs_a_pad_id():
         LengthManager(files, padding="longest").process(["a", "b c"])
     (rows,) = LengthManager(files, padding="longest", pad_id=0).process(["a", "b c d e f"])
     assert 0 in rows.input_ids[0]
+
+
+@promise(312)
+def test_a_configuration_makes_the_manager_that_its_options_make():
+    mode = ContentDistributionMode.EQUAL
+    config = LengthManagerConfig(max_length=20, budget=mode, truncation="simple", add_special_tokens=False)
+    made = LengthManager.from_config(config, FILES).unwrap()
+    plain = LengthManager(FILES, max_length=20, budget="equal", truncation="simple", add_special_tokens=False)
+    columns = {"a": "word " * 30, "b": "one two " * 30}
+    assert made.fit(columns).keys() == columns.keys()
+    assert [each.text for each in made.fit(columns).values()] == [
+        each.text for each in plain.fit(columns).values()
+    ]
+    assert tuple(ContentDistributionMode) == BUDGET_STRATEGIES
+    wrong = LengthManager.from_config(LengthManagerConfig(max_length=0), FILES).unwrap_err()
+    assert "max_length is 0" in str(wrong)

@@ -11,6 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
+from tests.seeds import promise
+from tests.text.chat_samples import MARKED_CHATML, speaking
 from tests.tokenizers.tokenizer_samples import byte_level, changed, from_spec, sentencepiece, template
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -62,6 +64,7 @@ def by_hand(name: str, row: dict[str, str], *, bos: bool, eos: bool) -> tuple[li
     return [*head, *encoding.ids, *tail], [*([-100] * len(head)), *learned, *tail]
 
 
+@promise(117, 118, 293)
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize(("bos", "eos"), [(True, True), (False, True), (True, False), (False, False)])
 @settings(max_examples=25)
@@ -89,6 +92,7 @@ def cut_by_hand(
     return ids[:head] + own + ids[-1:], labels[:head] + learned + [end]
 
 
+@promise(120)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=25)
@@ -115,6 +119,7 @@ def test_changing_the_prompt_never_changes_which_label_tokens_are_learned(name, 
     assert first[first != -100].tolist() == second[second != -100].tolist()
 
 
+@promise(118, 120)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_fills_up_to_max_length_unlearned_and_unseen(side: str) -> None:
     made = engine(sentencepiece(), max_length=64, padding_side=side)
@@ -146,6 +151,7 @@ def test_a_batch_is_its_rows() -> None:
     assert empty == {"input_ids": [], "attention_mask": [], "labels": []}
 
 
+@promise(293)
 def test_without_a_mask_all_but_bos_and_padding_is_learned() -> None:
     found = engine(sentencepiece(), mask_input=False, max_length=64).process({"q": "x", "a": "yes"}).unwrap()
     seen = found["attention_mask"] == 1
@@ -231,6 +237,7 @@ def test_a_wrong_configuration_is_an_error_or_one_as_a_result() -> None:
     assert tl.PromptEngine.from_config({**QA, "add_eos": False}, nameless).is_ok()
 
 
+@promise(109)
 def test_results_are_values_or_errors_and_say_which() -> None:
     good, bad = tl.Ok(3), tl.Err(ConfigError("wrong", field_path="a.b", expected="1", got="2"))
     assert (good.is_ok(), good.is_err(), bad.is_ok(), bad.is_err()) == (True, False, False, True)
@@ -284,3 +291,34 @@ def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
     assert learned.tolist() == whole["labels"][whole["labels"] != -100].tolist()
     if len(whole["input_ids"]) <= size:
         assert made["input_ids"].tolist() == whole["input_ids"].tolist()
+
+
+@promise(301)
+def test_an_example_has_its_arrays_by_name_and_the_length_of_its_input() -> None:
+    found = engine(sentencepiece(), padding=False).process({"q": "x", "a": "yes"}).unwrap()
+    assert found.input_ids is found["input_ids"] and found.labels is found["labels"]
+    assert found.attention_mask.tolist() == [1] * len(found.input_ids)
+    assert 0 < found.input_length < len(found.input_ids)
+    assert (found.labels[: found.input_length] == -100).all()
+    assert found.labels[found.input_length] == found.input_ids[found.input_length]
+    padded = (
+        engine(sentencepiece(), padding_side="left", max_length=64).process({"q": "x", "a": "yes"}).unwrap()
+    )
+    assert padded.input_length == found.input_length
+
+
+@promise(302)
+def test_a_conversation_is_no_prompt_of_columns() -> None:
+    section = {"format_type": "chat", "input_columns": ["messages"]}
+    for more, words in (
+        ({"system_message": "x"}, "system_message: set"),
+        ({"add_eos": False}, "add_eos: false"),
+    ):
+        error = tl.PromptEngine.from_config({**section, **more}, sentencepiece()).unwrap_err()
+        assert words in str(error)
+    error = tl.PromptEngine.from_config(section, speaking(MARKED_CHATML), budget="equal").unwrap_err()
+    assert "budget: shortens the texts of columns" in str(error)
+    made = tl.PromptEngine(section, speaking(MARKED_CHATML), max_length=64)
+    error = made.process({"messages": "Hello"}).unwrap_err()
+    assert (error.field_path, error.got) == ("messages", "'Hello'")
+    assert made.process({"messages": [{"role": "user", "content": "Hi"}]}).is_err()

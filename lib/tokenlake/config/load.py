@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
+from tokenlake.config.data_module import DATA_MODULE, DataModuleConfig, pipeline_of
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import problems_error
 from tokenlake.config.secret import LITERALS_REFUSED
@@ -111,7 +112,7 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
     """Return the configuration that `source` and `overrides` describe.
 
     Args:
-        source: path of a YAML file, a mapping, or a configuration.
+        source: path of a YAML file, a mapping, or a configuration; of ``type: data_module``, too, which is translated.
         overrides: ``key=value`` texts, see :mod:`tokenlake.config.load`.
 
     In a file and in overrides a secret must be a reference. A file's stem is the default `name`.
@@ -120,7 +121,14 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         ConfigError: anything is wrong; the message has a line for each problem, with key, value, what is
             allowed, the nearest match, and the line of the file.
     """
-    config, file = load_section(PipelineConfig, source, overrides, example=_EXAMPLE)
+    if isinstance(source, PipelineConfig) and not overrides:
+        config, file = source, None
+    else:
+        data, file = _document(PipelineConfig, source, _EXAMPLE)
+        if data.get("type") == DATA_MODULE:
+            config = pipeline_of(_validated(DataModuleConfig, data, file, overrides))
+        else:
+            config = _validated(PipelineConfig, data, file, overrides)
     if problems := config.validate():
         raise problems_error(ConfigError, problems, file and file.name)
     return config

@@ -113,7 +113,7 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
         format_fields=tuple((dataset.format_fields or {}).items()),
         transforms=tuple(step.resolved() for step in dataset.transforms or ()),
         chat=_chat(dataset),
-        prompt=None if prompt is None else ResolvedPrompt(**prompt.model_dump()),
+        prompt=None if prompt is None or prompt.conversation else ResolvedPrompt(**prompt.model_dump()),
         preference=None if preference is None else ResolvedPreference(**preference.model_dump()),
         left_open=_left_open(config, dataset),
     )
@@ -129,7 +129,11 @@ def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     """A chat where it is configured, or where the content is the messages themselves."""
-    chat = dataset.chat
+    chat, prompt = dataset.chat, dataset.prompt
+    if prompt is not None and prompt.conversation:
+        chat = ChatConfig(
+            messages_field=prompt.conversation, loss="assistant" if prompt.mask_input else "all"
+        )
     if chat is None and (
         dataset.content_field not in MESSAGES_FIELDS or dataset.prompt or dataset.preference
     ):
@@ -166,6 +170,7 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
         padding=choice.padding if padded else "none",
         padding_side=choice.padding_side if padded else None,
         attention_mask=masked and not config.pack.enabled,
+        special_tokens=tuple(sorted((choice.special_tokens or {}).items())),
     )
 
 

@@ -58,6 +58,12 @@ class ResolvedPrompt:
     example_separator: str = "\n\n"
     chat_template: str | None = None
 
+    @property
+    def conversation(self) -> str | None:
+        """The column whose values are whole conversations; None where columns are turns or parts of a text."""
+        chat = self.format_type == "chat" and len(self.input_columns) == 1 and self.label_column is None
+        return self.input_columns[0] if chat else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPreference:
@@ -146,6 +152,7 @@ class ResolvedTokenizer:
         padding: of unpacked rows: to `max_length`, or to the longest of their row group.
         padding_side: None until the plan asked the tokenizer.
         attention_mask: whether unpacked rows say which of their ids are not padding.
+        special_tokens: (name, token) in the place of the tokenizer's own; a part of its files, which are identity.
     """
 
     name_or_path: str
@@ -160,6 +167,7 @@ class ResolvedTokenizer:
     padding: Literal["none", "max_length", "longest"] = "none"
     padding_side: Literal["left", "right"] | None = None
     attention_mask: bool = False
+    special_tokens: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

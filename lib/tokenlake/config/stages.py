@@ -47,6 +47,9 @@ Padding = Annotated[
     Literal[False, "max_length", "longest", "do_not_pad"],
     BeforeValidator(lambda value: "longest" if value is True else value),
 ]
+SpecialTokenName = Literal[
+    "bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token"
+]
 
 DEFAULT_MAX_LENGTH: Final = 2048
 
@@ -85,6 +88,9 @@ class TokenizerConfig(Section):
 
     add_special_tokens: Switch = True
     """Put the tokenizer's own BOS/EOS around every document."""
+
+    special_tokens: dict[SpecialTokenName, Text] | None = None
+    """Other named tokens than tokenizer_config.json has, such as {pad_token: <unk>}; tokens of the vocabulary."""
 
     return_attention_mask: Switch = True
     """Store `attention_mask` (1 document, 0 padding) in unpacked rows, where this is written out or rows are padded."""

@@ -389,10 +389,12 @@ class PromptConfig(Section):
     """
 
     format_type: Literal["custom", "chat", "completion"] = "custom"
-    """custom: `template`. chat: input and label are turns of the chat template. completion: input, label."""
+    """custom: `template`. chat: input and label are turns of the chat template, or, without a label, the one input
+    column holds the conversation (OpenAI's `messages`, ShareGPT's `conversations`). completion: input, label."""
 
     template: Text | None = None
-    """Text with {column} or {{ column }} where values go; needed by custom. One newline at its end is dropped."""
+    """Text with {column} or {{ column }} where values go, or a program of Jinja, with {% ... %} or expressions; needed
+    by custom. One newline at its end is dropped."""
 
     input_columns: tuple[Text, ...] = ()
     """Columns that make the prompt; for custom, none given: all that the template uses beside the label."""
@@ -425,6 +427,12 @@ class PromptConfig(Section):
     example_separator: str = "\n\n"
     """Between system message, examples and prompt; not for chat, where they are turns."""
 
+    @property
+    def conversation(self) -> str | None:
+        """The column of whole conversations; None where columns are turns or parts of a text."""
+        chat = self.format_type == "chat" and len(self.input_columns) == 1 and self.label_column is None
+        return self.input_columns[0] if chat else None
+
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         for fault in self._faults():
@@ -438,6 +446,13 @@ class PromptConfig(Section):
                 yield "format_type: 'custom' needs a template, which is missing"
         elif self.template:
             yield f"template: is for format_type 'custom', but format_type is {kind!r}"
+        elif kind == "chat" and len(inputs) == 1 and not label:
+            for name in ("system_message", "examples"):
+                if getattr(self, name):
+                    yield f"{name}: set, but the rows are conversations (no label_column); put it into them"
+            for name in ("add_bos", "add_eos"):
+                if not getattr(self, name):
+                    yield f"{name}: false, but of conversations the chat template says how they begin and end"
         elif not inputs or not label:
             yield f"{'label_column' if inputs else 'input_columns'}: missing, format_type {kind!r} needs it"
         if label in inputs:

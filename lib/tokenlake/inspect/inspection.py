@@ -149,3 +149,48 @@ class Inspection:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form; keys are stable."""
         return {**asdict(self), "runnable": self.runnable}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetMetadata:
+    """What a dataset holds, without a download of it.
+
+    Attributes:
+        name: as it was asked for.
+        configs, splits: their names; none where there are no such parts.
+        config: of which the rest is told: the one asked for, the default one, else the first.
+        features: column to its type.
+        roles: role, such as ``text`` or ``messages``, to the column that is taken for it.
+        num_rows: None where only reading would tell; `num_rows_exact` says whether it was counted or estimated.
+        bytes: as stored.
+        remarks: things to know, the choice of a first config among them.
+    """
+
+    name: str
+    configs: tuple[str, ...]
+    splits: tuple[str, ...]
+    config: str | None
+    features: Mapping[str, str]
+    roles: Mapping[str, str]
+    num_rows: int | None
+    num_rows_exact: bool
+    bytes: int
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, found: Inspection, config: str | None) -> DatasetMetadata:
+        """Return what an inspection found, of its largest group of files."""
+        group = found.groups[0]
+        return cls(
+            name=name,
+            configs=found.configs,
+            splits=tuple(split.name for split in found.splits),
+            config=config,
+            features={feature.name: feature.type for feature in group.features},
+            roles=group.mapping.columns,
+            num_rows=group.rows,
+            num_rows_exact=group.rows_exact,
+            bytes=found.bytes,
+            remarks=tuple(remark.what for remark in found.findings),
+        )

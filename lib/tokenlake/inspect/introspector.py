@@ -7,13 +7,18 @@ file of this machine is mapped, and only what its first records touch is read. L
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, cast, final
 
-from tokenlake.errors import ConfigError
+import msgspec
+
+from tokenlake.config.data_module import is_hub_id
+from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.fingerprint import fingerprint
 from tokenlake.inspect.file_group import (
     FileGroup,
     chosen,
@@ -29,13 +34,14 @@ from tokenlake.inspect.file_group import (
     source_name,
     statistics,
 )
-from tokenlake.inspect.inspection import Feature, Group, Inspection, Remark, Split
+from tokenlake.inspect.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
 from tokenlake.inspect.kind import text_options
 from tokenlake.inspect.mapping import ColumnMapper
 from tokenlake.inspect.proposal import entry_of, proposal
 from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
 from tokenlake.report import numbers
+from tokenlake.result import Result, attempt
 from tokenlake.sources.inputs import InputFile
 from tokenlake.threads import in_order
 
@@ -77,7 +83,7 @@ class DatasetIntrospector:
 
     def __init__(
         self,
-        source: SourceLike,
+        source: SourceLike | None = None,
         *,
         type: str | None = None,
         subset: str | None = None,
@@ -89,11 +95,14 @@ class DatasetIntrospector:
         mapper: ColumnMapper | None = None,
         tokenizer: str | None = None,
         rows: int = 3,
+        token: object = None,
+        cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         """Take the source and what is known of it.
 
         Args:
-            source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several.
+            source: path, glob, directory, URL, or with type ``hf`` the id of a dataset on the Hub; or several. May be
+                left out where only :meth:`discover` is called.
             type: format of all files, where their names do not say.
             subset: of a dataset on the Hub.
             split: of a dataset on the Hub; of files, those whose names say that split.
@@ -102,12 +111,16 @@ class DatasetIntrospector:
             mapper: that finds the others; by default one with a minimum score of 0.8.
             tokenizer: for the proposal.
             rows: how many records to show.
+            token: of the Hub: a text, ``{"env": NAME}``, or False for none at all; None: HF_TOKEN or the saved login.
+            cache_dir: where :meth:`discover` keeps what it found; a dataset that changes is looked at again.
 
         Raises:
             ConfigError: an option is wrong.
         """
         if rows < 0:
             raise ConfigError(f"rows: got {rows}, must be 0 or more")
+        self._token = token
+        self._cache = None if cache_dir is None else Path(cache_dir)
         options = {
             "type": type,
             "subset": subset,
@@ -115,7 +128,11 @@ class DatasetIntrospector:
             "delimiter": delimiter,
             "storage_options": storage_options,
         }
-        self._request = Request(source, options, overrides)
+        self._given: dict[str, Any] = options
+        self._overrides = tuple(overrides)
+        self._source = source
+        if source is not None:
+            _ = self._request  # a wrong option is told at once
         self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
         self._tokenizer, self._rows = tokenizer, rows
 
@@ -128,6 +145,51 @@ class DatasetIntrospector:
             SourceError: the storage cannot be reached.
         """
         return self._inspection
+
+    def discover(self, dataset: str, config: str | None = None) -> Result[DatasetMetadata, TokenlakeError]:
+        """Return what a dataset holds, or why nobody can tell.
+
+        Args:
+            dataset: an id on the Hub, or a path, glob, directory or URL.
+            config: subset; None: the default one, else the first, which a remark then says.
+        """
+        return attempt(lambda: self._discovered(dataset, config))
+
+    def _discovered(self, dataset: str, config: str | None) -> DatasetMetadata:
+        given: dict[str, Any] = {**self._given, "subset": config or self._given["subset"]}
+        if given["type"] is None and is_hub_id(dataset):
+            given["type"] = "hf"
+        look = DatasetIntrospector(
+            dataset, **given, overrides=self._overrides, mapper=self._mapper, rows=0, token=self._token
+        )
+        kept = None if self._cache is None else self._cache / f"{look.version}.json"
+        if kept is not None and kept.is_file():
+            return msgspec.json.decode(kept.read_bytes(), type=DatasetMetadata)
+        found = DatasetMetadata.of(dataset, look.inspect(), look.subset)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = kept.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(msgspec.json.encode(found))
+            unfinished.replace(kept)
+        return found
+
+    @property
+    def subset(self) -> str | None:
+        """The subset that is looked at; None where there are none."""
+        return None if self._request.hub is None else self._request.hub.subset
+
+    @property
+    def version(self) -> str:
+        """A hash of the listing: names, bytes and versions of all files, and of what is looked at."""
+        files = [(file.path, file.size, file.token, file.stat) for file in self._files]
+        return fingerprint([self._request.given, self.subset, self.configs(), files])
+
+    @cached_property
+    def _request(self) -> Request:
+        options = dict(self._given)
+        if self._token is not None and options["type"] in ("hf", "huggingface"):
+            options["storage_options"] = {**(options["storage_options"] or {}), "token": self._token}
+        return Request(self._source or (), options, self._overrides)
 
     def configs(self) -> tuple[str, ...]:
         """Return the subsets of a dataset on the Hub; files have none."""

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
 from tokenlake.config.values import nearest
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.inspect.schema import Shape
+from tokenlake.result import Result, attempt
 
 # A capital begins a word after a small letter; the last of several capitals belongs to what follows (HTMLBody).
 _BOUNDARY: Final = re.compile(
@@ -242,6 +243,47 @@ class ColumnMapper:
         search.take("fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score))
         search.take_by_type(lengths or {})
         return search.result()
+
+    def map_columns(
+        self, source_columns: Iterable[str] | Mapping[str, Shape], target_schema: Iterable[str]
+    ) -> Result[dict[str, str], TokenlakeError]:
+        """Return {name of the schema: column} for every name of `target_schema`; an error where one has none.
+
+        Args:
+            source_columns: the names there are, or a mapping from name to type.
+            target_schema: the names wanted, or a mapping whose keys they are.
+        """
+        return attempt(lambda: self._all_mapped(source_columns, target_schema))
+
+    def _all_mapped(self, columns: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+        columns = columns if isinstance(columns, Mapping) else tuple(columns)
+        found = self.map(wanted, columns)
+        if not found.unmapped:
+            return found.columns
+        missing = found.unmapped[0]
+        near = ", ".join(f"{each.column!r} ({each.score:.2f})" for each in missing.candidates)
+        has = ", ".join(map(repr, columns)) or "none"
+        raise ConfigError(
+            f"column mapping: no column for {missing.role!r} among {has}; the nearest left over: {near or 'none'}. "
+            "Rename one, or lower min_fuzzy_score",
+            field_path=missing.role,
+            expected=f"a column for {missing.role!r}",
+            got=has,
+        )
+
+
+def fuzzy_match_columns(
+    source_columns: Iterable[str], target_columns: Iterable[str], threshold: float = 0.7
+) -> dict[str, str]:
+    """Return {target: source column} for the targets that have one, by name, synonym and likeness.
+
+    Args:
+        threshold: names less alike are never taken for each other.
+
+    Raises:
+        ConfigError: `threshold` is not above 0 and at most 1.
+    """
+    return ColumnMapper(threshold).map(target_columns, tuple(source_columns)).columns
 
 
 @final

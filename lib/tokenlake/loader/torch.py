@@ -90,7 +90,7 @@ def torch_dataset(
     """
     chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if chosen.get("host") is None:
-        chosen["host"] = _host()
+        chosen["host"] = process_place()
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **chosen))
     padding = reader.get().plan.padding
     if rows and padding is not None and padding.buckets is not None:
@@ -360,7 +360,7 @@ def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def _host() -> tuple[int, int]:
+def process_place() -> tuple[int, int]:
     """Return (rank, number) of this process; ConfigError if it is one of several and nobody says which."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -36,10 +36,18 @@ class Filling:
     Attributes:
         pad_id: fills `input_ids`.
         side: where it goes.
+        width: rows are filled up to so many values even if the longest is shorter.
+        multiple: of what the width is one.
     """
 
     pad_id: int
     side: Literal["left", "right"] = "right"
+    width: int = 0
+    multiple: int = 1
+
+    def width_of(self, longest: int) -> int:
+        """Return how wide the array is whose longest row has so many values."""
+        return -(-max(longest, self.width) // self.multiple) * self.multiple
 
 
 def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
@@ -72,7 +80,9 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     if (kind := next(kinds, None)) is None:
         return _plain(values)
     rows = [_tokens(name, value, kind) for value in values]
-    if len({len(row) for row in rows}) == 1:
+    if len({len(row) for row in rows}) == 1 and (
+        filling is None or filling.width_of(len(rows[0])) == len(rows[0])
+    ):
         return np.stack(rows)
     if filling is None:
         how = "pack them, pad them (TokenizerConfig(padding=...)), or give the loader a pad_token_id"
@@ -81,7 +91,7 @@ def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
 
 
 def _filled(rows: Sequence[Array], value: int, filling: Filling) -> Array:
-    width = max(map(len, rows))
+    width = filling.width_of(max(map(len, rows)))
     made = np.full((len(rows), width), value, rows[0].dtype)
     for place, row in enumerate(rows):
         begin = width - len(row) if filling.side == "left" else 0

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final, Literal, final, get_args
+from typing import Any, Final, Literal, Self, final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.config.values import require_one_of
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.preference_columns import IGNORED
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.result import Result, attempt
 from tokenlake.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import files_of
@@ -36,6 +38,34 @@ BUDGET_STRATEGIES: Final[tuple[BudgetStrategy, ...]] = get_args(BudgetStrategy)
 PADDING_STRATEGIES: Final[tuple[PaddingStrategy, ...]] = get_args(PaddingStrategy)
 
 _SHORTEST_BUCKET: Final = 32
+
+
+class ContentDistributionMode(StrEnum):
+    """The budget strategies by name; each is its text, so that it can be given as `budget`."""
+
+    EQUAL = "equal"
+    PROPORTIONAL = "proportional"
+    RATIO = "ratio"
+    PRIORITY = "priority"
+    ADAPTIVE = "adaptive"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthManagerConfig:
+    """The options of a :class:`LengthManager`, to be kept and passed on; their meaning is told there."""
+
+    max_length: int = 2048
+    truncation: Strategy = "smart"
+    truncation_side: Side = "right"
+    padding: PaddingStrategy = "none"
+    padding_side: Side = "right"
+    boundaries: tuple[int, ...] | None = None
+    budget: BudgetStrategy | ContentDistributionMode = "adaptive"
+    ratios: Mapping[str, float] | None = None
+    priority: tuple[str, ...] | None = None
+    add_special_tokens: bool = True
+    pad_id: int | None = None
 
 
 def allocate(
@@ -321,6 +351,12 @@ class LengthManager:
                 f"max_length is {max_length}, but the tokenizer puts {max_length - self.room} special tokens around a "
                 f"row; expected at least {max_length - self.room + 1}"
             )
+
+    @classmethod
+    def from_config(cls, config: LengthManagerConfig, tokenizer: Any) -> Result[Self, TokenlakeError]:
+        """Return the manager that a configuration describes, or what is wrong with it."""
+        options: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
+        return attempt(lambda: cls(tokenizer, **options))
 
     @property
     def room(self) -> int:

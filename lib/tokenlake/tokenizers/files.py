@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
 from tokenlake.tokenizers.convert import SLOW_FILES, converted
 
@@ -158,6 +159,28 @@ class TokenizerFiles:
     def token_id(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary or of the added tokens."""
         return self._ids.get(token)
+
+    def with_special_tokens(self, tokens: Mapping[str, str]) -> TokenizerFiles:
+        """Return the same with other named tokens, such as ``{"pad_token": "<unk>"}``.
+
+        What the tokenizer itself puts around a text is its post-processor's to say, and stays.
+
+        Raises:
+            TokenizerError: one is no token of the vocabulary: a new id would be one that no model has learned.
+        """
+        for key, token in tokens.items():
+            if self.token_id(token) is None:
+                near = did_you_mean(token, self.special_tokens)
+                raise TokenizerError(
+                    f"tokenizer {self.name!r}: special_tokens.{key} is {token!r}, expected a token of its vocabulary"
+                    f"{near}; add it to the tokenizer (and to the model) first",
+                    tokenizer=self.name,
+                )
+        if not tokens:
+            return self
+        config = json.dumps({**self.config, **tokens}, ensure_ascii=False).encode()
+        files = {**self.files, "tokenizer_config.json": config}
+        return TokenizerFiles(name=self.name, files=files, revision=self.revision)
 
     def _named(self, key: str) -> str | None:
         value: Any = self.config.get(key)
@@ -335,7 +358,8 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     # A configuration, which workers need not import to know it.
     named = getattr(tokenizer, "name_or_path", tokenizer)
     if isinstance(named, str | os.PathLike):
-        return load_tokenizer(cast("str | os.PathLike[str]", named))
+        files = load_tokenizer(cast("str | os.PathLike[str]", named))
+        return files.with_special_tokens(getattr(tokenizer, "special_tokens", None) or {})
     raise ConfigError(
         f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
         "tokenizer of transformers or tokenizers"

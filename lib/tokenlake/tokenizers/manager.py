@@ -93,7 +93,7 @@ class TokenizerManager:
     """
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, TokenizerConfig], LoadedTokenizer] = {}
+        self._loaded: dict[tuple[str, str], LoadedTokenizer] = {}
 
     def get_tokenizer(self, tokenizer: Any) -> LoadedTokenizer:
         """Return a tokenizer, loaded before if its files are still the same.
@@ -111,7 +111,7 @@ class TokenizerManager:
         config = (
             tokenizer if isinstance(tokenizer, TokenizerConfig) else TokenizerConfig(name_or_path=files.name)
         )
-        key = content_hash(files), config
+        key = content_hash(files), config.model_dump_json()
         return self._loaded.setdefault(key, LoadedTokenizer(files, config))
 
     def tokenize_text(

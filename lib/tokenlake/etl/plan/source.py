@@ -53,7 +53,7 @@ def check_prompt(
     check_end(prompt, tokenizer, eos_id)
     renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)
     if source.on_bad_record == "fail":  # else rows without a column are set aside, even if they come first
-        _check_columns(source, renderer.needed, prompt.label_column, files)
+        _check_columns(source, getattr(renderer, "needed", ()), prompt.label_column, files)
 
 
 def _check_columns(

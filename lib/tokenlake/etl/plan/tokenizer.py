@@ -43,12 +43,12 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
     Raises:
         ConfigError: packed rows would hold ids of different tokenizers.
     """
-    loaded: dict[str, tuple[TokenizerFiles, dict[str, Any]]] = {}
+    loaded: dict[Any, tuple[TokenizerFiles, dict[str, Any]]] = {}
     planned: dict[str, PlannedTokenizer] = {}
     for source in build.sources:
-        name = source.tokenizer.name_or_path
+        name = source.tokenizer.name_or_path, source.tokenizer.special_tokens
         if name not in loaded:
-            files = load_tokenizer(name)
+            files = load_tokenizer(name[0]).with_special_tokens(dict(name[1]))
             loaded[name] = files, describe(files)
         # The same tokenizer may put EOS itself for one source, and be told not to for another.
         files, facts = loaded[name]

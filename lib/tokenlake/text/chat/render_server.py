@@ -238,7 +238,7 @@ class _Opened:
 
     def __init__(self, opening: dict[str, Any]) -> None:
         variables = opening["variables"]
-        self.program = Program(opening["text"], variables, Limits(**opening["limits"]))
+        self.program = Program(opening["text"], variables, Limits(**opening["limits"]), opening["learned"])
         prompt = bool(variables.get("add_generation_prompt"))
         loss = LossOptions(**opening["loss"]) if opening["loss"] else None
         self._with_loss = (
@@ -252,6 +252,8 @@ class _Opened:
             return self._skeleton(given[0])
         if op == "render_with_loss":
             return dataclasses.asdict(self._with_loss(*given))
+        if op == "render_row":
+            return dataclasses.asdict(self.program.render_row(given[0]))
         messages, tools, variables = given
         return dataclasses.asdict(self.program.render(messages, tools, **variables))
 
@@ -280,7 +282,8 @@ def _answer(opened: dict[str, _Opened], name: str, op: str, given: list[Any]) ->
     try:
         if op == "open":
             opened[name] = _Opened(given[0])
-            return {"marked": opened[name].program.marked}
+            program = opened[name].program
+            return {"marked": program.marked, "names": program.names}
         return opened[name].answer(op, *given)
     except TokenlakeError as error:
         return {"error": to_json(error)}

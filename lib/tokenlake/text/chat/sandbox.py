@@ -27,6 +27,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
+from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat.skeleton import Symbol, concat, is_string, marked_text, trim
@@ -49,6 +50,7 @@ _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 _ABSENT: Final = ("random", "pprint", "urlize", "xmlattr")
 """Filters that depend on chance or on Python, or make markup for pages."""
 _DATA: Final = (str, int, float, list, tuple, dict, range, KeysView, ValuesView, ItemsView, jinja2.Undefined)
+_JINJAS_NAMES: Final = {"loop", "caller", "varargs", "kwargs", "self", "super"}
 _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
 _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
@@ -61,18 +63,23 @@ class Program:
         text: the Jinja template.
         variables: of every conversation, the tokenizer's named tokens among them.
         limits: of one rendering.
+        learned: a variable that is marked wherever it is output, in a template without marks of its own.
 
     Raises:
         ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
             place in the text is not known.
     """
 
-    def __init__(self, text: str, variables: Mapping[str, Any], limits: Limits) -> None:
+    def __init__(
+        self, text: str, variables: Mapping[str, Any], limits: Limits, learned: str | None = None
+    ) -> None:
         self.text: Final = text
         self._variables, self._limits = _with_clock(variables), limits
         self._sandbox = _Sandbox()
         self._bound()
-        tree = _parsed(self._sandbox, text)
+        tree = _parsed(self._sandbox, text, learned)
+        self.names: Final = sorted(_free_names(tree) - set(self._sandbox.globals))
+        """Variables that the template does not set itself."""
         self.marked: Final = any(True for _ in _marks(tree))
         """Whether the template itself marks what the assistant says."""
         self.captures: Final = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
@@ -102,6 +109,13 @@ class Program:
             **self._variables,
             **_with_clock(variables),
         }
+        return self._made(given)
+
+    def render_row(self, row: Mapping[str, Any]) -> RenderedChat:
+        """Render a row, whose fields are variables; raises as :meth:`render`."""
+        return self._made({**row, **self._variables})
+
+    def _made(self, given: dict[str, Any]) -> RenderedChat:
         self._bound()
         try:
             return self._render(given)
@@ -143,13 +157,16 @@ class Program:
         return self._template.get_corresponding_lineno(lines[-1] or 1) if lines else 1
 
 
-def _parsed(sandbox: _Sandbox, text: str) -> nodes.Template:
+def _parsed(sandbox: _Sandbox, text: str, learned: str | None = None) -> nodes.Template:
     if len(text) > MAX_TEMPLATE:
         raise ConfigError(
             f"the chat template has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
         )
     with _compiling():
         tree = sandbox.parse(text)
+    if learned is not None and not any(True for _ in _marks(tree)):
+        tree = _OutputMarker(learned).visit(tree)
+        tree.set_environment(sandbox)
     for node in tree.find_all(_ELSEWHERE):
         raise ConfigError(
             f"the chat template, line {node.lineno}: it asks for another file, which a chat template cannot have"
@@ -162,6 +179,13 @@ def _parsed(sandbox: _Sandbox, text: str) -> nodes.Template:
                 "text is output"
             )
     return tree
+
+
+def _free_names(tree: nodes.Template) -> set[str]:
+    """Return the names that are read, but for those that the template or Jinja itself sets anywhere."""
+    names = list(tree.find_all(nodes.Name))
+    read = {name.name for name in names if name.ctx == "load"}
+    return read - {name.name for name in names if name.ctx != "load"} - _JINJAS_NAMES
 
 
 def _compiled(sandbox: _Sandbox, tree: nodes.Template) -> jinja2.Template:
@@ -235,11 +259,33 @@ class _GenerationBlock(Extension):
         """Make of the block its own body in a scope, between two notes."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        begin, end = (
-            nodes.ExprStmt(nodes.Filter(nodes.Const(0), name, [], [], None, None)).set_lineno(line)
-            for name in (_BEGIN, _END)
-        )
-        return [begin, nodes.Scope(body).set_lineno(line), end]
+        return _marked(nodes.Scope(body).set_lineno(line))
+
+
+def _marked(node: nodes.Node) -> list[nodes.Node]:
+    """Return a statement between the notes of where its output begins and ends."""
+    begin, end = (
+        nodes.ExprStmt(nodes.Filter(nodes.Const(0), name, [], [], None, None)).set_lineno(node.lineno)
+        for name in (_BEGIN, _END)
+    )
+    return [begin, node, end]
+
+
+@final
+class _OutputMarker(NodeTransformer):
+    """Marks every expression that is output and that `name` is a part of."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit_Output(self, node: nodes.Output) -> list[nodes.Node]:  # noqa: N802 (as Jinja calls it)
+        """Part an output into its expressions, so that marks can stand between them."""
+        parts: list[nodes.Node] = []
+        for each in node.nodes:
+            part = nodes.Output([each]).set_lineno(node.lineno)
+            names = (found for found in (each, *each.find_all(nodes.Name)) if isinstance(found, nodes.Name))
+            parts += _marked(part) if any(name.name == self._name for name in names) else [part]
+        return parts
 
 
 @jinja2.pass_context

@@ -126,6 +126,7 @@ class ChatTemplate:
         variables: of the template: named tokens, ``add_generation_prompt``; ``strftime_now`` among them is the date
             that the function of this name gives.
         loss: what bears loss, where that is asked for.
+        learned: a variable that is marked wherever it is output, in a template without marks of its own.
 
     Raises:
         ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
@@ -139,15 +140,18 @@ class ChatTemplate:
         *,
         loss: LossOptions | None = None,
         limits: Limits | None = None,
+        learned: str | None = None,
     ) -> None:
-        self._opening = _Opening(text, variables or {}, loss, limits or Limits())
+        self._opening = _Opening(text, variables or {}, loss, limits or Limits(), learned)
         (answer,) = PROCESS.ask(self._opening, [self._opening.line])
         if "error" in answer:
             error = from_json(answer["error"])
             told = f"the chat template cannot be compiled: {error}"
             raise error if isinstance(error, ConfigError) else ConfigError(told) from error
         self.marked: Final[bool] = answer["marked"]
-        """Whether the template itself marks what the assistant says."""
+        """Whether it is marked in the template what the assistant says."""
+        self.names: Final[tuple[str, ...]] = tuple(answer["names"])
+        """Variables that the template does not set itself."""
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
@@ -179,6 +183,14 @@ class ChatTemplate:
         """
         return self._ask([_request("render_with_loss", messages, tools) for messages, tools in conversations])
 
+    def render_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[RenderedChat | TokenlakeError]:
+        """Render rows, whose fields are variables, with what is marked, or say why one cannot be used.
+
+        Raises:
+            ConfigError: as :meth:`render`.
+        """
+        return self._ask([_request("render_row", row) for row in rows])
+
     def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
         """Return the skeleton of conversations of these roles, None where each must be rendered by itself."""
         (answer,) = PROCESS.ask(self._opening, [_request("skeleton", roles)])
@@ -196,9 +208,14 @@ class _Opening:
     """What a process must know of a template before it renders."""
 
     def __init__(
-        self, text: str, variables: Mapping[str, Any], loss: LossOptions | None, limits: Limits
+        self,
+        text: str,
+        variables: Mapping[str, Any],
+        loss: LossOptions | None,
+        limits: Limits,
+        learned: str | None,
     ) -> None:
-        given = {"text": text, "variables": variables, "limits": asdict(limits)}
+        given = {"text": text, "variables": variables, "limits": asdict(limits), "learned": learned}
         self.limits: Final = limits
         self.line: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
         self.name: Final = hashlib.sha256(self.line).hexdigest()[:16]

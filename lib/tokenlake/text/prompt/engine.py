@@ -14,28 +14,28 @@ from pydantic import ValidationError
 
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.section import path_of
+from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.texts import PromptConfig
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.preference_columns import IGNORED
 from tokenlake.ragged import Bools, Int32, Ragged, offsets_of
-from tokenlake.result import Err, Ok, Result
+from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
 from tokenlake.text.prompt.renderer import check_end, open_prompt
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.files import TokenizerFiles, files_of
 
 Padding = Literal["max_length", "longest", "do_not_pad"] | bool
-Example = dict[str, Int32]
 
 _NAMES: Final = ("input_ids", "attention_mask", "labels")
 _PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
 _TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
-_NAMED: Final = re.compile(r"column '([^']*)'")  # as the faults of values begin
+_NAMED: Final = re.compile(r"(?:column|field) '([^']*)'")  # as the faults of values begin
 _EXPECTED: Final = {
     "null_column": "a value in every column of the template",
     "not_a_string": "text, a number or a boolean",
@@ -43,6 +43,33 @@ _EXPECTED: Final = {
     "special_token_in_text": "text without special tokens",
     "invalid_utf8": "whole characters",
 }
+
+
+@final
+class ProcessedExample(dict[str, Int32]):
+    """A row as a trainer takes it: ``input_ids``, ``attention_mask`` and ``labels``, int32[L] each, by key or name."""
+
+    @property
+    def input_ids(self) -> Int32:
+        """The ids, int32[L]."""
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> Int32:
+        """1 for the row's own ids, 0 for padding: int32[L]."""
+        return self["attention_mask"]
+
+    @property
+    def labels(self) -> Int32:
+        """The ids where they bear loss, -100 elsewhere: int32[L]."""
+        return self["labels"]
+
+    @property
+    def input_length(self) -> int:
+        """The number of ids before the first that bears loss, without padding."""
+        own = self["labels"][self["attention_mask"] == 1]
+        learned = np.flatnonzero(own != IGNORED)
+        return int(learned[0]) if len(learned) else len(own)
 
 
 @final
@@ -54,10 +81,10 @@ class Tokens:
     loss: Bools
     text: pa.LargeStringArray
 
-    def example(self) -> Example:
+    def example(self) -> ProcessedExample:
         """Return input_ids, attention_mask and labels, int32[k] each."""
         labels = np.where(self.loss, self.ids, np.int32(IGNORED))
-        return dict(zip(_NAMES, (self.ids, np.ones_like(self.ids), labels), strict=True))
+        return ProcessedExample(zip(_NAMES, (self.ids, np.ones_like(self.ids), labels), strict=True))
 
 
 @final
@@ -174,7 +201,8 @@ class PromptEngine:
 
     Args:
         config: the section `prompt` (``prompt_template`` in the second system's files).
-        tokenizer: Hub id, directory, tokenizer.json file, or its files.
+        tokenizer: Hub id, directory, tokenizer.json file, or its files; a `TokenizerConfig` also names other special
+            tokens.
         max_length: most tokens of a row, special ones included.
         truncation: cut what is longer, by one of the strategies of :mod:`tokenlake.text.truncation`; True is
             ``simple``; False and ``none`` make it an error.
@@ -192,7 +220,7 @@ class PromptEngine:
     def __init__(
         self,
         config: PromptConfig | Mapping[str, Any],
-        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        tokenizer: str | os.PathLike[str] | TokenizerFiles | TokenizerConfig,
         *,
         max_length: int = 2048,
         truncation: Strategy | bool = True,
@@ -220,8 +248,15 @@ class PromptEngine:
                 expected=expected,
                 got=repr(max_length),
             )
-        files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
+        files = files_of(tokenizer)
         prompt = resolved_prompt(config)
+        if budget is not None and prompt.conversation:
+            raise ConfigError(
+                "budget: shortens the texts of columns, but the rows are conversations; leave it out",
+                field_path="budget",
+                expected="None",
+                got=budget,
+            )
         strategy: Strategy = truncation if isinstance(truncation, str) else "simple" if truncation else "none"
         self._label = prompt.label_column or ""
         self._labeller = prompt_labeller(
@@ -256,27 +291,24 @@ class PromptEngine:
     def from_config(
         cls,
         config: PromptConfig | Mapping[str, Any],
-        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        tokenizer: str | os.PathLike[str] | TokenizerFiles | TokenizerConfig,
         **options: Any,
     ) -> Result[Self, TokenlakeError]:
         """Return the engine, or what is wrong with its configuration."""
-        try:
-            return Ok(cls(config, tokenizer, **options))
-        except TokenlakeError as error:
-            return Err(error)
+        return attempt(lambda: cls(config, tokenizer, **options))
 
-    def process(self, row: Mapping[str, Any]) -> Result[Example, TokenlakeError]:
-        """Return ``{input_ids, attention_mask, labels}`` of a row, int32[L] each.
+    def process(self, row: Mapping[str, Any]) -> Result[ProcessedExample, TokenlakeError]:
+        """Return ``input_ids``, ``attention_mask`` and ``labels`` of a row, int32[L] each.
 
         The error says ``field_path`` (the column), ``expected`` and ``got``.
         """
         return self.process_batch([row]).map(
-            lambda batch: {name: values[0] for name, values in batch.items()}
+            lambda batch: ProcessedExample({name: values[0] for name, values in batch.items()})
         )
 
     def process_batch(
         self, rows: Sequence[Mapping[str, Any]]
-    ) -> Result[Example | dict[str, list[Any]], TokenlakeError]:
+    ) -> Result[dict[str, Int32] | dict[str, list[Any]], TokenlakeError]:
         """Return the rows as one batch: int32[n, L] each; unpadded, lists of n arrays.
 
         The first row that cannot be used makes the whole an error, whose ``row`` is its index.
@@ -316,7 +348,7 @@ class PromptEngine:
         (tokens,) = self._labeller.tokens([row])
         return self._labeller.length(tokens) - self._labeller.max_length
 
-    def _batch(self, rows: list[Row]) -> Example | dict[str, list[Any]]:
+    def _batch(self, rows: list[Row]) -> dict[str, Int32] | dict[str, list[Any]]:
         label = self._labeller
         made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(rows))]
         if self._padding == "do_not_pad" or not made:

@@ -14,8 +14,9 @@ from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.template import UNFOUND
 from tokenlake.text.chat.tokenizer_template import chosen_template
+from tokenlake.text.prompt.jinja import JinjaPromptRenderer, is_program
 from tokenlake.text.prompt.template import PromptColumns, join_prompt, lay_out
-from tokenlake.text.rendering import Column, Rendered
+from tokenlake.text.rendering import Column, Rendered, Renderer
 from tokenlake.tokenizers.arrays import Span, Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -155,16 +156,27 @@ class ChatPromptRenderer:
         return found
 
 
-def open_prompt(
-    prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str
-) -> PromptRenderer | ChatPromptRenderer:
+def _conversations(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> Renderer:
+    chat = ResolvedChat(
+        template=prompt.chat_template or chosen_template(None, files),
+        messages_field=prompt.conversation,
+        loss="assistant" if prompt.mask_input else "all",
+    )
+    return ChatRenderer(chat, files, "encode" if special_tokens_in_text == "encode" else "fail")
+
+
+def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> Renderer:
     """Return what renders `prompt` for a tokenizer.
 
     Raises:
         ConfigError: the template is wrong, does not fit its columns, or an example cannot be rendered.
     """
-    chosen = ChatPromptRenderer if prompt.format_type == "chat" else PromptRenderer
-    return chosen(prompt, files, special_tokens_in_text)
+    if prompt.conversation is not None:
+        return _conversations(prompt, files, special_tokens_in_text)
+    if prompt.format_type == "chat":
+        return ChatPromptRenderer(prompt, files, special_tokens_in_text)
+    jinja = prompt.format_type == "custom" and is_program(prompt.template or "")
+    return (JinjaPromptRenderer if jinja else PromptRenderer)(prompt, files, special_tokens_in_text)
 
 
 def check_end(prompt: ResolvedPrompt, files: TokenizerFiles, eos_id: int | None) -> None:

@@ -6,9 +6,9 @@ There are two styles, and a template is of one of them:
 - Jinja's: ``{{ column }}``; single braces are text, and a quoted text stands for itself, ``{{ '{{' }}``.
 
 Both in one template are an error, since ``{{answer}}`` means one thing in the first and another in the second. Only
-columns can stand in the braces: filters, conditions and loops are Jinja programs, which chat templates are for. As in
-Jinja, one newline at the very end is dropped: YAML's ``|`` always adds one, and a newline after the answer would part
-it from its EOS.
+columns can stand in the braces: filters, conditions and loops make it a program (:mod:`tokenlake.text.prompt.jinja`).
+As in Jinja, one newline at the very end is dropped: YAML's ``|`` always adds one, and a newline after the answer would
+part it from its EOS.
 
 | the value of a column | in the prompt |
 |---|---|
@@ -47,7 +47,8 @@ from tokenlake.tokenizers.files import TokenizerFiles
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _TEXT: Final[Any] = pa.large_string()
-_NAME: Final = re.compile(r"[^\W\d][\w.-]*")
+NAME: Final = re.compile(r"[^\W\d][\w.-]*")
+"""What the name of a column looks like."""
 _WORD: Final = re.compile(r"\s*[^\W\d]")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _BRACES: Final = re.compile(
@@ -83,9 +84,6 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         ConfigError: styles are mixed, braces hold more than a column, or an unknown column is used.
     """
     template = _END.sub("", template)
-    for mark in ("{%", "{#"):
-        if mark in template:
-            raise _problem("template", f"has {mark!r} of Jinja; only columns can be put into a prompt", mark)
     parts = _BRACES.split(template)
     named = [part for part in parts[1::2] if _name_in(part, columns)]
     doubled = [part for part in named if part.startswith("{{")]
@@ -94,7 +92,7 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         told = (
             f"mixes two styles, {doubled[0]!r} and {single!r}: write {{column}} throughout, where {{{{ and "
         )
-        raise _problem(
+        raise problem(
             "template", f"{told}}}}} are braces, or {{{{ column }}}}, where {{{{ '{{' }}}} is one", template
         )
     pieces = [
@@ -102,14 +100,14 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         for at, part in enumerate(parts)
     ]
     if not named:
-        raise _problem("template", "uses no column, so every text would be the same", template)
+        raise problem("template", "uses no column, so every text would be the same", template)
     return tuple(_joined(pieces))
 
 
 def _name_in(braces: str, columns: Sequence[str]) -> str:
     """Return the column that stands in braces, "" for none."""
     inside = braces[2:-2].strip() if braces.startswith("{{") else braces[1:-1]
-    return inside if inside in columns or _NAME.fullmatch(inside) else ""
+    return inside if inside in columns or NAME.fullmatch(inside) else ""
 
 
 def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPiece:
@@ -120,7 +118,7 @@ def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPi
             told = (
                 f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
             )
-            raise _problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
+            raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
         return PromptPiece(column=name)
     if double and not is_double and braces not in ("{{", "}}"):
         return PromptPiece(braces)
@@ -131,10 +129,10 @@ def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPi
     if not double and is_double and not (_WORD.match(braces[2:-2]) or set("{}") & set(braces[2:-2])):
         return PromptPiece(braces[1:-1])
     shown = braces if len(braces) <= _SHOWN else f"{braces[:_SHOWN]}..."
-    raise _problem(
+    raise problem(
         "template",
         f"has {shown!r}, but only the name of a column can stand in braces; a brace that is text is doubled in the "
-        "style {column}, and {{ '{' }} in the other; filters and conditions belong in a chat template or a transform",
+        "style {column}, and {{ '{' }} in the other",
         braces,
     )
 
@@ -153,7 +151,8 @@ def _joined(pieces: Sequence[PromptPiece]) -> Iterator[PromptPiece]:
         text = ""
 
 
-def _problem(field: str, what: str, got: str, *, expected: str = "") -> ConfigError:
+def problem(field: str, what: str, got: str, *, expected: str = "") -> ConfigError:
+    """Return the error for a wrong field of the section `prompt`."""
     path = f"prompt.{field}"
     return ConfigError(f"{path}: {what}", field_path=path, expected=expected or what, got=got[:200])
 
@@ -209,7 +208,7 @@ class PromptColumns:
         """Return the values of worked examples; ConfigError where one cannot stand in a prompt."""
         values, faults = self.values(Rows(objects=[dict(row) for row in rows]), scan)
         for index in sorted(faults):
-            raise _problem(f"examples.{index}", faults[index].detail, repr(dict(rows[index])))
+            raise problem(f"examples.{index}", faults[index].detail, repr(dict(rows[index])))
         return values
 
 
@@ -222,14 +221,20 @@ def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[
     text = None if rows.has_objects else _plain_column(rows.columns, column)
     if text is not None:
         nulls = [] if optional or not text.null_count else np.flatnonzero(np.asarray(text.is_null())).tolist()
-        return text.fill_null(""), {row: _null(column, rows, row) for row in nulls}
+        return text.fill_null(""), {row: null_fault(column, rows, row) for row in nulls}
     values, faults = rows.values(column), dict[int, Fault]()
     if set(map(type, values)) == {str}:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair, which only a callback can make
             return _ARROW.array(values, _TEXT), faults
     texts: list[str] = []
     for row, value in enumerate(values):
-        told = _text_of(value, column) if value is not None else "" if optional else _null(column, rows, row)
+        told = (
+            _text_of(value, column)
+            if value is not None
+            else ""
+            if optional
+            else null_fault(column, rows, row)
+        )
         if isinstance(told, Fault):
             faults[row] = told
         texts.append("" if isinstance(told, Fault) else told)
@@ -263,7 +268,7 @@ def _text_of(value: Any, column: str) -> str | Fault:
     return Fault("not_a_string", f"the column {column!r} holds {found}, expected text, a number or a boolean")
 
 
-def _null(column: str, rows: Rows, row: int) -> Fault:
+def null_fault(column: str, rows: Rows, row: int) -> Fault:
     """Return the fault of a row in which a column is null or missing."""
     names = list(rows.objects[row]) if rows.has_objects else rows.columns.schema.names
     if column in names or column.partition(".")[0] in names:
@@ -301,7 +306,7 @@ def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> PromptLayout:
     scan = SpecialScan(files.special_tokens)
     if prompt.format_type == "completion" and scan.times(prompt.separator):
         told = "spells a special token; expected a text that spells none, or format_type 'custom'"
-        raise _problem("separator", told, prompt.separator)
+        raise problem("separator", told, prompt.separator)
     head = _head(body, prompt, columns, scan)
     specials = sum(scan.times(piece.text) for piece in (*head, *body))
     pieces = (*head, *_with_loss(body, prompt, files.eos_token if specials else None))
@@ -339,12 +344,12 @@ def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
     for field in ("input_columns", "optional_columns"):
         for name in getattr(prompt, field):
             if name not in used:
-                raise _problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
+                raise problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
     times = used.count(prompt.label_column) if prompt.label_column else 1
     if times != 1:
         near = did_you_mean(prompt.label_column, used) if not times else ""
         told = f"{prompt.label_column!r} stands {times} times in the template, expected once{near}"
-        raise _problem("label_column", told, str(prompt.label_column))
+        raise problem("label_column", told, str(prompt.label_column))
     return body
 
 

@@ -1,0 +1,228 @@
+"""`DataPipeline`: from one configuration of ``type: data_module`` to data loaders of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, cast, final
+
+from tokenlake.config.data_module import DataModuleConfig, SplitSpec, pipeline_of
+from tokenlake.config.load import load_section
+from tokenlake.config.values import did_you_mean
+from tokenlake.data_pipeline.tokenizer import TokenizerWrapper
+from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.inspect.inspection import DatasetMetadata
+from tokenlake.inspect.introspector import DatasetIntrospector
+from tokenlake.lazy_names import lazy_names
+from tokenlake.result import Result, attempt
+from tokenlake.rowwise.files import open_dataset
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
+from tokenlake.text.fields import RenameFields, SelectFields
+from tokenlake.text.prompt.engine import PromptEngine
+
+_T = TypeVar("_T")
+_of_torch: Final = lazy_names(
+    "tokenlake",
+    {
+        **dict.fromkeys(("PreprocessedDataset", "StreamingPreprocessedDataset"), "data_pipeline.dataset"),
+        "DataLoaderBuilder": "data_pipeline.dataloader",
+        "process_place": "loader.torch",
+    },
+    "torch",
+)
+"""What needs PyTorch, by name: nothing else of a pipeline does."""
+_BUFFER: Final = 1000
+"""Rows of a stream among which the next is drawn."""
+_EXAMPLE: Final = "{type: data_module, dataset: {name: org/name}, tokenizer: openai-community/gpt2}"
+
+
+@final
+class DataPipeline:
+    """Rows of a dataset as batches of prompts and answers; everything is opened when it is first asked for.
+
+    Threads may share one: what is opened is opened once.
+
+    Args:
+        config: a configuration, a mapping of its keys, or the path of a YAML file.
+        tokenizer: in the place of the configured one: a path, or an object of transformers or tokenizers.
+        datasets: split to its rows (a sequence or a source), in the place of the configured dataset.
+
+    Raises:
+        ConfigError: the configuration is wrong; the message has a line for each problem.
+    """
+
+    def __init__(
+        self,
+        config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        tokenizer: Any = None,
+        datasets: Mapping[str, Sequence[Mapping[str, Any]] | ShardedDataSource] | None = None,
+    ) -> None:
+        self.config: Final = load_section(DataModuleConfig, config, example=_EXAMPLE)[0]
+        self._given, self._datasets = tokenizer, dict(datasets or {})
+        self._lock, self._opened = threading.RLock(), dict[str, Any]()
+
+    @classmethod
+    def from_config(
+        cls, config: DataModuleConfig | Mapping[str, Any] | str | os.PathLike[str], **objects: Any
+    ) -> Result[Self, TokenlakeError]:
+        """Return the pipeline, or what is wrong with its configuration; arguments as of the class."""
+        return attempt(lambda: cls(config, **objects))
+
+    @property
+    def tokenizer(self) -> TokenizerWrapper:
+        """The tokenizer; TokenizerError where it cannot be loaded."""
+        return self._once(
+            "tokenizer",
+            lambda: TokenizerWrapper(self.config.tokenizer_config if self._given is None else self._given),
+        )
+
+    @property
+    def prompt_engine(self) -> PromptEngine:
+        """What makes examples of rows; it does not pad, batches do."""
+        return self._once("engine", self._engine)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits there are."""
+        configured = (split.name for split in self.config.dataset.splits)
+        return tuple(self._datasets) or tuple(configured)
+
+    def discover(self) -> Result[DatasetMetadata, TokenlakeError]:
+        """Return what the dataset holds: configs, splits, columns; after a look, without a download of it."""
+        dataset, first = self.config.dataset, self.config.dataset.splits[0].name
+        name = dataset.name.replace("{split}", first)
+        return DatasetIntrospector().discover(name, dataset.config_name)
+
+    def get_dataset(self, split: str = "train") -> Result[Any, TokenlakeError]:
+        """Return a split as a `PreprocessedDataset`, or where it streams as a `StreamingPreprocessedDataset`."""
+        return attempt(lambda: self._dataset(split))
+
+    def get_dataloader(
+        self,
+        split: str = "train",
+        *,
+        shuffle: bool | None = None,
+        distributed: bool = False,
+        batch_size: int | None = None,
+    ) -> Result[Any, TokenlakeError]:
+        """Return a ``torch.utils.data.DataLoader`` of a split, or why there is none.
+
+        Batches are dicts of `input_ids`, `attention_mask` and `labels`, (batch_size, width) each, where width is
+        `tokenizer.max_length`, or with ``padding: longest`` that of the longest row.
+
+        Args:
+            shuffle: another order in every epoch; None: `dataloader.shuffle`.
+            distributed: this process's share of the rows, as ``torch.distributed`` says.
+            batch_size: None: `dataloader.batch_size`.
+        """
+        return attempt(lambda: self._loader(split, shuffle, distributed, batch_size))
+
+    def _once(self, name: str, make: Callable[[], _T]) -> _T:
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = make()
+            return cast("_T", self._opened[name])
+
+    def _engine(self) -> PromptEngine:
+        tokenizer = self.config.tokenizer_config
+        return PromptEngine(
+            self.config.prompt_template,
+            self.tokenizer.loaded.files,
+            max_length=tokenizer.max_length or 2048,
+            truncation=tokenizer.truncation is not False,
+            padding=False,
+        )
+
+    def _spec(self, split: str) -> SplitSpec:
+        if split not in self.splits:
+            there = ", ".join(map(repr, self.splits))
+            raise ConfigError(
+                f"dataset.splits: no split {split!r}{did_you_mean(split, self.splits)}; there are {there}",
+                field_path="dataset.splits",
+                expected=there,
+                got=split,
+            )
+        specs = {spec.name: spec for spec in self.config.dataset.splits}
+        return specs.get(split, SplitSpec(name=split))
+
+    def _rows(self, spec: SplitSpec) -> Any:
+        """Return the rows of a split: those of the configuration or those given, in their order, as many as wanted."""
+        rows: Any = self._datasets.get(spec.name)
+        renames = {column: name for name, column in (self.config.dataset.column_mapping or {}).items()}
+        steps: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
+        if rows is None:
+            config = pipeline_of(self.config, build=False)
+            dataset = config.get_dataset_by_name(spec.name)
+            assert dataset is not None
+            rows = open_dataset(config, dataset)  # which renames by itself
+        elif renames:
+            steps.append(RenameFields(renames))
+        if (columns := self.config.dataset.columns) is not None:
+            steps.append(SelectFields([renames.get(column, column) for column in columns]))
+        for step in steps:
+            rows = (
+                rows.map(step) if isinstance(rows, ShardedDataSource) else [step(dict(row)) for row in rows]
+            )
+        return self._sampled(rows, spec)
+
+    def _sampled(self, rows: Any, spec: SplitSpec) -> Any:
+        """Return so many rows as are wanted, in the order that a seed decides where one is to."""
+        if self.config.dataset.streaming:
+            if spec.sample_size is None:
+                return rows
+            source = isinstance(rows, ShardedDataSource)
+            return LimitedShardedSource(rows, spec.sample_size) if source else rows[: spec.sample_size]
+        rows = list(rows)
+        if spec.shuffle:
+            random.Random(spec.seed).shuffle(rows)
+        return rows[: spec.sample_size]
+
+    def _dataset(self, split: str, *, shuffle: bool = False, place: tuple[int, int] = (0, 1)) -> Any:
+        spec = self._spec(split)
+        rows = self._once(f"rows {split}", lambda: self._rows(spec))
+        if not self.config.dataset.streaming:
+            return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
+        if spec.shuffle and spec.sample_size is not None:
+            raise ConfigError(
+                f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
+                "write streaming: false or shuffle: false"
+            )
+        return _of_torch("StreamingPreprocessedDataset")(
+            rows,
+            self.prompt_engine,
+            shuffle_buffer=_BUFFER if shuffle or spec.shuffle else 0,
+            seed=spec.seed,
+            rank=place[0],
+            world_size=place[1],
+        )
+
+    def _loader(self, split: str, shuffle: bool | None, distributed: bool, batch_size: int | None) -> Any:
+        options, spec, tokenizer = self.config.dataloader, self._spec(split), self.config.tokenizer_config
+        mixed = options.shuffle if shuffle is None else shuffle
+        streams = self.config.dataset.streaming
+        place = _of_torch("process_place")() if distributed else (0, 1)
+        builder = (
+            _of_torch("DataLoaderBuilder")()
+            .with_dataset(self._dataset(split, shuffle=mixed, place=place))
+            .with_batch_size(batch_size or options.batch_size, drop_last=options.drop_last)
+            .with_pin_memory(options.pin_memory)
+            .with_shuffle(mixed and not streams, seed=spec.seed)
+            .with_workers(
+                options.num_workers,
+                persistent=options.persistent_workers,
+                prefetch_factor=options.prefetch_factor,
+            )
+            .with_padding(
+                self.tokenizer.pad_token_id,
+                padding="max_length" if tokenizer.padding == "max_length" else "longest",
+                padding_side="left" if self.tokenizer.loaded.pads_left(tokenizer) else "right",
+                max_length=tokenizer.max_length,
+                integers=dict(self.config.output_schema),
+            )
+        )
+        if distributed and not streams:
+            builder = builder.with_distributed(*place)
+        return builder.build().unwrap()
