@@ -273,7 +273,7 @@ class TorchRowStream(IterableDataset[dict[str, Any]]):
 
     def __init__(self, source: Any, host: tuple[int, int] | None = None) -> None:
         super().__init__()
-        self.source, self._host = source, _host() if host is None else host
+        self.source, self._host = source, process_place() if host is None else host
         self._latest: TorchRowIterator | None = None
         self._start: Mapping[str, Any] | None = None
 
