@@ -86,7 +86,6 @@ def test_a_seed_of_zero_is_a_seed() -> None:
         (ConfigError, {"mix": {"weights": {"code": 1.0}, "epochs": 1.0}}, "no weight for web"),
         (ConfigError, {"mix": MIX, "pack": {"seq_length": 8}}, "packing is off"),
         (ConfigError, {"mix": MIX, "name": None}, "name: missing"),
-        (NotAvailableError, {"mix": MIX, "save": {"num_shards": 3}}, "save.num_shards: 3 is not available"),
         (NotAvailableError, {"mix": MIX, "tokenize": {"cache_tokenized": False}}, "cache_tokenized"),
         (ConfigError, {"mix": MIX, "name": "m" * 60}, "too long"),
     ],

@@ -99,7 +99,7 @@ def test_codecs_of_parquet_are_what_was_asked_for(tmp_path: Path, config: Config
 
 
 def test_a_store_with_exports_is_a_store(tmp_path: Path, config: Config):
-    config["save"]["format"] = "jsonl"
+    config["save"] = {"output_dir": (tmp_path / "store").as_uri(), "format": "jsonl"}
     built = build_dataset(config)
     store = open_store(tmp_path / "store")
     assert Catalog(store).datasets() == ["set"]

@@ -146,7 +146,8 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     name = (f"{result.dataset} v{result.version}", "bold")
     console.print(Text.assemble(name, f" {_outcome(result)}\n"))
     work = ("work", _work(result, tallies[-1]))
-    tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path))])]
+    exports = [("export", near(place)) for place in result.exports]
+    tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path)), *exports])]
     if len(tallies) > 1:
         tables.append(_steps(tallies))
     if manifest.mixture is not None:

@@ -133,7 +133,7 @@ def target_of(
         raise expected(what, text, "the path of a directory")
     scheme = scheme_of(text)
     if scheme in OBJECT_STORES:
-        return BucketTarget(str(parse_url(text, what)).rstrip("/"), dict(storage_options or {}))
+        return BucketTarget(str(parse_url(text, what)).rstrip("/"), dict(storage_options or {}), what)
     if scheme:
         where = "paths of this machine, s3://bucket/folder, gs://bucket/folder"
         raise NotAvailableError(f"{what}: {scheme}:// is not available; today: {where}")
@@ -209,8 +209,8 @@ class FolderTarget(Target):
 class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        self.url, self.options = url, options_here(url, options)
+    def __init__(self, url: str, options: Mapping[str, Any], what: str) -> None:
+        self.url, self.options, self._what = url, options_here(url, options), what
         self.store = open_store(url, storage_options=options)
         self.beside = scratch_folder(url)
 
@@ -218,7 +218,7 @@ class BucketTarget(Target):
         if overwrite or self.store.exists(_UNFINISHED):
             return
         if keys := self._sizes():
-            raise _not_empty("output_path", self.url, min(keys))
+            raise _not_empty(self._what, self.url, min(keys))
 
     def manifest(self) -> FlatManifest | None:
         key = f"{FOLDER}/{MANIFEST}"

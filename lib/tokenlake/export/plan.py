@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 from typing import Any, Final, final
+from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
@@ -83,9 +85,15 @@ def exports_of(config: PipelineConfig) -> list[Export]:
         options = ExportOptions(
             save.num_shards, None if save.num_shards else save.max_shard_size, attention_mask=masks
         )
-        folder, name = store_of(config).rstrip("/"), config.name or ""
+        folder, name = _store_folder(config), config.name or ""
         found.append(Export("save.format", name, f"{folder}/{EXPORTS}/{name}", form, options, in_store=True))
     return found
+
+
+def _store_folder(config: PipelineConfig) -> str:
+    """Return the path or URL of the store; of a ``file://`` URL the path."""
+    store = store_of(config).rstrip("/")
+    return unquote(urlsplit(store).path) if scheme_of(store) == "file" else store
 
 
 def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
@@ -125,11 +133,12 @@ def check_exports(config: PipelineConfig) -> None:
             raise ConfigError(
                 f"{key}: {target.url} lies in {place.url} of {other}; give each a folder of its own"
             )
-    store = target_of(store_of(config)).url if wanted and not scheme_of(store_of(config)) else ""
+    folder = _store_folder(config)
+    store = folder if scheme_of(folder) else str(Path(folder).expanduser().resolve())
     for export, target in wanted.values():
         if export.in_store:
             continue
-        if store and (store == target.url or store.startswith(f"{target.url}/")):
+        if store == target.url or store.startswith(f"{target.url}/"):
             raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
         for dataset in config.datasets:
             require_apart(export.key, target, dataset.data_files or ())
