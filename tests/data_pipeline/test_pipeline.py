@@ -19,6 +19,7 @@ from tests.servers.hub import HubServer
 from tests.text.chat_samples import MARKED_CHATML, speaking, write
 from tests.tokenizers.tokenizer_samples import save, sentencepiece
 from tokenlake import load_config
+from tokenlake.cli.app import main
 from tokenlake.config.data_module import pipeline_of
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
@@ -298,6 +299,14 @@ def test_a_build_of_the_file_has_the_rows_of_the_loader(files: Path, stages: lis
         joined = list(itertools.chain(*ids))
         assert flat[: len(joined)] == joined
         assert marks[: len(joined)] == list(itertools.chain(*loss))
+
+
+@promise(106)
+def test_the_command_line_plans_the_file(files: Path, capsys: Any) -> None:
+    (files / "module.yaml").write_text(json.dumps(config(files)))
+    assert main(["plan", str(files / "module.yaml"), "--store", str(files / "store")]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"train +1 +1 ", told) and re.search(r"test +1 +1 ", told)
 
 
 @promise(106)

@@ -25,6 +25,21 @@ from tokenlake.prefect.run_state import given_name
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 
 
+def test_a_data_module_names_its_data_itself(tmp_path: Path) -> None:
+    section = {"type": "data_module", "dataset": {"name": "org/name"}, "tokenizer": "gpt2"}
+    path = tmp_path / "module.yaml"
+    path.write_text(json.dumps(section))
+    for made in (
+        resolve_request(str(path), output="here"),
+        resolve_request({"name": "module", **section}, output="here"),
+    ):
+        assert (made.name, made.datasets[0].data_files, made.save.output_dir) == (
+            "module",
+            "org/name",
+            "here",
+        )
+
+
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """Stands in for the making of the demo's corpus and tokenizer; lists the folders it was asked for."""

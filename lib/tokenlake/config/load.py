@@ -125,7 +125,7 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         config, file = source, None
     else:
         data, file = _document(PipelineConfig, source, _EXAMPLE)
-        if data.get("type") == DATA_MODULE:
+        if apply_overrides(data, overrides).data.get("type") == DATA_MODULE:
             config = pipeline_of(_validated(DataModuleConfig, data, file, overrides))
         else:
             config = _validated(PipelineConfig, data, file, overrides)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tokenlake.config.data_module import DATA_MODULE
 from tokenlake.config.load import config_text, load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stores import store_overrides
@@ -96,7 +97,8 @@ def _load(
     source: str | None, data: Mapping[str, Any], flat: list[str], report: Callable[[str], None]
 ) -> PipelineConfig:
     keys = [override.partition("=")[0].strip() for override in flat]
-    if not data.get("datasets") and not any(key.partition(".")[0] == "datasets" for key in keys):
+    named = data.get("datasets") or data.get("type") == DATA_MODULE
+    if not named and not any(key.partition(".")[0] == "datasets" for key in keys):
         if source is None or Path(source).resolve() != DEPLOYMENTS / f"{DEFAULT}.yaml":
             raise _no_data(
                 Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix"))
