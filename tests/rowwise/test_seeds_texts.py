@@ -223,7 +223,7 @@ def test_prompt_and_completion_are_supervised_too(tokenizer: str) -> None:
     learned = [token for token, label in zip(made["input_ids"], made["labels"], strict=True) if label != -100]
     assert 0 < len(learned) < len(made["input_ids"])
     with pytest.raises(BadRecordError, match="neither a conversation"):
-        tl.SupervisedRows(tokenizer)({"text": "x"})
+        tl.SupervisedRows(tokenizer)({"body": "x"})
 
 
 def test_prompts_are_prepared_with_labels_on_the_answer(tokenizer: str) -> None:

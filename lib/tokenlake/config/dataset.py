@@ -146,6 +146,11 @@ class DatasetConfig(Section):
     exclude: Path | None = None
     """Parquet of documents to leave out (takedowns): columns `file` (path, URL, name or identity) and `position`."""
 
+    def get_tokenizer_config(self) -> stages.TokenizerConfig | None:
+        """Return the tokenizer with its options; None where the dataset names none."""
+        named = self.tokenizer
+        return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
+
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.data_files is None and self.dataset is None:

@@ -110,7 +110,10 @@ REFUSALS: Final = (
         rows="build a version, and `tokenlake push` it",
     ),
     Refusal("save.storage_options", rows="files are saved to paths of this machine", also=({},)),
-    Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
+    *(
+        Refusal(f"ray.{name}", build="this machine's workers", rows="rows are made in this process")
+        for name in ("enabled", "use_gpu", "object_store_memory")
+    ),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
     Refusal(
         "observability.log_level",

@@ -17,6 +17,7 @@ from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.rowwise.async_dataset import AsyncDataset
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.source import Row, ShardedDataSource, expected, section, whole_number
 
@@ -25,7 +26,7 @@ _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 
 @final
-class AsyncDataLoader:
+class AsyncDataLoader(AsyncDataset[Arrays]):
     """Batches of rows: dicts of numpy arrays (see :func:`tokenlake.rowwise.batches.batch_of`), in order.
 
     ::
@@ -101,6 +102,7 @@ class AsyncDataLoader:
         seed = 0 if seed is None else whole_number("seed", seed)
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
+        self._sharding, self._asked, self._turn = sharding, cast("Iterator[Arrays] | None", None), 0
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
             raise ConfigError(
                 "pad_token_id: stored rows are padded with the id that their version names; leave it out"
@@ -135,6 +137,35 @@ class AsyncDataLoader:
     def __aiter__(self) -> AsyncIterator[Arrays]:
         """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
         return _awaited(self._loader)
+
+    async def aget(self, index: int) -> Arrays:
+        """Return batch number `index` of an epoch, which 0 begins; the others follow one by one.
+
+        Raises:
+            ConfigError: it is not the next one. IndexError: the epoch has no more.
+        """
+        if index == 0:
+            self._asked, self._turn = _batches(self._loader), 0
+        if self._asked is None or index != self._turn:
+            next_one = (
+                "0, which begins an epoch" if self._asked is None else f"{self._turn}, the next one, or 0"
+            )
+            raise ConfigError(f"aget: got {index}, must be {next_one}; batches are made in order")
+        self._turn += 1
+        batch: Any = await asyncio.to_thread(next, self._asked, _END)
+        if batch is _END:
+            self._asked = None
+            raise IndexError(f"batch {index}: the epoch has {index} batches")
+        return batch
+
+    def get_output_sharding(self) -> Any:
+        """Return the sharding of batches, None where they are arrays of numpy."""
+        return self._sharding
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the latest epoch came to its end; a new one begins with the next iteration."""
+        return self._loader.ended
 
     def __len__(self) -> int:
         """Return how many batches an epoch has; TypeError where the source does not know how many rows it has."""
@@ -186,6 +217,7 @@ class RowLoader:
     ) -> None:
         self._order, self._filling, self._placement, self._load = order, filling, placement, load
         self._next = self._now = RowProgress(0)
+        self.ended = False
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
@@ -193,7 +225,8 @@ class RowLoader:
 
     def deliver(self, *, prefetch: bool) -> RowDelivery:
         """Return the batches of the next epoch."""
-        start = self._now = self._next
+        start, self.ended = self._next, False
+        self._now = start
         self._next = RowProgress(start.epoch + 1)
         workers, ahead = self._load.prefetch_workers, self._load.prefetch_buffer_size if prefetch else 0
         make = partial(_made, filling=self._filling)
@@ -218,7 +251,7 @@ class RowLoader:
     def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
         """The latest iteration delivered a batch; None: it came to its end."""
         if self._latest is not None and self._latest() is delivery:
-            self._now = self._next if after is None else after
+            self._now, self.ended = (self._next, True) if after is None else (after, False)
 
 
 @final
@@ -266,9 +299,10 @@ class RowPlacement:
         Raises:
             ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
         """
-        return _Made({name: self._array(name, values) for name, values in made.arrays.items()}, made.after)
+        return _Made({name: self.array(name, values) for name, values in made.arrays.items()}, made.after)
 
-    def _array(self, name: str, values: Any) -> Any:
+    def array(self, name: str, values: Any) -> Any:
+        """Return one field (rows, ids) on the devices; errors as :meth:`place`."""
         if getattr(values, "ndim", None) != 2:
             why = f"is a {type(values).__name__}; on devices batches hold arrays (rows, ids) alone"
             raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
@@ -293,8 +327,13 @@ def _some_width(sharding: Any) -> int:
         return 1
 
 
+def _batches(loader: DataLoader | RowLoader) -> Iterator[Arrays]:
+    """Return the batches of the next epoch, which threads prepare: no event loop may wait for rows."""
+    return loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else cast("Any", iter(loader))
+
+
 async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
-    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
+    batches: Any = _batches(loader)
     try:
         while True:
             batch: Any = await asyncio.to_thread(next, batches, _END)

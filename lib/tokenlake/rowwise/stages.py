@@ -24,7 +24,7 @@ from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
-from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.rowwise.source import ShardedDataSource, section
 from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
 from tokenlake.rowwise.tokenized import (
     RowTokens,
@@ -51,7 +51,10 @@ _NO_SETTING: Final[Any] = {
 
 
 class _OwnStage(BaseStage):
-    """A stage that is called as its section of the configuration, which is the first word of its class."""
+    """A stage that is called as its section of the configuration, which is the first word of its class.
+
+    What it was made with goes in the place of the whole section; None: the context's own.
+    """
 
     @property
     def name(self) -> str:
@@ -64,8 +67,11 @@ class _OwnStage(BaseStage):
             ConfigError: the configuration contradicts itself, also as each class says.
             NotAvailableError: an option that a pipeline does not act on is set.
         """
-        section = getattr(context.config, self.name)
-        if "enabled" in section.model_fields_set and not section.enabled:
+        own = getattr(context.config, self.name)
+        if self.config is not None:
+            own = section(type(own), self.config, self.name)
+            context.config = context.config.model_copy(update={self.name: own})
+        if "enabled" in own.model_fields_set and not own.enabled:
             return dict(data)
         check_config(context.config, self.name)
         return self._made(data, context)
