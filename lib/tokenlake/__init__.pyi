@@ -46,6 +46,7 @@ from tokenlake.publish.push import push_to_hub as push_to_hub
 from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result
+from tokenlake.rowwise.async_dataset import AsyncDataset as AsyncDataset
 from tokenlake.rowwise.combine import CompositeShardedSource as CompositeShardedSource
 from tokenlake.rowwise.combine import LimitedShardedSource as LimitedShardedSource
 from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
@@ -59,8 +60,17 @@ from tokenlake.rowwise.files import ParquetShardedSource as ParquetShardedSource
 from tokenlake.rowwise.files import TextShardedSource as TextShardedSource
 from tokenlake.rowwise.files import create_source as create_source
 from tokenlake.rowwise.files import expand_data_files as expand_data_files
+from tokenlake.rowwise.inform import BaseDatasetInform as BaseDatasetInform
+from tokenlake.rowwise.inform import DatasetLoadError as DatasetLoadError
+from tokenlake.rowwise.inform import DatasetType as DatasetType
+from tokenlake.rowwise.inform import TextDatasetInform as TextDatasetInform
+from tokenlake.rowwise.iterators import PrefetchIterator as PrefetchIterator
+from tokenlake.rowwise.iterators import ShardingSpec as ShardingSpec
+from tokenlake.rowwise.iterators import batch_iterator as batch_iterator
+from tokenlake.rowwise.iterators import collate_batch as collate_batch
+from tokenlake.rowwise.iterators import create_data_iterator as create_data_iterator
+from tokenlake.rowwise.iterators import preshard_batch as preshard_batch
 from tokenlake.rowwise.legacy import DatasetMixture as DatasetMixture
-from tokenlake.rowwise.legacy import TextDatasetInform as TextDatasetInform
 from tokenlake.rowwise.legacy import build_dataset as build_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader as AsyncDataLoader
 from tokenlake.rowwise.memory import HFDatasetShardedSource as HFDatasetShardedSource
@@ -69,6 +79,7 @@ from tokenlake.rowwise.mixed import MixedShardedSource as MixedShardedSource
 from tokenlake.rowwise.mixed import block_mixture_interleave as block_mixture_interleave
 from tokenlake.rowwise.pipeline import Pipeline as Pipeline
 from tokenlake.rowwise.pipeline import create_pipeline as create_pipeline
+from tokenlake.rowwise.resume import ResumeState as ResumeState
 from tokenlake.rowwise.save import create_writer as create_writer
 from tokenlake.rowwise.save import save_dataset as save_dataset
 from tokenlake.rowwise.save import save_iterator as save_iterator
@@ -87,6 +98,10 @@ from tokenlake.rowwise.tokenize import pretokenize as pretokenize
 from tokenlake.rowwise.tokenize import tokenize_and_save as tokenize_and_save
 from tokenlake.rowwise.tokenized import TokenizedShardedSource as TokenizedShardedSource
 from tokenlake.rowwise.tokenized import batched_tokenize_iterator as batched_tokenize_iterator
+from tokenlake.rowwise.writers import ArrowWriter as ArrowWriter
+from tokenlake.rowwise.writers import JsonlWriter as JsonlWriter
+from tokenlake.rowwise.writers import ParquetWriter as ParquetWriter
+from tokenlake.rowwise.writers import tokenize_dataset_config as tokenize_dataset_config
 from tokenlake.store.catalog import Catalog as Catalog
 from tokenlake.store.diff import diff as diff
 from tokenlake.store.gc import gc as gc

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.packing.rows import PackedRows, Row, RowStream
+from tokenlake.packing.rows import OpenRows, PackedRows, Row
 from tokenlake.ragged import Int32
 
 
@@ -45,7 +45,7 @@ class _Sequences:
     def __init__(self, **packing: Any) -> None:
         self.packing: Final = PackedRows(**packing)
         # A group of one row: it comes out as soon as it is full.
-        self._stream = RowStream(self.packing, group_tokens=self.packing.seq_length)
+        self._stream = OpenRows(self.packing, group_tokens=self.packing.seq_length)
         self._sources: dict[int, tuple[str, int]] = {}  # document -> name, tokens that have not come out
         self._added = 0
 

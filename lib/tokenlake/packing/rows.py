@@ -93,7 +93,7 @@ class PackedRows:
         )
 
     def _rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        stream = RowStream(self)
+        stream = OpenRows(self)
         yield from stream.add(rows)
         yield from stream.finish()
 
@@ -151,7 +151,7 @@ class PackedRows:
 
 
 @final
-class RowStream:
+class OpenRows:
     """Rows that are filled as documents come: those that are full come out, the others stay open.
 
     Args:

@@ -13,7 +13,9 @@ from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.stages import PackStageConfig
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.tokenizer import packing_ids
+from tokenlake.mixing.random import key_of
 from tokenlake.packing.rows import PackedRows
+from tokenlake.rowwise.batches import shuffled_by_buffer
 from tokenlake.rowwise.source import (
     DerivedSource,
     Numbered,
@@ -203,6 +205,31 @@ class BatchedShardedSource(DerivedSource):
         return rows
 
 
+@final
+class ShuffledShardedSource(NumberedSource):
+    """The rows of a source as they are drawn at random from a buffer of them, in one shard, the same every time.
+
+    Opening at a row draws those before it.
+    """
+
+    def __init__(self, source: ShardedDataSource, buffer_size: int, seed: int | None = None) -> None:
+        """Shuffle `source`; ConfigError unless `buffer_size` is a whole number from 1 on. `seed`: None is 0."""
+        self._source, self._size = source, whole_number("buffer_size", buffer_size, 1)
+        self._key = key_of(seed or 0, 0)
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return (_SHUFFLED,)
+
+    @property
+    def endless(self) -> bool:
+        return self._source.endless
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        return rows_from(row, shuffled_by_buffer(self._source, self._size, self._key), _SHUFFLED)
+
+
+_SHUFFLED: Final = "shuffled"
 _PACKED: Final = "packed"
 
 
