@@ -11,6 +11,7 @@ import pytest
 
 import tokenlake as tl
 from tests.loader.preference_store import JUDGED, preference_store
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 
 Row = dict[str, Any]
@@ -41,6 +42,7 @@ def unpadded(batch: Row, run: str, at: int) -> list[int]:
     return batch[f"{run}_input_ids"][at][batch[f"{run}_attention_mask"][at]].tolist()
 
 
+@promise(277, 278)
 @pytest.mark.parametrize("name", ["dpo-trl", "dpo-easydel", "orpo-trl"])
 @pytest.mark.parametrize("padding", [{}, {"length": 80, "side": "left"}, {"buckets": 3}], ids=str)
 def test_pairs_come_with_their_prompts_whichever_way_they_are_stored(store: Path, name: str, padding: Row):
@@ -88,6 +90,7 @@ def test_what_is_cut_is_counted(store: Path, name: str, side: str):
         tl.DataLoader(ds, 8, padding={"length": limit})
 
 
+@promise(277)
 @pytest.mark.parametrize("trainer", ["trl", "easydel"])
 def test_other_methods_have_their_runs(store: Path, trainer: str):
     (batch, *_) = tl.DataLoader(opened(store, f"kto-{trainer}"), 20, shuffle=False)
@@ -169,6 +172,7 @@ def test_hugging_face_gives_the_rows_of_the_loader(store: Path):
     assert (np.array([row["chosen_attention_mask"] for row in rows]) == whole["chosen_attention_mask"]).all()
 
 
+@promise(278)
 def test_devices_get_what_hosts_make(store: Path):
     jax = pytest.importorskip("jax")
     ds = opened(store, "kto-trl")

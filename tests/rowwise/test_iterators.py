@@ -23,7 +23,7 @@ def ids(batches: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in batches]
 
 
-@promise(260)
+@promise(260, 278)
 def test_rows_are_collated_as_a_loader_does_it():
     rows = [{"chosen_input_ids": [1, 2], "label": True}, {"chosen_input_ids": [3], "label": False}]
     batch = tl.collate_batch(rows, pad_token_id=9, padding_side="left")

@@ -13,6 +13,7 @@ import pytest
 
 import tokenlake as tl
 from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.rowwise.directory import FlatManifest
@@ -580,6 +581,12 @@ def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
     assert batch["attention_mask"].sum(axis=1).tolist() == [len(ids) for ids in whole]
     for row, ids in zip(batch["input_ids"].tolist(), whole, strict=True):
         assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
+
+
+@promise(262)
+def test_raw_rows_come_in_batches_of_lists_of_texts(one: dict[str, Any]):
+    batch = next(pipeline(one, load={"batch_size": 7}).source().load().build())
+    assert batch["text"] == [row["text"] for row in texts(7)]
 
 
 def test_the_options_of_load_act(one: dict[str, Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice, takewhile
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 
@@ -326,13 +326,13 @@ class PackedShardedSource(NumberedSource):
         return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
 
 
-def _overridden(config: PackStageConfig | Mapping[str, Any], given: Mapping[str, Any]) -> PackStageConfig:
+def _overridden(config: object, given: Mapping[str, Any]) -> PackStageConfig:
     """Return a section with the values given, those that are not None, in the place of its own."""
     own = config.model_dump(exclude_unset=True) if isinstance(config, PackStageConfig) else config
-    told = {name: value for name, value in given.items() if value is not None}
-    return section(
-        PackStageConfig, {**own, **told} if isinstance(own, Mapping) else own, "PackedShardedSource"
-    )
+    if isinstance(own, Mapping):
+        told = {name: value for name, value in given.items() if value is not None}
+        own = {**cast("Mapping[str, Any]", own), **told}
+    return section(PackStageConfig, own, "PackedShardedSource")
 
 
 def _values_of(row: Row, field: str, number: int) -> Any:

@@ -126,11 +126,11 @@ class TextDatasetInform(BaseDatasetInform):
         except ValidationError as error:
             raise ConfigError(f"storage_options: {error.errors(include_url=False)[0]['msg']}") from None
         given = set_fields(self) | {"storage_options": _OPTIONS.dump_python(options, mode="json") or None}
-        files = given.pop("data_files", None)
-        one = files is None or isinstance(files, str | os.PathLike)
-        given["data_files"] = (
-            files if files is None else os.fspath(files) if one else [*map(os.fspath, files)]
-        )
+        files = self.data_files
+        if isinstance(files, str | os.PathLike):
+            given["data_files"] = os.fspath(files)
+        elif files is not None:
+            given["data_files"] = [os.fspath(file) for file in files]
         return given
 
     @classmethod

@@ -173,9 +173,8 @@ class DatasetMixture:
         """
         try:
             given = json.loads(Path(json_file).read_text(encoding="utf-8"))
-            return cls(
-                **{**given, "informs": [TextDatasetInform.from_json(each) for each in given["informs"]]}
-            )
+            given["informs"] = [TextDatasetInform.from_json(each) for each in given["informs"]]
+            return cls(**given)
         except (OSError, KeyError, TypeError, ValueError) as error:
             why = "expected a file that save_mixture wrote"
             raise ConfigError(f"{os.fspath(json_file)}: no mixture ({error}); {why}") from error

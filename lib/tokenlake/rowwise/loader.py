@@ -174,6 +174,23 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
     def __bool__(self) -> bool:
         return True  # `if loader:` must not ask for a length that may be unknown
 
+    @property
+    def epoch(self) -> int:
+        """Number of the latest iteration, over all runs."""
+        return self._loader.epoch
+
+    def close(self) -> None:
+        """End the latest iteration and its threads."""
+        self._loader.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """As :meth:`state_dict`, by the name that checkpoints use."""
+        return self.state_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As :meth:`load_state_dict`, by the name that checkpoints use."""
+        self.load_state_dict(state)
+
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
         return self._loader.state_dict()
@@ -236,6 +253,15 @@ class RowLoader:
         delivery = RowDelivery(made, self)
         self._latest = weakref.ref(delivery)
         return delivery
+
+    @property
+    def epoch(self) -> int:
+        return self._now.epoch
+
+    def close(self) -> None:
+        delivery = None if self._latest is None else self._latest()
+        if delivery is not None:
+            delivery.close()
 
     def __len__(self) -> int:
         rows, size = len(cast("Any", self._order.source)), self._order.size
