@@ -172,6 +172,23 @@ def test_hugging_face_gives_the_rows_of_the_loader(store: Path):
     assert (np.array([row["chosen_attention_mask"] for row in rows]) == whole["chosen_attention_mask"]).all()
 
 
+@pytest.mark.parametrize("name", ["dpo-trl", "kto-trl"])
+def test_rows_by_number_are_those_of_the_loader(store: Path, name: str):
+    pytest.importorskip("grain")
+    ds = opened(store, name)
+    source = tl.grain_source(ds)
+    (batch,) = tl.DataLoader(ds, len(ds), shuffle=False, padding={})
+    for at in range(len(ds)):
+        row = source[at]
+        assert row.keys() == batch.keys()
+        for column, values in row.items():
+            whole = batch[column][at]
+            assert values.tolist() == (whole[: values.size] if values.ndim else whole).tolist()
+        masks = [column for column in row if column.endswith("attention_mask")]
+        assert [row[column].sum() for column in masks] == [batch[column][at].sum() for column in masks]
+        assert any(row[column].all() for column in masks)  # the longest run is not padded
+
+
 @promise(278)
 def test_devices_get_what_hosts_make(store: Path):
     jax = pytest.importorskip("jax")
