@@ -284,6 +284,17 @@ def test_what_a_callback_makes_of_rows_is_packed_and_nothing_is_lost(folder, opt
 
 
 @promise(223)
+def test_ids_that_rows_hold_are_packed(folder):
+    (folder / "ids.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [3]}\n')
+    inform = TextDatasetInform(data_files=folder / "ids.jsonl", content_field=None)
+    packing = {"pack_tokens": True, "tokens_field_name": "ids", "pack_seq_length": 5, "pack_eos_token_id": 0}
+    (row,) = alone(inform, **packing)
+    assert row["input_ids"].tolist() == [1, 2, 0, 3, 0]
+    with pytest.raises(BadRecordError, match="row 0 has no tokens; it has 'ids'"):
+        alone(inform, **{**packing, "tokens_field_name": "tokens"})
+
+
+@promise(223)
 def test_a_callback_alone_makes_tokens_under_the_name_asked_for(folder):
     rows = alone(lines(folder), tokenize_callback=lambda row: [len(row["text"])], tokens_field_name="ids")
     assert rows[:2] == [{"ids": [2]}, {"ids": [2]}]

@@ -41,7 +41,7 @@ def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.Mon
         _ = tokenlake.Trainer
 
 
-@promise(127, 141)
+@promise(127)
 def test_preference_runs_learn_and_go_on_where_they_were_cut(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
