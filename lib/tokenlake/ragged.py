@@ -128,6 +128,13 @@ class Ragged:
             else self.taken(self.ids, start, start + np.minimum(lengths, most))
         )
 
+    def end(self, most: Int64) -> Self:
+        """Return the last ids of each run, `most` (int64[n]) or fewer."""
+        stop, lengths = self.offsets[1:], self.lengths
+        return (
+            self if (lengths <= most).all() else self.taken(self.ids, stop - np.minimum(lengths, most), stop)
+        )
+
     def holds(self, value: int) -> Bools:
         """Return which runs hold a value: bool[n]."""
         return self.counts(self.ids == value) > 0

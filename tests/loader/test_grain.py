@@ -171,8 +171,12 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
         grain_dataset(learned, 0)
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
         grain_source(mixture)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="kind tokens"):
-        grain_source(tl.open(root, "texts"))
+
+
+def test_documents_by_number_have_their_own_lengths(root: str):
+    texts = tl.open(root, "texts")
+    rows = list(grain.MapDataset.source(grain_source(texts)))
+    assert [row["input_ids"].tolist() for row in rows] == [texts[at]["input_ids"] for at in range(len(texts))]
 
 
 def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):

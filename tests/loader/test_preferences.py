@@ -42,7 +42,7 @@ def unpadded(batch: Row, run: str, at: int) -> list[int]:
     return batch[f"{run}_input_ids"][at][batch[f"{run}_attention_mask"][at]].tolist()
 
 
-@promise(334)
+@promise(277, 278, 334)
 @pytest.mark.parametrize("name", ["dpo-trl", "dpo-easydel", "orpo-trl"])
 @pytest.mark.parametrize("padding", [{}, {"length": 80, "side": "left"}, {"buckets": 3}], ids=str)
 def test_pairs_come_with_their_prompts_whichever_way_they_are_stored(store: Path, name: str, padding: Row):
@@ -90,6 +90,7 @@ def test_what_is_cut_is_counted(store: Path, name: str, side: str):
         tl.DataLoader(ds, 8, padding={"length": limit})
 
 
+@promise(277)
 @pytest.mark.parametrize("trainer", ["trl", "easydel"])
 def test_other_methods_have_their_runs(store: Path, trainer: str):
     (batch, *_) = tl.DataLoader(opened(store, f"kto-{trainer}"), 20, shuffle=False)
@@ -171,6 +172,24 @@ def test_hugging_face_gives_the_rows_of_the_loader(store: Path):
     assert (np.array([row["chosen_attention_mask"] for row in rows]) == whole["chosen_attention_mask"]).all()
 
 
+@pytest.mark.parametrize("name", ["dpo-trl", "kto-trl"])
+def test_rows_by_number_are_those_of_the_loader(store: Path, name: str):
+    pytest.importorskip("grain")
+    ds = opened(store, name)
+    source = tl.grain_source(ds)
+    (batch,) = tl.DataLoader(ds, len(ds), shuffle=False, padding={})
+    for at in range(len(ds)):
+        row = source[at]
+        assert row.keys() == batch.keys()
+        for column, values in row.items():
+            whole = batch[column][at]
+            assert values.tolist() == (whole[: values.size] if values.ndim else whole).tolist()
+        masks = [column for column in row if column.endswith("attention_mask")]
+        assert [row[column].sum() for column in masks] == [batch[column][at].sum() for column in masks]
+        assert any(row[column].all() for column in masks)  # the longest run is not padded
+
+
+@promise(278)
 def test_devices_get_what_hosts_make(store: Path):
     jax = pytest.importorskip("jax")
     ds = opened(store, "kto-trl")

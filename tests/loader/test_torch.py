@@ -304,8 +304,20 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
         torch_dataset(learned, 4, host=(1, 3))
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
         torch_rows(mixture)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="kind tokens"):
-        torch_rows(tl.open(root, "texts"))
+
+
+def test_documents_by_number_have_their_own_lengths(root: str):
+    texts = tl.open(root, "texts")
+    rows = pickle.loads(pickle.dumps(torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"])))
+    for at in (0, len(texts) - 1, 1):
+        ids = texts[at]["input_ids"]
+        assert rows[at]["input_ids"].tolist() == ids
+        assert rows[at]["attention_mask"].all() and int(rows[at]["lengths"]) == len(ids)
+    assert [row["input_ids"].tolist() for row in rows.__getitems__([2, 0])] == [
+        texts[at]["input_ids"] for at in (2, 0)
+    ]
+    with pytest.raises(ConfigError, match="columns"):
+        torch_rows(texts, columns=["nonsense"])
 
 
 def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
+from tests.seeds import promise
 from tokenlake import DatasetMixture, TextDatasetInform, build_dataset
 from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.etl import runner
@@ -190,11 +192,16 @@ REFUSED = [
     ({"informs": []}, ConfigError, "informs: got .*at least one TextDatasetInform"),
     ({"informs": [{"data_files": "x"}]}, ConfigError, "informs: got a list, must be a list of at least one"),
     (
-        {"pack_tokens": True},
+        {"prefetch_workers": 2},
         NotAvailableError,
-        "pack_tokens is not available: pack with the `pack` stage",
+        "prefetch_workers is not available: an AsyncDataLoader prepares batches ahead",
     ),
-    ({"shuffle_buffer_size": 10}, NotAvailableError, "shuffle_buffer_size"),
+    ({"cache_dir": "x"}, NotAvailableError, "cache_dir is not available: TOKENLAKE_CACHE"),
+    ({"cloud_max_retries": 0}, NotAvailableError, "cloud_max_retries is not available: remote files"),
+    ({"pack_tokens": True}, ConfigError, "pack_seq_length is needed to pack"),
+    ({"pack_tokens": True, "pack_seq_length": 8}, ConfigError, "pack_eos_token_id is needed to pack"),
+    ({"pack_eos_token_id": 0}, ConfigError, "pack_eos_token_id has no meaning without pack_tokens"),
+    ({"pack_on_the_fly": True}, ConfigError, "pack_on_the_fly needs a tokenize_callback"),
     ({"streaming": False, "mixture_weights": {"x": 1.0}}, ConfigError, "no meaning with streaming=False"),
     ({"block_mixture": False, "mixture_weights": {"x": 1.0}}, ConfigError, "with block_mixture=False"),
     ({"streaming": False, "batch_size": 8}, ConfigError, "batch_size has no meaning with streaming=False"),
@@ -251,3 +258,118 @@ def test_whatever_is_no_mixture_builds_a_version_as_before():
 def test_options_of_a_build_are_refused_with_a_mixture(folder):
     with pytest.raises(ConfigError, match="workers: of no use for a DatasetMixture"):
         build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]
+
+
+# --- tokens, a shuffle, and files
+
+
+@promise(223)
+@pytest.mark.parametrize("option", ["pack_tokens", "pack_on_the_fly"])
+def test_what_a_callback_makes_of_rows_is_packed_and_nothing_is_lost(folder, option):
+    mixture = DatasetMixture(
+        [lines(folder)],
+        streaming=False,
+        tokenize_callback=lambda row: [ord(letter) for letter in row["text"]],
+        **{option: True},
+        pack_seq_length=16,
+        pack_eos_token_id=0,
+    )
+    rows = list(build_dataset(mixture))
+    assert {len(row["input_ids"]) for row in rows} == {16}
+    ids = [id for row in rows for id in row["input_ids"][row["segment_ids"] > 0].tolist()]
+    wanted = [id for n in range(20) for id in (*map(ord, f"j{n}"), 0)]
+    assert sorted(ids) == sorted(wanted) and ids != wanted  # rows are shuffled
+    plain = [row["input_ids"].tolist() for row in build_dataset(replace(mixture, pack_shuffle=False))]
+    assert [id for row in plain for id in row][: len(wanted)] == wanted
+
+
+@promise(223)
+def test_ids_that_rows_hold_are_packed(folder):
+    (folder / "ids.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [3]}\n')
+    inform = TextDatasetInform(data_files=folder / "ids.jsonl", content_field=None)
+    packing = {"pack_tokens": True, "tokens_field_name": "ids", "pack_seq_length": 5, "pack_eos_token_id": 0}
+    (row,) = alone(inform, **packing)
+    assert row["input_ids"].tolist() == [1, 2, 0, 3, 0]
+    with pytest.raises(BadRecordError, match="row 0 has no tokens; it has 'ids'"):
+        alone(inform, **{**packing, "tokens_field_name": "tokens"})
+
+
+@promise(223)
+def test_a_callback_alone_makes_tokens_under_the_name_asked_for(folder):
+    rows = alone(lines(folder), tokenize_callback=lambda row: [len(row["text"])], tokens_field_name="ids")
+    assert rows[:2] == [{"ids": [2]}, {"ids": [2]}]
+
+
+@promise(223)
+def test_a_buffer_shuffles_the_rows(folder):
+    rows, mixed = alone(lines(folder)), alone(lines(folder), shuffle_buffer_size=8)
+    assert rows != mixed and sorted(map(str, rows)) == sorted(map(str, mixed))
+    assert mixed == alone(lines(folder), shuffle_buffer_size=8)
+    assert mixed != alone(lines(folder), shuffle_buffer_size=8, seed=1)
+    source = build_dataset(DatasetMixture([lines(folder)], streaming=False, shuffle_buffer_size=8))
+    assert list(source.open_shard_at_row(source.shard_names[0], 5)) == mixed[5:]
+    assert not source.endless
+
+
+@promise(287)
+def test_a_mixture_is_written_and_read_again(folder, tmp_path):
+    informs = [
+        parquet(folder, content_field=None, num_rows=3, name="a"),
+        lines(folder, name="b", format_fields={"id": "n"}),
+    ]
+    mixture = DatasetMixture(
+        informs, seed=None, mixture_weights={"a": 0.5, "b": 0.5}, stop_strategy="all_exhausted"
+    )
+    mixture.save_mixture(tmp_path / "mixture.json")
+    again = DatasetMixture.load_mixture(tmp_path / "mixture.json")
+    assert again.to_json_string() == mixture.to_json_string()
+    assert list(again.build()) == list(mixture.build())
+    assert (again.seed, again.informs[0].content_field) == (None, None)
+    assert json.loads(mixture.to_json_string())["informs"][1] == {
+        "type": "json",
+        "data_files": str(folder / "lines.json"),
+        "format_fields": {"id": "n"},
+        "name": "b",
+        "storage_options": None,
+    }
+
+
+@promise(287)
+def test_json_holds_no_function_and_no_secret(folder, tmp_path):
+    secret = {"key": "hunter2"}
+    for mixture, message in (
+        (DatasetMixture([lines(folder, format_callback=dict)]), "format_callback: JSON holds no function"),
+        (DatasetMixture([lines(folder)], tokenize_callback=len), "tokenize_callback: JSON holds no function"),
+        (DatasetMixture([lines(folder, storage_options=secret)]), "storage_options.*literal secret"),
+        (DatasetMixture([lines(folder)], dask_storage_options=secret), "storage_options.*literal secret"),
+    ):
+        with pytest.raises(ConfigError, match=message) as error:
+            mixture.to_json_string()
+        assert "hunter2" not in str(error.value)
+    named = DatasetMixture([lines(folder)], dask_storage_options={"key": {"env": "KEY"}})
+    assert json.loads(named.to_json_string())["informs"][0]["storage_options"] == {"key": {"env": "KEY"}}
+    for text in ("{", "[]", '{"informs": 1}', '{"informs": [{"data": "x"}]}', '{"informs": [{}], "sede": 1}'):
+        (tmp_path / "wrong.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"wrong\.json: no mixture|informs: .*unexpected keyword"):
+            DatasetMixture.load_mixture(tmp_path / "wrong.json")
+
+
+@promise(284)
+def test_types_of_datasets_have_names(folder):
+    kinds = {
+        "a.jsonl.gz": "json",
+        "b.JSON": "json",
+        "c.parquet": "parquet",
+        "d.tsv": "tsv",
+        "e.txt": "txt",
+        "f.bin": None,
+    }
+    assert {name: tl.DatasetType.infer_from_path(name) for name in kinds} == kinds
+    assert tl.DatasetType.from_string("Parquet") is tl.DatasetType.PARQUET
+    assert tl.DatasetType.from_string("other") == "other"
+    inform = TextDatasetInform(type=tl.DatasetType.TSV, data_files=folder / "tabs.txt")
+    assert alone(inform) == [{"text": "a,b"}]
+    assert inform.get_str_type() == "tsv" and TextDatasetInform().get_str_type() is None
+    assert isinstance(inform, tl.BaseDatasetInform)
+    with pytest.raises(tl.DatasetLoadError):
+        build_dataset(DatasetMixture([TextDatasetInform(data_files="nowhere.jsonl")]))

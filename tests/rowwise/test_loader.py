@@ -244,6 +244,43 @@ def test_batches_can_be_awaited():
     require_no_threads()
 
 
+@promise(259)
+def test_batches_are_awaited_by_their_numbers():
+    loader = AsyncDataLoader(numbered(7), 3)
+    assert not loader.is_exhausted and loader.get_output_sharding() is None
+
+    async def run() -> None:
+        first = await loader.aget(0)
+        assert first["id"].tolist() == [0, 1, 2] and not loader.is_exhausted
+        with pytest.raises(ConfigError, match="aget: got 2, must be 1, the next one, or 0"):
+            await loader.aget(2)
+        assert (await loader.aget(1))["id"].tolist() == [3, 4, 5]
+        with pytest.raises(IndexError, match="the epoch has 2 batches"):
+            await loader.aget(2)
+        assert loader.is_exhausted
+        with pytest.raises(ConfigError, match="must be 0, which begins an epoch"):
+            await loader.aget(3)
+        assert ids_of(await loader.abatch(range(2))) == [[0, 1, 2], [3, 4, 5]]
+
+    asyncio.run(run())
+    assert loader.get(0)["id"].tolist() == [0, 1, 2] and loader.get(1)["id"].tolist() == [3, 4, 5]
+    assert len(list(loader)) == 2 and loader.is_exhausted
+    assert isinstance(loader, tl.AsyncDataset)
+
+
+@promise(259)
+def test_data_of_ones_own_is_awaited_or_iterated():
+    class Squares(tl.AsyncDataset[int]):
+        async def aget(self, index: int) -> int:
+            if index > 2:
+                raise IndexError(index)
+            return index * index
+
+    assert list(Squares()) == [0, 1, 4]
+    assert asyncio.run(Squares().abatch([2, 1])) == [4, 1]
+    assert (Squares().get_output_sharding(), Squares().is_exhausted) == (None, False)
+
+
 def test_the_event_loop_goes_on_while_a_batch_is_awaited():
     ticks = 0
 
@@ -446,7 +483,10 @@ def test_of_a_stored_dataset_it_is_the_loader(learned: tl.Dataset):
     assert len(loader) == len(wanted[1])
     head = _ids(islice(loader, 3))
     state = loader.state_dict()
+    assert not loader.is_exhausted
     assert head + _ids(loader) == wanted[1]  # goes on where it was left
+
+    assert loader.is_exhausted
 
     async def collect() -> list[Any]:
         return _ids([batch async for batch in loader])

@@ -135,3 +135,38 @@ def test_packed_rows_are_shuffled_by_a_buffer_where_asked():
     assert sorted(order) == sorted(plain)
     assert order == [row["input_ids"].tolist() for row in mixed]
     assert all(plain.index(row) <= place + 10 for place, row in enumerate(order))
+
+
+@promise(282)
+def test_options_by_name_are_those_of_a_configuration_and_count_before_it():
+    rows = tokens([5, 9, 3])
+    named = PackedShardedSource(
+        rows, seq_length=6, eos_token_id=EOS, pad_token_id=PAD, strategy="pool", num_packers=2, shuffle=False
+    )
+    given = {"seq_length": 6, "eos_token_id": EOS, "pad_token_id": PAD, "strategy": "pool", "num_packers": 2}
+    config = PackStageConfig(**{**given, "seq_length": 99, "shuffle_packed": True})
+    over = PackedShardedSource(rows, config, seq_length=6, shuffle=False)
+    alike = [[row["input_ids"].tolist() for row in source] for source in (named, over)]
+    assert (
+        alike[0]
+        == alike[1]
+        == [
+            row["input_ids"].tolist() for row in PackedShardedSource(rows, {**given, "shuffle_packed": False})
+        ]
+    )
+    (row,) = PackedShardedSource(rows, 99, EOS, include_segment_ids=False)
+    assert list(row) == ["input_ids"]
+
+
+@promise(282)
+def test_ids_may_stand_in_another_field_and_rows_are_shuffled_where_that_is_asked_for():
+    source = Plain({"a": [{"tokens": [n, n, n]} for n in range(10, 40)]})
+    plain = PackedShardedSource(source, 4, EOS, input_field="tokens")
+    mixed = PackedShardedSource(
+        source, 4, EOS, input_field="tokens", shuffle=True, shuffle_buffer_factor=2, seed=5
+    )
+    rows, other = ([row["input_ids"].tolist() for row in each] for each in (plain, mixed))
+    assert rows != other and sorted(rows) == sorted(other)
+    assert sorted(rows[:8]) == sorted(other[:8])  # 2 * num_packers rows at a time
+    with pytest.raises(ConfigError, match="num_packers"):
+        PackedShardedSource(source, 4, EOS, num_packers=0)

@@ -70,6 +70,7 @@ def numbers(count: int) -> list[Row]:
     return [{"id": i, "text": "x" * (i % 11)} for i in range(count)]
 
 
+@promise(279)
 @settings(max_examples=30)
 @given(tables(), st.sampled_from(FORMS), st.none() | st.integers(1, 5), st.booleans())
 @promise(71, 72, 73)
@@ -104,6 +105,7 @@ def test_an_error_of_the_producer_leaves_nothing(tmp_path_factory, good, format,
     assert list(parent.iterdir()) == []
 
 
+@promise(279)
 def test_sources_are_saved_shard_after_shard(tmp_path: Path):
     rows = numbers(3000)
     source = Plain({"b": rows[:1700], "a": rows[1700:]})
@@ -315,6 +317,7 @@ def test_a_schema_is_followed(tmp_path: Path):
         save_dataset([{"x": 1}, {"x": 70000}], tmp_path / "new", schema=schema)
 
 
+@promise(279)
 def test_rows_can_be_added_one_by_one(tmp_path: Path):
     with create_writer(tmp_path / "out", "jsonl") as writer:
         writer.add({"id": 0})

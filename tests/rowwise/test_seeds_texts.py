@@ -32,12 +32,14 @@ def source(tmp_path: Path) -> tl.ShardedDataSource:
     return tl.JsonShardedSource(str(path))
 
 
+@promise(273)
 def test_a_transform_is_called_on_a_row_and_none_leaves_it_out() -> None:
     keep = tl.FilterByField("lang", lambda lang: lang == "en")
     assert keep({"lang": "en", "text": "a"}) == {"lang": "en", "text": "a"}
     assert keep({"lang": "de", "text": "a"}) is None
 
 
+@promise(273)
 def test_transforms_are_chained() -> None:
     chain = tl.RenameFields({"body": "text"}) >> tl.FilterNonEmpty(["text"]) >> tl.SelectFields(["text"])
     assert isinstance(chain, tl.ChainedTransform)
@@ -55,6 +57,7 @@ def test_rows_are_expanded(source: tl.ShardedDataSource) -> None:
     assert len(rows) == 15
 
 
+@promise(270)
 def test_fields_are_selected_dropped_renamed_and_added() -> None:
     row = {"a": 1, "b": 2, "c": 3}
     assert tl.SelectFields(["c", "a"])(row) == {"c": 3, "a": 1}
@@ -67,6 +70,7 @@ def test_fields_are_selected_dropped_renamed_and_added() -> None:
     assert row == {"a": 1, "b": 2, "c": 3}
 
 
+@promise(270, 271)
 def test_values_are_mapped_extracted_and_combined() -> None:
     row = {"title": "T", "text": "x", "a": {"b": [{"c": 7}]}}
     assert tl.MapField("title", str.lower)(row)["title"] == "t"
@@ -82,12 +86,13 @@ def test_values_are_mapped_extracted_and_combined() -> None:
     assert counted["count"] == 2
 
 
+@promise(272)
 def test_rows_are_filtered() -> None:
     assert tl.FilterNonEmpty(["a"])({"a": []}) is None
     assert tl.FilterTransform(lambda row: row["a"] > 1)({"a": 2}) == {"a": 2}
 
 
-@promise(152, 181, 257)
+@promise(152, 181, 257, 266, 267)
 def test_a_chat_template_makes_the_text(tokenizer: str, source: tl.ShardedDataSource) -> None:
     transform = tl.ChatTemplateTransform(
         tokenizer, messages_field="messages", output_field="text", drop_messages=True
@@ -106,6 +111,7 @@ def test_a_chat_template_makes_the_text(tokenizer: str, source: tl.ShardedDataSo
         transform({"messages": [{"role": "user"}]})
 
 
+@promise(268)
 def test_conversations_become_chatml() -> None:
     given = {
         "conversations": [
@@ -126,6 +132,7 @@ def test_conversations_become_chatml() -> None:
     assert pair["messages"] == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
+@promise(269)
 def test_the_manager_of_tokenizers(tokenizer: str) -> None:
     manager = tl.TokenizerManager()
     assert manager.get_tokenizer(tokenizer) is manager.get_tokenizer(tokenizer)
@@ -175,6 +182,7 @@ def test_a_source_is_tokenized_callback_first_then_renames(
     assert [row["id"] for row in tokenized.open_shard_at_row(shard, 3)] == [3, 4]
 
 
+@promise(275)
 def test_rows_of_any_kind_are_tokenized_in_batches(tokenizer: str) -> None:
     def rows() -> Iterator[dict[str, Any]]:
         yield from ({"text": f"text {n}"} for n in range(7))
@@ -184,6 +192,7 @@ def test_rows_of_any_kind_are_tokenized_in_batches(tokenizer: str) -> None:
     assert all(row["input_ids"] for row in found)
 
 
+@promise(276)
 def test_preferences_are_prepared_for_trainers(tokenizer: str) -> None:
     (row,) = tl.PreferenceRows("dpo", tokenizer).expand(
         {"prompt": "Say", "chosen": " yes", "rejected": " no"}
@@ -225,7 +234,7 @@ def test_prompt_and_completion_are_supervised_too(tokenizer: str) -> None:
     learned = [token for token, label in zip(made["input_ids"], made["labels"], strict=True) if label != -100]
     assert 0 < len(learned) < len(made["input_ids"])
     with pytest.raises(BadRecordError, match="neither a conversation"):
-        tl.SupervisedRows(tokenizer)({"text": "x"})
+        tl.SupervisedRows(tokenizer)({"body": "x"})
 
 
 def test_prompts_are_prepared_with_labels_on_the_answer(tokenizer: str) -> None:

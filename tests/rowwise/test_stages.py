@@ -692,6 +692,12 @@ def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
         assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
 
 
+@promise(262)
+def test_raw_rows_come_in_batches_of_lists_of_texts(one: dict[str, Any]):
+    batch = next(pipeline(one, load={"batch_size": 7}).source().load().build())
+    assert batch["text"] == [row["text"] for row in texts(7)]
+
+
 @promise(84, 86, 87)
 def test_the_options_of_load_act(one: dict[str, Any]):
     def batches(**load: Any) -> list[list[int]]:

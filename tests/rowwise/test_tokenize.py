@@ -276,6 +276,7 @@ def test_conversations_are_the_same_by_rows_and_by_a_build(tmp_path: Path, token
     assert any(ids[-1] == 2 for ids in made)  # the template's EOS, as a control id
 
 
+@promise(279)
 def test_pretokenize_takes_rows_and_sources(tmp_path: Path, data: str, tokenizer: str):
     rows = [{"text": text} for text in TEXTS]
     pretokenize(iter(rows), tokenizer, tmp_path / "rows", "jsonl", num_shards=3)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat.template import PROCESS, ChatTemplate, Limits, LossOptions, RenderedChat
@@ -60,6 +61,7 @@ def test_marks_hold_what_the_assistant_says():
     assert [made.text[start:stop] for start, stop in made.loss] == said
 
 
+@promise(266)
 def test_tools_and_calls_are_rendered_as_transformers_does():
     tools = [{"type": "function", "function": {"name": "add", "description": "Größe <&>", "parameters": {}}}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": [None, "ü"]}}}

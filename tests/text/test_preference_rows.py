@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.seeds import promise
 from tests.text import preference_support as support
 from tests.text.preference_support import Reference, prompt_columns, together
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
@@ -36,6 +37,7 @@ def test_a_pair_has_the_columns_that_trl_reads() -> None:
     assert prompt[0] == 1 and prompt.count(1) == 1 and chosen[-1] == rejected[-1] == 2
 
 
+@promise(277)
 @pytest.mark.parametrize(("method", "trainer"), [("dpo", "easydel"), ("orpo", "trl"), ("cpo", "easydel")])
 def test_a_pair_with_its_prompt_has_masks_and_labels(method: Any, trainer: Any) -> None:
     prompt, chosen, rejected = Reference(sentencepiece()).parts(*PAIR.values())
@@ -61,6 +63,7 @@ def test_a_judged_answer_keeps_its_label(label: Any) -> None:
     }
 
 
+@promise(277)
 def test_a_pair_becomes_two_judged_answers_the_good_one_first() -> None:
     reference = Reference(sentencepiece())
     rows = PreferenceRows("kto", sentencepiece(), trainer="trl").expand(PAIR)
@@ -84,6 +87,7 @@ def test_a_reward_model_reads_whole_texts() -> None:
     }
 
 
+@promise(277)
 def test_a_prompt_alone_stays_open() -> None:
     reference = Reference(sentencepiece())
     ids = reference.opened(reference.ids("Why?"))
@@ -169,6 +173,7 @@ def test_what_texts_share_is_in_both(head: str, left: str, right: str) -> None:
         assert left[size:].strip() and right[size:].strip()
 
 
+@promise(277)
 def test_a_shared_prompt_is_as_if_it_was_given() -> None:
     rows = PreferenceRows("dpo", sentencepiece())
     shared = {name: PAIR["prompt"] + PAIR[name] for name in ("chosen", "rejected")}

@@ -46,6 +46,7 @@ def main(facts: dict[str, Any]) -> None:
     check_early_stopping(facts["store"], folder)
     check_page(facts["store"], folder, facts["code"])
     check_tensorboard()
+    check_rows(folder)
 
 
 def model(params: Any, batch: Any) -> Any:
@@ -303,6 +304,55 @@ def check_page(store: str, folder: Path, code: list[str]) -> None:
         exec(block, known)
     assert known["metrics"].step == 3 and known["config"].schedule.peak == 1e-3
     assert known["trainer"].train().step == 3
+
+
+def check_rows(folder: Path) -> None:
+    """Rows of a mixture train as they come, texts beside them left out; a run that was cut goes on among them."""
+    random = np.random.default_rng(4)
+    sets = {
+        name: [{"input_ids": random.integers(0, top, 8).tolist()} for _ in range(rows)]
+        for name, top, rows in (("narrow", 4, 30), ("wide", 16, 20))
+    }
+    files = tl.save_dataset(sets["wide"], folder / "wide").output_paths
+    sets["wide"] = tl.ParquetShardedSource(files)
+
+    def made(place: Path, *callbacks: Callback) -> Trainer:
+        mixed = tl.block_mixture_interleave(sets, [0.5, 0.5], 10, seed=1, stop="all_exhausted")
+        loader = tl.AsyncDataLoader(mixed, 8, shuffle_buffer_size=8, seed=2, pad_token_id=0)
+        config = load_training_config(
+            {
+                "steps": STEPS,
+                "schedule": {"peak": 0.3},
+                "checkpoint": {"folder": str(place / "checkpoints"), "every": 4},
+                "log": {"every": 1, "progress": False, "jsonl": str(place / "log.jsonl")},
+            }
+        )
+        return Trainer(bigram, {"w": np.zeros((16, 16), np.float32)}, loader, config, callbacks=callbacks)
+
+    hooks = Hooks()
+    whole = made(folder / "rows", hooks)
+    whole.train()
+    with contextlib.suppress(Interruption):
+        made(folder / "cut rows", Interrupt(6)).train()
+    again = made(folder / "cut rows")
+    assert again.step == 4
+    again.train()
+    losses = [each["loss"] for each in lines(folder / "rows")]
+    assert losses[-1] < losses[0] and losses == [each["loss"] for each in lines(folder / "cut rows")]
+    assert arrays(whole) == arrays(again) and whole.loader.get_state() == again.loader.get_state()
+    batches = 50 // 8
+    assert ("epoch_begin", batches, 1) in hooks.told and ("epoch_end", batches, 0) in hooks.told
+    with pytest.raises(ConfigError, match=r"loader: got a MixedShardedSource, .* tl.AsyncDataLoader\(source"):
+        Trainer(bigram, {}, tl.block_mixture_interleave(sets), whole.config)
+    with pytest.raises(ConfigError, match="the loader has no batch from step 0 on"):
+        few = tl.AsyncDataLoader(sets["wide"], 99)
+        config = load_training_config({"steps": 1, "log": {"progress": False}})
+        Trainer(bigram, {"w": np.zeros((16, 16), np.float32)}, few, config).train()
+
+
+def bigram(params: Any, batch: Any) -> Any:
+    """Logits of the next id from the present one."""
+    return params["w"][batch["input_ids"]]
 
 
 def check_tensorboard() -> None:

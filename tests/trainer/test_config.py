@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.trainer.config import PRESETS, TrainingConfig, load_training_config
 
 
+@promise(134, 314)
 def test_a_file_is_read_over_its_preset_and_overrides_over_both(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("preset: pretrain\nsteps: 9\noptimizer: {clip: 0.5}\nschedule: {name: wsd, peak: 3e-4}\n")
@@ -22,6 +24,7 @@ def test_a_file_is_read_over_its_preset_and_overrides_over_both(tmp_path: Path) 
     assert config.schedule.peak == 3e-4  # to YAML itself a text
 
 
+@promise(314)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_configuration(name: str) -> None:
     config = load_training_config({"preset": name})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.loader.jax_support import packed_store, run
+from tests.seeds import promise
 
 
+@promise(129, 130, 131, 132, 133, 314, 316, 317)
 def test_the_parts_of_a_step_agree_with_plain_references(tmp_path_factory: pytest.TempPathFactory) -> None:
     run("tests.trainer.laws", devices=4, store=str(packed_store(tmp_path_factory)))

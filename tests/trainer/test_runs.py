@@ -10,10 +10,12 @@ import pytest
 import tokenlake
 from tests.loader.jax_support import packed_store, run
 from tests.loader.preference_store import preference_store
+from tests.seeds import promise
 from tests.trainer.test_docs import blocks
 from tokenlake.errors import MissingExtraError
 
 
+@promise(127, 128, 129, 131, 142, 162, 187, 198, 314, 315, 316)
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
@@ -39,6 +41,7 @@ def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.Mon
         _ = tokenlake.Trainer
 
 
+@promise(127)
 def test_preference_runs_learn_and_go_on_where_they_were_cut(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:

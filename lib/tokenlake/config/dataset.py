@@ -154,6 +154,11 @@ class DatasetConfig(Section):
         stages.TokenizerConfig.model_validate({"name_or_path": "-", **asked})
         return given
 
+    def get_tokenizer_config(self) -> stages.TokenizerConfig | None:
+        """Return the tokenizer with its options; None where the dataset names none."""
+        named = self.tokenizer
+        return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
+
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if self.data_files is None and self.dataset is None:

@@ -116,7 +116,10 @@ REFUSALS: Final = (
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
-    Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
+    *(
+        Refusal(f"ray.{name}", build="this machine's workers", rows="rows are made in this process")
+        for name in ("enabled", "use_gpu", "object_store_memory")
+    ),
     Refusal("cache.*", build=_REUSE, rows=_CACHES),
 )
 """Every option that some road refuses, once."""

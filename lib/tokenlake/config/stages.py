@@ -98,6 +98,10 @@ class TokenizerConfig(Section):
     trust_remote_code: Switch = False
     """Allow code of the tokenizer's repository to run; a build reads tokenizer.json and never runs any."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all options by name: values of JSON."""
+        return self.model_dump(mode="json")
+
 
 def _tokenizer(value: object, _handler: object) -> str | TokenizerConfig:
     if isinstance(value, TokenizerConfig):
@@ -447,6 +451,12 @@ class RayConfig(Section):
 
     resources_per_worker: dict[Text, Annotated[float, Strict(), Ge(0.0)]] | None = None
     """What each worker reserves, such as {CPU: 2}; acts with `enabled`."""
+
+    use_gpu: Switch = False
+    """Reserve a GPU for each worker; acts with `enabled`."""
+
+    object_store_memory: Size | None = None
+    """Bytes of each node's object store; null: as Ray decides. Acts with `enabled`."""
 
 
 class ObservabilityConfig(Section):

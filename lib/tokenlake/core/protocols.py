@@ -1,6 +1,8 @@
-"""What extensions build on: sources of rows, and stages of a pipeline."""
+"""What extensions build on: sources of rows, stages of a pipeline, data by index."""
 
-from tokenlake.rowwise.source import ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, PipelineContext
-
-__all__ = ["BaseStage", "PipelineContext", "ShardedDataSource"]
+from tokenlake import AsyncDataset as AsyncDataset
+from tokenlake import BaseStage as BaseStage
+from tokenlake import PipelineContext as PipelineContext
+from tokenlake import ResumeState as ResumeState
+from tokenlake import ShardedDataSource as ShardedDataSource
+from tokenlake import ShardInfo as ShardInfo

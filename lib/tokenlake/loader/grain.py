@@ -69,7 +69,7 @@ def grain_source(data: Dataset, *, columns: Sequence[str] | None = None) -> Grai
     of :func:`grain_dataset` decodes each once.
 
     Args:
-        data: a dataset of kind packed.
+        data: a dataset of any kind; rows of many lengths come each with its own L, as they are stored.
         columns: as of :class:`tokenlake.DataLoader`.
 
     Raises:

@@ -12,18 +12,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
+import numpy as np
+
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.length_index import LengthIndex
 from tokenlake.loader.metrics import Spent
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderOptions
+from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
-from tokenlake.loader.read_ahead import DecodedAhead, Prefetched
+from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, Prefetched
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.ragged import Int64
+from tokenlake.reading.cache import GroupCache
 from tokenlake.store.local import LocalStore
 
 _LOCAL, _REMOTE = 1, 16  # threads that decode
@@ -309,10 +314,10 @@ def _open_own(data: Dataset | Mixture, options: LoaderOptions) -> HostReader:
 
 @final
 class SharedRows:
-    """The rows of a packed dataset by number, for processes that each open files of their own.
+    """The rows of a dataset by number, for processes that each open files of their own.
 
     Raises:
-        ConfigError: it is no packed dataset, or has no such column.
+        ConfigError: it is no dataset, or has no such column.
     """
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None, instead: str) -> None:
@@ -321,16 +326,20 @@ class SharedRows:
                 f"data: got a {type(data).__name__}, must be a Dataset (tl.open); "
                 f"the rows of a mixture have no numbers, {instead} gives them in their order"
             )
-        _ = data.seq_length  # raises where rows are of many lengths
-        self.name, self.manifest, self.columns = data.name, data.manifest.sha256, check_columns(columns)
-        self._length = len(data)
-        self._opened = PerProcess(partial(copy.copy, data))
+        packed = data.kind == "packed"
+        self.columns = check_columns(columns) if packed else ragged_columns(data.rows, columns)
+        self.name, self.manifest, self._length = data.name, data.manifest.sha256, len(data)
+        self._opened: PerProcess[_Taken] = PerProcess(
+            partial(_packed_rows if packed else _ragged_rows, data, self.columns)
+        )
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return rows, each a dict of arrays of shape (L,); a row group is decoded once for all that lie in it.
+
+        L is the length of the longest run of a row, where they are of many lengths; what has one value is of shape ().
 
         Raises:
             IndexError: there is no such row.
@@ -339,8 +348,40 @@ class SharedRows:
         for at in wanted:
             if not -self._length <= at < self._length:
                 raise IndexError(f"{self.name} has rows 0 to {self._length - 1}; there is no row {at}")
-        columns = self._opened.get().take([at % self._length for at in wanted], self.columns)
-        return [{name: values[place] for name, values in columns.items()} for place in range(len(wanted))]
+        return self._opened.get()(np.array([at % self._length for at in wanted], np.int64))
+
+
+_Taken = Callable[[Int64], list[dict[str, Any]]]
+
+
+def _packed_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
+    own = copy.copy(data)
+
+    def take(rows: Int64) -> list[dict[str, Any]]:
+        found = own.take(rows, columns)
+        return [{name: values[place] for name, values in found.items()} for place in range(len(rows))]
+
+    return take
+
+
+def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
+    """Each row is a batch of its own, of its own length."""
+    stored = copy.copy(data).rows
+    index = LengthIndex([stored], BatchPadding())
+    assembler = RaggedAssembler([stored], index, columns, padding="right", truncate=None)
+    decode = partial(stored.decoded, loss_mask=assembler.loss_mask)
+    cache: GroupCache[int, DecodedGroup] = GroupCache(WORKER_CACHE_BYTES, decode)
+
+    def take(rows: Int64) -> list[dict[str, Any]]:
+        group, row = stored.group_of(rows)
+        found = list[dict[str, Any]]()
+        for at, length in enumerate(index.lengths(rows).tolist()):
+            one = slice(at, at + 1)
+            made = assembler.batch(BatchShape(1, length), group[one], row[one], cast("Any", cache.read))
+            found.append({name: values.reshape(values.shape[1:]) for name, values in made.items()})
+        return found
+
+    return take
 
 
 def _threads(data: Dataset | Mixture) -> int:

@@ -119,6 +119,11 @@ class DataLoader:
         return self._position.passes * (self.plan.epochs or 1)
 
     @property
+    def ended(self) -> bool:
+        """Whether the present pass came to its end; the next iteration begins another."""
+        return self._ended
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """What batches hold."""
         return self._reader.assembler.names

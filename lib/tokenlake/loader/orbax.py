@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from tokenlake.errors import ConfigError, MissingExtraError, NotFoundError
-from tokenlake.loader.loader import DataLoader
+from tokenlake.loader.state import BatchLoader
 
 try:
     import jax
@@ -65,7 +65,7 @@ class LoaderHandler(ocp.AsyncCheckpointHandler):
         _check_alike(args.state, self._active)
         self._json.save(directory, args=ocp.args.JsonSave(args.state))
 
-    def restore(self, directory: Any, *, args: LoaderRestore | None = None) -> DataLoader | State:
+    def restore(self, directory: Any, *, args: LoaderRestore | None = None) -> BatchLoader | State:
         """Return the loader of the arguments, with the state that was saved; without one the state.
 
         Raises:
@@ -98,7 +98,7 @@ class LoaderSave(ocp.args.CheckpointArgs):
         state: what will be written.
     """
 
-    loader: DataLoader
+    loader: BatchLoader
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,14 +115,14 @@ class LoaderRestore(ocp.args.CheckpointArgs):
         loader: that goes on there; None: the state is returned, and nothing else done.
     """
 
-    loader: DataLoader | None = None
+    loader: BatchLoader | None = None
 
 
 def _check_alike(state: State, processes: Sequence[int]) -> None:
     if len(processes) == 1:
         return
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).digest()
-    told = _gathered(digest + int(state["step"]).to_bytes(8, "big"), processes)
+    told = _gathered(digest + int(state.get("step", state["rows"])).to_bytes(8, "big"), processes)
     if len(set(told)) > 1:
         steps = {at: int.from_bytes(each[-8:], "big") for at, each in zip(processes, told, strict=True)}
         raise ConfigError(

@@ -7,8 +7,8 @@ state alone says which data was read and in which order (:func:`restored`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
@@ -21,6 +21,36 @@ from tokenlake.mixing.stream import MixtureStream
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")
+
+
+@runtime_checkable
+class BatchLoader(Protocol):
+    """Batches of one epoch after another, with a state: :class:`tokenlake.DataLoader` and ``AsyncDataLoader``."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the latest iteration."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go on behind the state, or with the next epoch."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch; TypeError where that is not known."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what :meth:`set_state` needs to go on behind the last batch that was delivered."""
+        ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where another loader stood."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration that is under way, and its threads."""
+        ...
 
 
 def state_of(plan: BatchPlan, position: Position) -> dict[str, Any]:

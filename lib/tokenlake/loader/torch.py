@@ -109,7 +109,7 @@ def torch_rows(
     :func:`torch_dataset` decodes each once.
 
     Args:
-        data: a dataset of kind packed.
+        data: a dataset of any kind; rows of many lengths come each with its own L, as they are stored.
         columns: as of :class:`tokenlake.DataLoader`.
         integers: as of :func:`torch_dataset`.
 

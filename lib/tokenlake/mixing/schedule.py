@@ -305,6 +305,11 @@ class WeightScheduler:
         return self._names
 
     @property
+    def dataset_names(self) -> list[str]:
+        """:attr:`names` as a list."""
+        return list(self._names)
+
+    @property
     def interpolation(self) -> Curve:
         """How weights move between points."""
         return self._interpolation

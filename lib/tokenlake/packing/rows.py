@@ -94,26 +94,12 @@ class PackedRows:
         )
 
     def _rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-        pack = ResolvedPack(
-            seq_length=self.seq_length,
-            strategy=self.strategy,
-            window_tokens=self.window_tokens,
-            num_packers=self.num_packers,
-            max_segments=self.max_segments,
-        )
-        pad = self.eos_token_id if self.pad_token_id is None else self.pad_token_id
-        packer = open_packer(pack, pad_id=pad, group_tokens=_TOGETHER)
-        columns = frozenset[str]()
-        for block in _blocks(self._documents(rows)):
-            columns = block[0].columns
-            ids = [document.ids for document in block]
-            places = np.array([(document.file, document.position) for document in block], np.int64)
-            for packed in packer.add(np.concatenate(ids), offsets_of(list(map(len, ids))), *places.T):
-                yield from self._objects(packed, columns)
-        for packed in packer.finish():
-            yield from self._objects(packed, columns)
+        stream = OpenRows(self)
+        yield from stream.add(rows)
+        yield from stream.finish()
 
-    def _documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_GivenDocument]:
+    def documents(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[_GivenDocument]:
+        """Yield the documents of rows, checked, with EOS; those without ids are left out."""
         expected: frozenset[str] | None = None
         for number, row in enumerate(rows):
             columns = _columns(row)
@@ -144,7 +130,8 @@ class PackedRows:
             ids, end = marked(ids, mask), end | LOSS
         return np.append(ids, np.int32(end)) if lacks else ids
 
-    def _objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
+    def objects(self, packed: Packed, columns: frozenset[str]) -> Iterator[Row]:
+        """Yield the rows of `packed` as objects; `columns`: what documents have beside their ids."""
         mask = learned(packed.input_ids) if "loss_mask" in columns else None
         ids = packed.input_ids if mask is None else plain(packed.input_ids)
         segment_ids = packed.segment_ids
@@ -163,6 +150,42 @@ class PackedRows:
                 each = zip(*(column.tolist() for column in places), strict=True)
                 row["documents"] = [dict(zip(_PLACE, place, strict=True)) for place in each]
             yield row
+
+
+@final
+class OpenRows:
+    """Rows that are filled as documents come: those that are full come out, the others stay open.
+
+    Args:
+        packing: how; rows are in its order, not shuffled.
+        group_tokens: rows come out so many tokens at a time, or more.
+    """
+
+    def __init__(self, packing: PackedRows, group_tokens: int = _TOGETHER) -> None:
+        pack = ResolvedPack(
+            seq_length=packing.seq_length,
+            strategy=packing.strategy,
+            window_tokens=packing.window_tokens,
+            num_packers=packing.num_packers,
+            max_segments=packing.max_segments,
+        )
+        pad = packing.eos_token_id if packing.pad_token_id is None else packing.pad_token_id
+        self._packing, self._columns = packing, frozenset[str]()
+        self._packer = open_packer(pack, pad_id=pad, group_tokens=group_tokens)
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+        """Append documents and yield the rows that are full; errors as :meth:`PackedRows.pack`."""
+        for block in _blocks(self._packing.documents(rows)):
+            self._columns = block[0].columns
+            ids = [document.ids for document in block]
+            places = np.array([(document.file, document.position) for document in block], np.int64)
+            for packed in self._packer.add(np.concatenate(ids), offsets_of(list(map(len, ids))), *places.T):
+                yield from self._packing.objects(packed, self._columns)
+
+    def finish(self) -> Iterator[Row]:
+        """Yield what is left, rows padded; the stream is empty afterwards, and may be used again."""
+        for packed in self._packer.finish():
+            yield from self._packing.objects(packed, self._columns)
 
 
 _PLACE: Final = ("file", "position", "start")

@@ -9,9 +9,11 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build
-- `batches`, `loader`: rows to batches of arrays in an order that can be resumed, and delivering them
+- `batches`, `loader`, `iterators`: rows to batches of arrays in an order that can be resumed, and delivering them
+- `async_dataset`, `resume`: data that is awaited by index; where a loop of one's own stands
 - `arrow_rows`, `shard_files`, `directory`: rows as columns or lines, the files of a split, a flat directory
 - `save`, `tokenize`, `cache`: `save_dataset`; `tokenize_and_save` and `pretokenize`; tokens kept between runs
 - `stage`, `stages`, `pipeline`: what a stage is, the six stages, and the fluent :class:`Pipeline`
-- `legacy`: the older interface, a mixture described by one object
+- `writers`: writers by the name of their format
+- `inform`, `legacy`: the older interface, a mixture described by one object
 """

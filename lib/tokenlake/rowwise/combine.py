@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 
@@ -164,26 +164,41 @@ class PackedShardedSource(NumberedSource):
     def __init__(
         self,
         source: ShardedDataSource,
-        config: PackStageConfig | Mapping[str, Any] | None = None,
-        *,
-        tokenizer: LoadedTokenizer | None = None,
+        config: PackStageConfig | Mapping[str, Any] | int | None = None,
+        eos_token_id: int | None = None,
+        pad_token_id: int | None = None,
+        strategy: str | None = None,
+        num_packers: int | None = None,
+        include_segment_ids: bool | None = None,
+        input_field: str = "input_ids",
+        shuffle: bool | None = None,
+        shuffle_buffer_factor: int | None = None,
         seed: int | None = None,
+        *,
+        seq_length: int | None = None,
+        tokenizer: LoadedTokenizer | None = None,
     ) -> None:
         """Pack `source`; nothing is read yet.
 
         Args:
-            source: rows with ``input_ids``.
-            config: how to pack; `enabled` does not matter here. None: the defaults.
-            tokenizer: whose EOS and padding are used where `config` names none.
-            seed: of ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time; None is 0.
+            source: rows with ids.
+            config: how to pack; `enabled` does not matter here. A number is `seq_length`. None: the defaults.
+            input_field: of the rows' ids.
+            shuffle: ``shuffle_packed``, which takes ``shuffle_buffer_factor * num_packers`` rows at a time.
+            seed: of the shuffle; None is 0.
+            tokenizer: whose EOS and padding are used where none are named.
+
+        The other arguments are those of `config`, and count before it; None leaves it as it is.
 
         Raises:
             ConfigError: no EOS is known, or an option is not allowed.
         """
+        given = {name: value for name, value in locals().items() if name in PackStageConfig.model_fields}
         if not isinstance(source, ShardedDataSource):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("source", source, "a source of rows with input_ids")
-        self._source = source
-        pack = section(PackStageConfig, config or {}, "PackedShardedSource")
+        self._source, self._field = source, input_field
+        config = {"seq_length": config} if isinstance(config, int) else config
+        pack = _overridden(config or {}, {**given, "shuffle_packed": shuffle})
         self._eos, pad = _ends(pack, tokenizer)
         names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
         own: dict[str, Any] = {name: getattr(pack, name) for name in names}
@@ -206,7 +221,7 @@ class PackedShardedSource(NumberedSource):
     def _documents(self) -> Iterator[Row]:
         """Yield the ids of each document, and which of them bear loss."""
         for number, row in enumerate(self._source):
-            ids = np.asarray(_values_of(row, "input_ids", number))
+            ids = np.asarray(_values_of(row, self._field, number))
             if not len(ids):
                 continue
             loss = row.get("loss_mask")
@@ -224,6 +239,15 @@ class PackedShardedSource(NumberedSource):
 
     def __repr__(self) -> str:
         return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
+
+
+def _overridden(config: object, given: Mapping[str, Any]) -> PackStageConfig:
+    """Return a section with the values given, those that are not None, in the place of its own."""
+    own = config.model_dump(exclude_unset=True) if isinstance(config, PackStageConfig) else config
+    if isinstance(own, Mapping):
+        told = {name: value for name, value in given.items() if value is not None}
+        own = {**cast("Mapping[str, Any]", own), **told}
+    return section(PackStageConfig, own, "PackedShardedSource")
 
 
 def _values_of(row: Row, field: str, number: int) -> Any:

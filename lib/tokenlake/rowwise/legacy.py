@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, final, overload
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, final, overload
 
 from tokenlake.config.load import load_config
 from tokenlake.config.values import expected
-from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
+from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
@@ -17,98 +19,24 @@ from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.runner import build_dataset as build_version
 from tokenlake.mixing.schedule import check_weight_names
 from tokenlake.observability.build import observed
-from tokenlake.rowwise.checks import fields_in
-from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource
-from tokenlake.rowwise.files import create_source
+from tokenlake.rowwise.combine import BatchedShardedSource, CompositeShardedSource, PackedShardedSource
+from tokenlake.rowwise.inform import TextDatasetInform, set_fields
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.source import ShardedDataSource
 
-_OF_FILES: Final = (
-    "data_files",
-    "num_rows",
-    "dataset_split_name",
-    "split",
-    "subset",
-    "storage_options",
-    "name",
-)
+_LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
+_READS: Final = "remote files are read in ranges, and failed requests are repeated, without options"
 _ELSEWHERE: Final = {
-    "shuffle_buffer_size": "blocks are shuffled by themselves, and a data loader shuffles what it loads",
-    "pack_tokens": "pack with the `pack` stage of a Pipeline",
-    "pack_on_the_fly": "tokenize and pack with the stages of a Pipeline",
-    "tokenize_callback": "tokenize with the `tokenize` stage of a Pipeline, or with TokenizedShardedSource",
+    "prefetch_workers": _LOADS,
+    "prefetch_buffer_size": _LOADS,
+    "cloud_max_retries": _READS,
+    "cloud_retry_delay": _READS,
+    "cache_remote_files": _READS,
+    "cache_expiry_seconds": _READS,
+    "cache_dir": "TOKENLAKE_CACHE says where indexes are kept, and HF_HOME where files of the Hub are",
+    "image_target_field": "rows are texts and tokens; images are not read",
 }
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TextDatasetInform:
-    """One text dataset of a mixture: where its files are and how its rows are read.
-
-    Attributes:
-        type: json, jsonl, parquet, arrow, csv, tsv, txt, huggingface or hf; None: by the extension of each file.
-            ``json`` files may be an array of objects or have an object on every line: their first character tells.
-            ``txt`` files have a text on every line, which gets the name `content_field`.
-        data_files: file, glob, directory, URL or Hub id, or a list of them.
-        num_rows: read at most this many rows.
-        dataset_split_name: split of a Hub dataset, where it is not `split`.
-        split: of a Hub dataset.
-        format_callback: function of a row, applied after `format_fields`; None as its result leaves the row out.
-        format_fields: fields to rename first, {old: new}; a row that lacks one is an error. Names inside of
-            messages stay (:class:`tokenlake.ConvertToChatML` knows those).
-        content_field: field of the text, which the mixture renames to its `text_target_field`; None keeps all
-            fields as they are. Rows without it that have `chosen` and `rejected` stay as they are.
-        additional_fields: fields to keep beside the text; a row that lacks one is an error. All others are left out.
-        name: what the mixture calls the dataset; None: dataset_0, dataset_1, ... by its place.
-        subset: configuration of a Hub dataset.
-        storage_options: options of the file system that the files are on.
-    """
-
-    type: str | None = None
-    data_files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
-    num_rows: int | None = None
-    dataset_split_name: str | None = None
-    split: str = "train"
-    format_callback: Callable[[Row], Row | None] | None = None
-    format_fields: Mapping[str, str] | None = None
-    content_field: str | None = "content"
-    additional_fields: Sequence[str] | None = None
-    name: str | None = None
-    subset: str | None = None
-    storage_options: Mapping[str, Any] | None = None
-
-    def open(self, target: str) -> ShardedDataSource:
-        """Return the rows of the dataset, with their text in the field `target`.
-
-        Raises:
-            ConfigError: an option is not what is allowed.
-            SourceNotFoundError: an entry of `data_files` matches nothing.
-        """
-        source = self._opened()
-        if self.format_fields:
-            source = source.rename_fields(self.format_fields)
-        if self.format_callback is not None:
-            source = source.transform(self.format_callback)
-        content = self.content_field
-        return source if content is None else source.map(_with_text_in(target, content, self._kept(target)))
-
-    def _opened(self) -> ShardedDataSource:
-        if self.data_files is None:
-            raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
-        given: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
-        given["type"], given["delimiter"] = ("csv", "\t") if self.type == "tsv" else (self.type, None)
-        if self.type in ("txt", "text"):
-            given |= {"text_mode": "lines", "content_field": self.content_field or "text"}
-        return create_source(given)
-
-    def _kept(self, target: str) -> tuple[str, ...]:
-        fields = self.additional_fields or ()
-        if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise expected("additional_fields", fields, "a list of names, such as ['id']")
-        if target in fields and target != self.content_field:
-            why = f"must not be {target!r}, the field that gets the text of {self.content_field!r}"
-            raise ConfigError(f"additional_fields: {why}; rename it, or choose another text_target_field")
-        return tuple(fields)
+_OF_PACKING: Final = ("pack_seq_length", "pack_eos_token_id")
 
 
 @final
@@ -129,8 +57,17 @@ class DatasetMixture:
             (``all_exhausted``).
         mixture_weights: name to weight; they sum to 1; None: equal ones. Where the keys are the datasets' names, they
             go by name; where no dataset was given a name, they go by place, and name the datasets.
-        shuffle_buffer_size, pack_tokens, pack_on_the_fly, tokenize_callback: not available here; other parts of
-            the library do that.
+        shuffle_buffer_size: rows are drawn at random from a buffer of so many; None: in the mixture's order.
+        tokenize_callback: function of a row that returns its ids: rows are ``{tokens_field_name: ids}`` then.
+        pack_tokens: pack the ids in `tokens_field_name` into rows of `pack_seq_length`, with ``input_ids``.
+        pack_on_the_fly: the same, of what `tokenize_callback` returns.
+        tokens_field_name: field of a row's ids.
+        pack_seq_length, pack_eos_token_id: tokens of a packed row, and what is put after each document.
+        pack_shuffle, pack_shuffle_buffer_factor: whether packed rows are shuffled, four times as many at a time as
+            this factor.
+        dask_storage_options: `storage_options` of datasets that have none.
+        cache_dir, prefetch_workers, prefetch_buffer_size, cloud_max_retries, cloud_retry_delay, cache_remote_files,
+            cache_expiry_seconds, image_target_field: refused; the error says what does that.
     """
 
     informs: Sequence[TextDatasetInform]
@@ -144,8 +81,22 @@ class DatasetMixture:
     mixture_weights: Mapping[str, float] | None = None
     shuffle_buffer_size: int | None = None
     pack_tokens: bool = False
+    tokens_field_name: str = "tokens"
+    pack_seq_length: int | None = None
+    pack_eos_token_id: int | None = None
+    pack_shuffle: bool = True
+    pack_shuffle_buffer_factor: int = 16
     pack_on_the_fly: bool = False
     tokenize_callback: Callable[[dict[str, Any]], Any] | None = None
+    dask_storage_options: Mapping[str, Any] | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    prefetch_workers: int | None = None
+    prefetch_buffer_size: int | None = None
+    cloud_max_retries: int | None = None
+    cloud_retry_delay: float | None = None
+    cache_remote_files: bool | None = None
+    cache_expiry_seconds: int | None = None
+    image_target_field: str | None = None
 
     def __post_init__(self) -> None:
         """Check what needs no file.
@@ -158,13 +109,14 @@ class DatasetMixture:
         if not informs or not all(isinstance(inform, TextDatasetInform) for inform in informs):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("informs", self.informs, "a list of at least one TextDatasetInform")
         for field, instead in _ELSEWHERE.items():
-            if getattr(self, field):
+            if getattr(self, field) is not None:
                 raise NotAvailableError(f"DatasetMixture: {field} is not available: {instead}; leave it out")
         weighted = self.mixture_weights is not None
         off = "streaming" if not self.streaming else "block_mixture" if not self.block_mixture else ""
         if (off and weighted) or (off == "streaming" and self.batch_size != 1):
             option = "mixture_weights" if weighted else "batch_size"
             raise ConfigError(f"DatasetMixture: {option} has no meaning with {off}=False; leave one out")
+        self._check_packing()
         self._names()
 
     def build(self) -> ShardedDataSource:
@@ -174,11 +126,89 @@ class DatasetMixture:
             ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
             SourceNotFoundError: files of a dataset are not there.
         """
-        opened = (inform.open(self.text_target_field) for inform in self.informs)
+        rows = self._mixed()
+        if self.shuffle_buffer_size is not None:
+            rows = rows.shuffle(self.seed, self.shuffle_buffer_size)
+        if self.tokenize_callback is not None:
+            callback, field = self.tokenize_callback, self.tokens_field_name
+            rows = rows.map(lambda row: {field: callback(row)})
+        if self._packs:
+            rows = PackedShardedSource(
+                rows,
+                seq_length=self.pack_seq_length,
+                eos_token_id=self.pack_eos_token_id,
+                input_field=self.tokens_field_name,
+                shuffle=self.pack_shuffle,
+                shuffle_buffer_factor=self.pack_shuffle_buffer_factor,
+                seed=self.seed,
+            )
+        return rows if self.batch_size == 1 else BatchedShardedSource(rows, self.batch_size)
+
+    def to_json_string(self) -> str:
+        """Return what was set, as JSON.
+
+        Raises:
+            ConfigError: a function was set, or a dataset cannot be told in JSON (:meth:`TextDatasetInform.to_json`).
+        """
+        if self.tokenize_callback is not None:
+            raise ConfigError(
+                "tokenize_callback: JSON holds no function; set it after loading, by dataclasses.replace"
+            )
+        given = set_fields(self) | {"informs": [each.to_json() for each in self._told()]}
+        given.pop("dask_storage_options", None)  # told by each dataset, which knows what is secret
+        return json.dumps(given, indent=2, default=dict)
+
+    def save_mixture(self, json_file_path: str | os.PathLike[str]) -> None:
+        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`."""
+        Path(json_file_path).write_text(self.to_json_string(), encoding="utf-8")
+
+    @classmethod
+    def load_mixture(cls, json_file: str | os.PathLike[str]) -> Self:
+        """Return the mixture that a file holds.
+
+        Raises:
+            ConfigError: it holds none.
+        """
+        try:
+            given = json.loads(Path(json_file).read_text(encoding="utf-8"))
+            given["informs"] = [TextDatasetInform.from_json(each) for each in given["informs"]]
+            return cls(**given)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            why = "expected a file that save_mixture wrote"
+            raise ConfigError(f"{os.fspath(json_file)}: no mixture ({error}); {why}") from error
+
+    @property
+    def _packs(self) -> bool:
+        return self.pack_tokens or self.pack_on_the_fly
+
+    def _check_packing(self) -> None:
+        if self.pack_on_the_fly and self.tokenize_callback is None:
+            raise ConfigError(
+                "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
+            )
+        for name in _OF_PACKING:
+            if (getattr(self, name) is not None) != self._packs:
+                why = (
+                    "is needed to pack"
+                    if self._packs
+                    else "has no meaning without pack_tokens or pack_on_the_fly"
+                )
+                raise ConfigError(f"DatasetMixture: {name} {why}")
+
+    def _told(self) -> list[TextDatasetInform]:
+        """Return the datasets with the storage options that count for each."""
+        shared = self.dask_storage_options
+        return [
+            inform if inform.storage_options or not shared else replace(inform, storage_options=shared)
+            for inform in self.informs
+        ]
+
+    def _mixed(self) -> ShardedDataSource:
+        opened = (inform.open(self.text_target_field) for inform in self._told())
         sources = dict(zip(self._names(), opened, strict=True))
         if not self.streaming:
             return CompositeShardedSource(list(sources.values()))
-        mixed = MixedShardedSource(
+        return MixedShardedSource(
             sources,
             weights=self.mixture_weights,
             # Without blocks the datasets take turns: a block of one row each.
@@ -186,7 +216,6 @@ class DatasetMixture:
             seed=self.seed,
             stop_strategy=self.stop_strategy if self.block_mixture else "first_exhausted",
         )
-        return mixed if self.batch_size == 1 else BatchedShardedSource(mixed, self.batch_size)
 
     def _names(self) -> tuple[str, ...]:
         """Return what the datasets are called, one name each."""
@@ -242,16 +271,3 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
     if options:
         raise ConfigError(f"{', '.join(options)}: of no use for a DatasetMixture; leave them out")
     return config.build()
-
-
-def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[[Row], Row]:
-    def to_target(row: Row) -> Row:
-        if content not in row and "chosen" in row and "rejected" in row:
-            return row
-        missing = [field for field in (content, *kept) if field not in row]
-        if missing:
-            why = f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}"
-            raise BadRecordError(f"{why}. Every row must have the fields named", reason="missing_field")
-        return {target: row[content], **{field: row[field] for field in kept}}
-
-    return to_target

@@ -19,6 +19,7 @@ from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.rowwise.async_dataset import AsyncDataset
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.files import FileBacked
@@ -30,7 +31,7 @@ _ON_DEVICES: Final = 2  # batches that are put onto devices ahead
 
 
 @final
-class AsyncDataLoader:
+class AsyncDataLoader(AsyncDataset[Arrays]):
     """Batches of rows: dicts of numpy arrays (see :func:`tokenlake.rowwise.batches.batch_of`), in order.
 
     ::
@@ -109,6 +110,7 @@ class AsyncDataLoader:
             pad_token_id = source.pad_token_id
         if prefetch_to_device and sharding is None:
             sharding = _first_device()
+        self._sharding, self._asked, self._turn = sharding, cast("Iterator[Arrays] | None", None), 0
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
             raise ConfigError(
                 "pad_token_id: stored rows are padded with the id that their version names; leave it out"
@@ -154,12 +156,58 @@ class AsyncDataLoader:
         """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
         return _awaited(self._loader)
 
+    async def aget(self, index: int) -> Arrays:
+        """Return batch number `index` of an epoch, which 0 begins; the others follow one by one.
+
+        Raises:
+            ConfigError: it is not the next one. IndexError: the epoch has no more.
+        """
+        if index == 0:
+            self._asked, self._turn = _batches(self._loader), 0
+        if self._asked is None or index != self._turn:
+            next_one = (
+                "0, which begins an epoch" if self._asked is None else f"{self._turn}, the next one, or 0"
+            )
+            raise ConfigError(f"aget: got {index}, must be {next_one}; batches are made in order")
+        self._turn += 1
+        batch: Any = await asyncio.to_thread(next, self._asked, _END)
+        if batch is _END:
+            self._asked = None
+            raise IndexError(f"batch {index}: the epoch has {index} batches")
+        return batch
+
+    def get_output_sharding(self) -> Any:
+        """Return the sharding of batches, None where they are arrays of numpy."""
+        return self._sharding
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the latest epoch came to its end; a new one begins with the next iteration."""
+        return self._loader.ended
+
     def __len__(self) -> int:
         """Return how many batches an epoch has; TypeError where the source does not know how many rows it has."""
         return len(self._loader)
 
     def __bool__(self) -> bool:
         return True  # `if loader:` must not ask for a length that may be unknown
+
+    @property
+    def epoch(self) -> int:
+        """Number of the latest iteration, over all runs."""
+        return self._loader.epoch
+
+    def close(self) -> None:
+        """End the latest iteration and its threads."""
+        self._loader.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """As :meth:`state_dict`, by the name that checkpoints use."""
+        return self.state_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As :meth:`load_state_dict`, by the name that checkpoints use."""
+        self.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
@@ -206,6 +254,7 @@ class RowLoader:
         self._order, self._filling, self._placement, self._load = order, filling, placement, load
         self._next = self._now = RowProgress(0)
         self.meter: RowMeter | None = None
+        self.ended = False
         self._latest: weakref.ref[RowDelivery] | None = None
 
     def __iter__(self) -> RowDelivery:
@@ -213,7 +262,8 @@ class RowLoader:
 
     def deliver(self, *, prefetch: bool) -> RowDelivery:
         """Return the batches of the next epoch."""
-        start = self._now = self._next
+        start, self.ended = self._next, False
+        self._now = start
         self._next = RowProgress(start.epoch + 1)
         workers, ahead = self._load.prefetch_workers, self._load.prefetch_buffer_size if prefetch else 0
         make = partial(_made, filling=self._filling)
@@ -223,6 +273,15 @@ class RowLoader:
         delivery = RowDelivery(made, self)
         self._latest = weakref.ref(delivery)
         return delivery
+
+    @property
+    def epoch(self) -> int:
+        return self._now.epoch
+
+    def close(self) -> None:
+        delivery = None if self._latest is None else self._latest()
+        if delivery is not None:
+            delivery.close()
 
     def __len__(self) -> int:
         rows, size = len(cast("Any", self._order.source)), self._order.size
@@ -238,7 +297,7 @@ class RowLoader:
     def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
         """The latest iteration delivered a batch; None: it came to its end."""
         if self._latest is not None and self._latest() is delivery:
-            self._now = self._next if after is None else after
+            self._now, self.ended = (self._next, True) if after is None else (after, False)
 
 
 @final
@@ -290,9 +349,10 @@ class RowPlacement:
         Raises:
             ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
         """
-        return replace(made, arrays={name: self._array(name, values) for name, values in made.arrays.items()})
+        return replace(made, arrays={name: self.array(name, values) for name, values in made.arrays.items()})
 
-    def _array(self, name: str, values: Any) -> Any:
+    def array(self, name: str, values: Any) -> Any:
+        """Return one field (rows, ids) on the devices; errors as :meth:`place`."""
         if getattr(values, "ndim", None) != 2:
             why = f"is a {type(values).__name__}; on devices batches hold arrays (rows, ids) alone"
             raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
@@ -317,8 +377,13 @@ def _some_width(sharding: Any) -> int:
         return 1
 
 
+def _batches(loader: DataLoader | RowLoader) -> Iterator[Arrays]:
+    """Return the batches of the next epoch, which threads prepare: no event loop may wait for rows."""
+    return loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else cast("Any", iter(loader))
+
+
 async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
-    batches: Any = loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else iter(loader)
+    batches: Any = _batches(loader)
     try:
         while True:
             batch: Any = await asyncio.to_thread(next, batches, _END)

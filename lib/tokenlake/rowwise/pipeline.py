@@ -21,8 +21,7 @@ from tokenlake.config.stages import (
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
 from tokenlake.observability.rows import observed_batches
-from tokenlake.rowwise.checks import section
-from tokenlake.rowwise.stage import STAGES, BaseStage, PipelineContext, check_order
+from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
 
 
@@ -174,7 +173,6 @@ class Pipeline:
             )
         before = self._context.config
         try:
-            self._context.config = _with_section(before, stage)
             self._data = _checked(stage, stage.process(self._data, self._context))
         except BaseException:
             self._context.config = before
@@ -203,14 +201,6 @@ def create_pipeline(
     """
     given = {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
     return Pipeline.from_config(given)
-
-
-def _with_section(config: PipelineConfig, stage: BaseStage) -> PipelineConfig:
-    """Return the configuration with the section that a stage was called with in its place."""
-    if stage.name not in STAGES or stage.config is None:
-        return config
-    given = section(type(getattr(config, stage.name)), stage.config, stage.name)
-    return config.model_copy(update={stage.name: given})
 
 
 def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tokenlake.export.push import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
+from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
@@ -55,7 +56,10 @@ _NO_SETTING: Final[Any] = {
 
 
 class _OwnStage(BaseStage):
-    """A stage that is called as its section of the configuration, which is the first word of its class."""
+    """A stage that is called as its section of the configuration, which is the first word of its class.
+
+    What it was made with goes in the place of the whole section; None: the context's own.
+    """
 
     @property
     def name(self) -> str:
@@ -68,8 +72,11 @@ class _OwnStage(BaseStage):
             ConfigError: the configuration contradicts itself, also as each class says.
             NotAvailableError: an option that a pipeline does not act on is set.
         """
-        section = getattr(context.config, self.name)
-        if "enabled" in section.model_fields_set and not section.enabled:
+        own = getattr(context.config, self.name)
+        if self.config is not None:
+            own = section(type(own), self.config, self.name)
+            context.config = context.config.model_copy(update={self.name: own})
+        if "enabled" in own.model_fields_set and not own.enabled:
             return dict(data)
         check_config(context.config, self.name)
         return self._made(data, context)

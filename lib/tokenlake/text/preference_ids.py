@@ -66,7 +66,9 @@ class Joiner:
         eos_id: what an answer ends with, unless it holds one: a template may end a turn with it and a line break.
         max_length: most ids of a prompt with an answer.
         long_documents: ``keep``; ``truncate``: answers lose their ends, and a document whose prompt leaves no room
-            for an answer is left out (prompts are never cut); ``drop``: documents with more are left out.
+            for an answer is left out (it cuts no prompt); ``drop``: documents with more are left out.
+        max_prompt: most ids of a prompt, which loses its beginning, but for BOS; None: any number.
+        max_completion: most ids of an answer, which loses its end; None: any number.
     """
 
     method: Method
@@ -74,11 +76,15 @@ class Joiner:
     eos_id: int
     max_length: int
     long_documents: str
+    max_prompt: int | None = None
+    max_completion: int | None = None
 
     def join(self, ids: Int32, offsets: Int64) -> Joined:
         """Join the texts of n documents, as many runs of ids for each."""
         bare, moved = _parted(self.method, Ragged(ids, offsets))
         content = total_lengths(list(bare.values()))
+        if self.max_prompt is not None and "prompt" in bare:
+            bare["prompt"] = self._shortened(bare["prompt"], self.max_prompt)
         head, tail = self._lacking(bare)
         whole: dict[Part, Ragged] = {
             name: self._around(part, head.get(name), tail.get(name)) for name, part in bare.items()
@@ -111,6 +117,12 @@ class Joiner:
             left_out=left_out,
         )
 
+    def _shortened(self, prompt: Ragged, most: int) -> Ragged:
+        """Return prompts that have at most `most` ids with their BOS; those with more lose their beginning."""
+        before = np.where(prompt.begins_with(self.prefix), 0, len(self.prefix))
+        long = prompt.lengths + before > most
+        return prompt.end(np.where(long, max(most - len(self.prefix), 0), prompt.lengths))
+
     def _lacking(self, parts: dict[Part, Ragged]) -> tuple[dict[Part, Bools], dict[Part, Bools]]:
         """Return which runs lack their BOS, and which answers their EOS."""
         begins: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
@@ -129,6 +141,9 @@ class Joiner:
         parts = dict(parts)
         answers: dict[Part, Ragged] = {name: part for name, part in parts.items() if name != "prompt"}
         nothing = np.zeros(len(next(iter(parts.values()))), np.int64)
+        if self.max_completion is not None:
+            answers = {name: part.cut(nothing + self.max_completion) for name, part in answers.items()}
+            parts |= answers
         prompt, most = parts["prompt"].lengths if "prompt" in parts else nothing, self.max_length
         longest = np.maximum.reduce([nothing, *(part.lengths for part in answers.values())])
         wrong = {"empty": np.logical_or.reduce([part.lengths == 0 for part in parts.values()])}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields as fields_of
+from functools import partial
 from typing import Any, Final, Literal, final
 
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedPreference
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
+from tokenlake.preference_columns import IGNORED, METHODS, TRAINERS, Method, Trainer
 from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template
@@ -18,7 +19,7 @@ from tokenlake.text.preference_ids import Joiner, preference_batch
 from tokenlake.text.prompt.engine import Labeller, prompt_labeller, resolved_prompt
 from tokenlake.text.transform import ExpandTransform, Transform
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
+from tokenlake.tokenizers.files import files_of
 
 _ANY_LENGTH: Final = 1 << 30
 
@@ -28,12 +29,17 @@ class SupervisedRows(Transform):
     """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row, for supervised fine-tuning.
 
     A row has a conversation (``messages``, ``conversations`` or ``conversation``), which the tokenizer's chat template
-    renders, or a prompt and its completion. A conversation gives what an unpacked build makes of it.
+    renders, or a prompt and its completion, or a text. A conversation gives what an unpacked build makes of it.
 
     Args:
-        tokenizer: a Hub id, a folder, a file, or files that were read already.
-        mask_prompt: labels are -100 on all but what the assistant says, or the completion; False: on nothing but BOS.
+        tokenizer: a Hub id, a folder, a file, files that were read already, or a fast tokenizer of transformers.
         max_length: most ids of a row, whose end is cut; None: any number.
+        text_field: of rows that are plain text, all of which bears loss.
+        messages_field: of the conversation; None: one of the three.
+        mask_prompt: labels are -100 on all but what the assistant says, or the completion; False: on nothing but BOS.
+        add_eos: texts and completions end with EOS; a conversation ends as its template says.
+        truncation: False: a row longer than `max_length` is a bad one, and none is cut.
+        formatting_func: applied to every row first: returns another row, or its text.
         prompt_field, completion_field: names of the fields of rows without a conversation.
         special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``: it becomes one.
 
@@ -43,52 +49,62 @@ class SupervisedRows(Transform):
 
     def __init__(
         self,
-        tokenizer: str | os.PathLike[str] | TokenizerFiles,
-        *,
-        mask_prompt: bool = True,
+        tokenizer: Any,
         max_length: int | None = None,
+        text_field: str = "text",
+        messages_field: str | None = None,
+        mask_prompt: bool = True,
+        add_eos: bool = True,
+        truncation: bool = True,
+        formatting_func: Callable[[Row], Row | str] | None = None,
+        *,
         prompt_field: str = "prompt",
         completion_field: str = "completion",
         special_tokens_in_text: Literal["fail", "encode"] = "fail",
     ) -> None:
-        if max_length is not None and max_length < 1:
-            raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
-        self._files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
-        self._masked, self._special, self._most = (
-            mask_prompt,
-            special_tokens_in_text,
-            max_length or _ANY_LENGTH,
-        )
-        self._pair = (prompt_field, completion_field)
-        self._labellers: dict[str | None, Labeller] = {}
+        _require_positive("max_length", max_length)
+        self._files = files_of(tokenizer)
+        self._masked, self._special, self._ends = mask_prompt, special_tokens_in_text, add_eos
+        self._format = formatting_func
+        self._conversations = MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        self._pair, self._text = (prompt_field, completion_field), (text_field,)
+        self._options: Final[dict[str, Any]] = {
+            "max_length": max_length or _ANY_LENGTH,
+            "truncation": "simple" if truncation else "none",
+        }
+        self._labellers: dict[tuple[str, ...], Labeller] = {}
 
     def __call__(self, example: Row) -> Row:
         """Return the row of the trainer.
 
         Raises:
-            BadRecordError: the row has neither, cannot be rendered, or nothing to learn is left of it.
+            BadRecordError: the row has none of the three, cannot be rendered, or nothing to learn is left of it.
         """
-        field = next((name for name in MESSAGES_FIELDS if example.get(name) is not None), None)
-        if field is None and any(example.get(name) is None for name in self._pair):
+        if self._format is not None:
+            made = self._format(example)
+            example = {self._text[0]: made} if isinstance(made, str) else made
+        kinds = (*((name,) for name in self._conversations), self._pair, self._text)
+        names = next((kind for kind in kinds if all(example.get(name) is not None for name in kind)), None)
+        if names is None:
             raise BadRecordError(
-                f"the row has neither a conversation ({', '.join(MESSAGES_FIELDS)}) nor {self._pair[0]!r} and "
-                f"{self._pair[1]!r}; its fields are {', '.join(example) or 'none'}",
+                f"the row has neither a conversation ({', '.join(self._conversations)}) nor {self._pair[0]!r} and "
+                f"{self._pair[1]!r} nor {self._text[0]!r}; its fields are {', '.join(example) or 'none'}",
                 reason="missing_field",
             )
-        if field not in self._labellers:
-            self._labellers[field] = self._completed() if field is None else self._spoken(field)
-        label = self._labellers[field]
-        row = {name: example[name] for name in self._pair} if field is None else example
+        spoken = names[0] in self._conversations
+        if names not in self._labellers:
+            self._labellers[names] = self._spoken(names[0]) if spoken else self._written(names)
+        label = self._labellers[names]
+        row = example if spoken else {name: example[name] for name in names}
         (tokens,) = label.tokens([row])
         return {name: values.tolist() for name, values in label.fitted(0, tokens).example().items()}
 
-    def _completed(self) -> Labeller:
-        prompt, completion = self._pair
-        template = f"{{{{ {prompt} }}}}{{{{ {completion} }}}}"
-        settings = resolved_prompt(
-            {"template": template, "label_column": completion, "mask_input": self._masked}
-        )
-        return prompt_labeller(settings, self._files, self._special, max_length=self._most)
+    def _written(self, names: tuple[str, ...]) -> Labeller:
+        """Return what labels the fields `names`, one after the other; the last one of two is what is learned."""
+        answer = {"label_column": names[-1], "mask_input": self._masked} if len(names) > 1 else {}
+        template = "".join(f"{{{{ {name} }}}}" for name in names)
+        settings = resolved_prompt({"template": template, "add_eos": self._ends, **answer})
+        return prompt_labeller(settings, self._files, self._special, **self._options)
 
     def _spoken(self, field: str) -> Labeller:
         chat = ResolvedChat(
@@ -97,7 +113,7 @@ class SupervisedRows(Transform):
             loss="assistant" if self._masked else "all",
         )
         renderer = ChatRenderer(chat, self._files, self._special)
-        return Labeller(self._files, renderer, self._special, max_length=self._most)
+        return Labeller(self._files, renderer, self._special, **self._options)
 
 
 @final
@@ -110,9 +126,13 @@ class PreferenceRows(ExpandTransform):
 
     Args:
         method: dpo, orpo, cpo, reward, kto, bco or grpo.
-        tokenizer: a Hub id, a folder, a file, or files that were read already.
+        tokenizer: a Hub id, a folder, a file, files that were read already, or a fast tokenizer of transformers.
+        max_prompt_length: most ids of a prompt, which loses its beginning, but for BOS; None: any number. Rows for
+            reward are whole texts, which have none.
+        max_completion_length: most ids of an answer, which loses its end; None: any number.
         trainer: whose column names, ``easydel`` or ``trl``.
         max_length: most ids of a prompt with an answer; None: any number.
+        tools: that conversations may call, of rows that name none.
         long_documents: of longer ones ``truncate`` cuts the answers at their ends, ``drop`` leaves the row out.
         special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``, ``literal``.
         fields: other names of the row's fields, such as ``prompt_field="question"``.
@@ -124,10 +144,13 @@ class PreferenceRows(ExpandTransform):
     def __init__(
         self,
         method: Method,
-        tokenizer: str | os.PathLike[str] | TokenizerFiles,
+        tokenizer: Any,
+        max_prompt_length: int | None = None,
+        max_completion_length: int | None = None,
         *,
         trainer: Trainer = "easydel",
         max_length: int | None = None,
+        tools: Sequence[Any] | None = None,
         long_documents: Literal["truncate", "drop"] = "truncate",
         special_tokens_in_text: Literal["fail", "encode", "literal"] = "fail",
         **fields: str,
@@ -135,9 +158,11 @@ class PreferenceRows(ExpandTransform):
         require_one_of("method", method, METHODS)
         require_one_of("trainer", trainer, TRAINERS)
         require_one_of("long_documents", long_documents, ("truncate", "drop"))
-        files = tokenizer if isinstance(tokenizer, TokenizerFiles) else load_tokenizer(tokenizer)
+        _check_preference(method, max_prompt_length, max_completion_length, fields)
+        _require_positive("max_length", max_length)
+        files = files_of(tokenizer)
         settings = settled_preference(ResolvedPreference(method=method, trainer=trainer, **fields), files)
-        self._settings: Final = settings
+        self._settings, self._tools = settings, tools
         self._renderer = PreferenceRenderer(settings, files, special_tokens_in_text)
         mode = "encode" if self._renderer.control_tokens else special_tokens_in_text
         self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
@@ -147,6 +172,8 @@ class PreferenceRows(ExpandTransform):
             -1 if files.eos_id is None else files.eos_id,
             max_length or 0,
             long_documents if max_length else "keep",
+            max_prompt_length,
+            max_completion_length,
         )
 
     def expand(self, example: Row) -> Sequence[dict[str, Any]]:
@@ -155,6 +182,9 @@ class PreferenceRows(ExpandTransform):
         Raises:
             BadRecordError: the row cannot be used.
         """
+        field = self._settings.tools_field
+        if self._tools is not None and example.get(field) is None:
+            example = {**example, field: list(self._tools)}
         made = self._renderer.render(Rows(objects=[example]))
         if made.bad:
             fault = made.bad[0][1]
@@ -162,3 +192,44 @@ class PreferenceRows(ExpandTransform):
         encoded = self._encoder.encode(made.text)
         joined = self._joiner.join(encoded.ids, encoded.offsets)
         return preference_batch(self._settings, joined, made.label, made.text).to_pylist()
+
+
+def _require_positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{name} is {value}, expected a positive number, or None")
+
+
+_NOT_TAKEN: Final = {
+    "add_special_tokens": "a row begins and ends as the tokenizer and the method say; leave it out",
+    "label_pad_token_id": f"labels are {IGNORED} where nothing is learned; leave it out",
+    "embedding_tokenizer": "use a second PreferenceRows for a second tokenizer",
+    "truncation": "say long_documents='truncate' or 'drop'",
+}
+
+
+def _check_preference(
+    method: Method, prompt: int | None, completion: int | None, fields: dict[str, str]
+) -> None:
+    """Raise ConfigError for lengths that a method's rows have no part for, and for unknown names."""
+    known = sorted(each.name for each in fields_of(ResolvedPreference) if each.name.endswith("_field"))
+    for name in fields.keys() - set(known):
+        how = _NOT_TAKEN.get(name, f"the fields are {', '.join(known)}")
+        raise ConfigError(f"{name}: PreferenceRows takes no such argument; {how}", field_path=name)
+    lengths = {"max_prompt_length": prompt, "max_completion_length": completion}
+    lacks = {"reward": lengths, "grpo": {"max_completion_length": completion}}.get(method, {})
+    for name, value in lengths.items():
+        _require_positive(name, value)
+        if value is not None and name in lacks:
+            raise ConfigError(f"{name}: rows for {method} have no such part; leave it out, or use max_length")
+
+
+SFTPreprocessTransform: Final = partial(SupervisedRows, mask_prompt=False)
+"""As :class:`SupervisedRows`; nothing but BOS is masked, unless ``mask_prompt=True``."""
+
+DPOPreprocessTransform: Final = partial(PreferenceRows, "dpo")
+ORPOPreprocessTransform: Final = partial(PreferenceRows, "orpo")
+CPOPreprocessTransform: Final = partial(PreferenceRows, "cpo")
+KTOPreprocessTransform: Final = partial(PreferenceRows, "kto")
+BCOPreprocessTransform: Final = partial(PreferenceRows, "bco")
+RewardPreprocessTransform: Final = partial(PreferenceRows, "reward")
+GRPOPreprocessTransform: Final = partial(PreferenceRows, "grpo")

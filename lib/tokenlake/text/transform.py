@@ -14,6 +14,8 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.ragged import Bools, Int64
 from tokenlake.sources.rows import Fault, Row, Rows, column_of
 
+Example = Row
+"""One row, as transforms take it."""
 Array = Any  # an Arrow array: its stubs know neither its kinds nor the functions on them
 RowFunction = Callable[[Row], Row | None]
 Fields = tuple[str, ...] | None
@@ -190,15 +192,15 @@ class ExpandTransform(RowStep):
 
 
 @final
-class RowFunctionStep(Transform):
-    """A plain function of a row as a step."""
+class MapTransform(Transform):
+    """A function of a row as a step; None as its result leaves the row out."""
 
-    def __init__(self, function: RowFunction) -> None:
-        self._function = function
+    def __init__(self, fn: RowFunction) -> None:
+        self._fn = fn
 
     def __call__(self, example: Row) -> Row | None:
         """Call the function."""
-        return self._function(example)
+        return self._fn(example)
 
 
 @final
@@ -211,7 +213,7 @@ class ChainedTransform(Transform):
         for step in transforms:
             if not (isinstance(step, RowStep) or callable(step)):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"transforms: got {step!r}, must be a Transform or a function of a row")
-            step = step if isinstance(step, RowStep) else RowFunctionStep(step)
+            step = step if isinstance(step, RowStep) else MapTransform(step)
             steps += step.steps if isinstance(step, ChainedTransform) else (step,)
         self.steps: Final[tuple[RowStep, ...]] = tuple(steps)
 

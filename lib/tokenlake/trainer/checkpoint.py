@@ -13,8 +13,8 @@ import jax
 import orbax.checkpoint as ocp
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.orbax import LoaderRestore, LoaderSave
+from tokenlake.loader.state import BatchLoader
 from tokenlake.trainer.step import TrainState
 
 
@@ -38,7 +38,7 @@ class Checkpoints:
         """The newest complete step."""
         return self._manager.latest_step()
 
-    def save(self, state: TrainState, loader: DataLoader, facts: dict[str, Any]) -> None:
+    def save(self, state: TrainState, loader: BatchLoader, facts: dict[str, Any]) -> None:
         """Begin to write what is true now; writing goes on while training does.
 
         Args:
@@ -63,7 +63,7 @@ class Checkpoints:
         restored = self._manager.restore(self.latest, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))
         return dict(restored["facts"])
 
-    def restore(self, like: TrainState, loader: DataLoader) -> TrainState:
+    def restore(self, like: TrainState, loader: BatchLoader) -> TrainState:
         """Return the state of the newest checkpoint, and set the loader to where it stood then.
 
         Args:

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
+from tokenlake.loader.state import BatchLoader
 from tokenlake.trainer.callbacks import (
     Callback,
     CheckpointCallback,
@@ -69,7 +70,9 @@ class Trainer:
             (B, T, D) and a head (D, V), of which logits are made in chunks.
         params: pytree of the first parameters; they are copied. A resumed run needs the same ones (for their shapes,
             and where a reference is made of them).
-        loader: global batches, sharded by :func:`~tokenlake.trainer.mesh.batch_sharding`, or numpy ones.
+        loader: global batches, sharded by :func:`~tokenlake.trainer.mesh.batch_sharding`, or numpy ones, whose fields
+            that are no numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes one of any source or
+            mixture of rows.
         config: a checked configuration; `data` and `evaluation.sets` only count for :meth:`from_config`.
         evaluation: tag -> loader of a held-out set, with one pass.
         objective: what is minimized, in the place of ``config.loss``.
@@ -84,7 +87,7 @@ class Trainer:
         self,
         apply: Apply,
         params: Params,
-        loader: DataLoader,
+        loader: BatchLoader,
         config: TrainingConfig,
         *,
         evaluation: Mapping[str, DataLoader] | None = None,
@@ -92,6 +95,11 @@ class Trainer:
         reference: Params | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
+        if not isinstance(loader, BatchLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"loader: got a {type(loader).__name__}, expected a tl.DataLoader, or of rows "
+                "tl.AsyncDataLoader(source, batch_size)"
+            )
         self.config, self.loader, self.evaluation = config, loader, dict(evaluation or {})
         self.steps = _steps_of(config, loader)
         self.mesh = make_mesh(config.mesh)
@@ -169,12 +177,13 @@ class Trainer:
             DivergedError: the loss is not finite any more, as is seen when it is measured, or a checkpoint is due.
         """
         self._tell("on_train_begin")
+        before = -1
         try:
             while self.step < self.steps and not self.stopped:
-                before = self.step
+                empty, before = self.step == before, self.step
                 self._pass()
                 # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
-                if self.step == before and not len(self.loader):
+                if empty and self.step == before:
                     raise ConfigError(
                         f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, "
                         "or drop_last=False"
@@ -236,7 +245,8 @@ class Trainer:
     def _placed(self, batch: Mapping[str, Any]) -> DeviceBatch:
         if all(isinstance(value, jax.Array) for value in batch.values()):
             return batch
-        return {name: jax.device_put(value, self._rows) for name, value in batch.items()}
+        arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray | jax.Array)}
+        return {name: jax.device_put(value, self._rows) for name, value in arrays.items()}
 
     def _log(self, measured: Means) -> None:
         values = {name: float(value) for name, value in jax.device_get(measured).items()}
@@ -380,14 +390,14 @@ _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "o
 _HOOKS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def _steps_of(config: TrainingConfig, loader: DataLoader) -> int:
+def _steps_of(config: TrainingConfig, loader: BatchLoader) -> int:
     if config.steps is not None:
         return config.steps
     try:
         return len(loader)
     except TypeError:
         raise ConfigError(
-            "steps: got none, and the loader never ends; expected steps, or data with epochs"
+            "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
         ) from None
 
 

@@ -1,0 +1,44 @@
+"""Shards worked on side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+from tokenlake.config.values import whole_number
+from tokenlake.errors import NotAvailableError
+from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.rowwise.source import Row, ShardedDataSource
+
+_OF_RAY: Final = ("RayPreprocessor", "RayTokenizeWorker", "tokenize_with_ray")
+
+
+def parallel_process_shards(
+    source: ShardedDataSource, process_fn: Callable[[list[Row]], list[Row]], num_workers: int = 4
+) -> Iterator[Row]:
+    """Return what a function makes of the rows of each shard, in the order of the shards.
+
+    Args:
+        source: its shards lie in memory whole, up to ``2 * num_workers`` of them at a time.
+        process_fn: from the rows of a shard to any rows; threads of this process call it side by side.
+        num_workers: how many threads.
+
+    Raises:
+        ConfigError: `num_workers` is no whole number from 1 on. Whatever `process_fn` raises comes in its place.
+    """
+    workers = whole_number("num_workers", num_workers, 1)
+
+    def made(shard: str) -> list[Row]:
+        return process_fn(list(source.open_shard(shard)))
+
+    return chain.from_iterable(Prefetched(iter(source.shard_names), made, workers=workers, ahead=workers))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_RAY:
+        how = "build_dataset(config, workers=N) tokenizes in processes of this machine"
+        raise NotAvailableError(
+            f"tokenlake.distributed.{name} needs Ray, which no release runs on yet; {how}"
+        )
+    raise AttributeError(f"module 'tokenlake.distributed' has no attribute {name!r}")

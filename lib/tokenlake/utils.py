@@ -1,0 +1,22 @@
+"""Paths of files, under the names that the seed documents know."""
+
+from __future__ import annotations
+
+from tokenlake.rowwise.files import expand_data_files
+from tokenlake.rowwise.inform import DatasetType
+
+
+def glob_files(pattern: str, recursive: bool = True) -> list[str]:
+    """Return the files of a pattern, sorted; errors as :func:`tokenlake.expand_data_files`.
+
+    Args:
+        pattern: a glob, path or URL.
+        recursive: whether ``**`` stands for any number of folders; else it is ``*``.
+    """
+    return expand_data_files(pattern if recursive else pattern.replace("**", "*"))
+
+
+def infer_builder_from_ext(path: str) -> str | None:
+    """Return the type of a file by its extension, such as ``json``; None if that says none."""
+    found = DatasetType.infer_from_path(path)
+    return None if found is None else str(found)

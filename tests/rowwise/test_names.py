@@ -1,0 +1,95 @@
+"""Names under the paths that the seeds import them from, and what those without a meaning say."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+
+import pytest
+
+import tokenlake as tl
+from tests.rowwise.sharded_support import Plain
+from tests.seeds import promise
+from tokenlake import distributed, utils
+from tokenlake.config.refusals import refused
+from tokenlake.errors import ConfigError, NotAvailableError
+
+MODULES = ("core.config", "core.types", "core.protocols", "execution", "transforms")
+
+
+@promise(286)
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_of_names_holds_the_public_ones(module: str):
+    names = [
+        name for name in vars(importlib.import_module(f"tokenlake.{module}")) if not name.startswith("_")
+    ]
+    assert len(names) > 4
+    for name in set(names) - {"Example"}:
+        assert getattr(importlib.import_module(f"tokenlake.{module}"), name) is getattr(tl, name)
+
+
+@promise(286)
+def test_paths_under_the_names_of_the_seeds(tmp_path):
+    (tmp_path / "a").mkdir()
+    for path in ("x.jsonl", "a/y.jsonl", "a/z.parquet"):
+        (tmp_path / path).write_text("{}")
+    found = utils.glob_files(f"{tmp_path}/**/*.jsonl")
+    assert found == [str(tmp_path / "a/y.jsonl"), str(tmp_path / "x.jsonl")]
+    assert utils.glob_files(f"{tmp_path}/**/*.jsonl", recursive=False) == [str(tmp_path / "a/y.jsonl")]
+    assert [utils.infer_builder_from_ext(path) for path in ("x.jsonl", "a.csv", "z")] == ["json", "csv", None]
+
+
+@promise(265)
+def test_shards_are_worked_on_side_by_side_and_come_in_order():
+    source = Plain({name: [{"n": n} for n in range(3)] for name in "abcd"})
+    both = threading.Barrier(2, timeout=20)
+
+    def total(rows: list[dict[str, int]]) -> list[dict[str, int]]:
+        both.wait()
+        return [{"sum": sum(row["n"] for row in rows)}, {"rows": len(rows)}]
+
+    assert list(distributed.parallel_process_shards(source, total, 2)) == [{"sum": 3}, {"rows": 3}] * 4
+    with pytest.raises(ConfigError, match="num_workers: got 0"):
+        distributed.parallel_process_shards(source, total, 0)
+
+
+@pytest.mark.parametrize("name", ["RayPreprocessor", "tokenize_with_ray"])
+def test_what_needs_ray_says_what_does_the_job(name: str):
+    with pytest.raises(NotAvailableError, match=rf"{name} needs Ray.*build_dataset\(config, workers=N\)"):
+        getattr(distributed, name)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        distributed.nonsense  # noqa: B018
+
+
+@promise(288)
+@pytest.mark.parametrize("option", [{"enabled": True}, {"use_gpu": True}, {"object_store_memory": "4GB"}])
+def test_options_of_ray_are_parsed_and_refused(option: dict[str, object]):
+    config = tl.PipelineConfig(
+        datasets=[{"data_files": "x.jsonl"}], ray=tl.RayConfig(num_workers=2, **option)
+    )
+    for road in ("build", "rows"):
+        (message,) = refused(config, road, ("ray",))
+        assert message.startswith(f"ray.{next(iter(option))}: ")
+    assert tl.RayConfig(object_store_memory="4GB").object_store_memory == 4 << 30
+
+
+@promise(284)
+def test_a_stage_acts_by_what_it_is_made_with():
+    source = Plain({"a": [{"input_ids": [5, 6, 7]}]})
+    config = tl.PipelineConfig(datasets=[{"data_files": "x.jsonl", "name": "a"}], pack={"seq_length": 99})
+    context = tl.PipelineContext(config)
+    packed = tl.PackStage({"seq_length": 4, "eos_token_id": 1}).process({"a": source}, context)
+    assert [row["input_ids"].tolist() for row in packed["a"]] == [[5, 6, 7, 1]]
+    (batch,) = tl.LoadStage(tl.LoadStageConfig(batch_size=1)).process(packed, context)["a"]
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 1]]
+    assert (context.config.pack.seq_length, context.config.load.batch_size) == (4, 1)
+    mixed = tl.MixStage({"stop_strategy": "all_exhausted"}).process({"a": source, "b": source}, context)
+    assert len(list(mixed["mixed"])) == 2
+    with pytest.raises(ConfigError, match="pack: got a int, must be a PackStageConfig"):
+        tl.PackStage(3).process({"a": source}, context)
+
+
+@promise(217)
+def test_a_schedule_names_its_datasets():
+    scheduler = tl.WeightScheduler([{"step": 0, "weights": {"b": 0.5, "a": 0.5}}])
+    assert scheduler.dataset_names == ["b", "a"]
