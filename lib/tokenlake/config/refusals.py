@@ -62,7 +62,6 @@ class Refusal:
 
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
-_CACHES: Final = "tokenize.cache_tokenized keeps tokens"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
@@ -89,11 +88,6 @@ REFUSALS: Final = (
     Refusal("source.max_bad_fraction", rows=_BUILDS),
     Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB"),
     Refusal("tokenize.num_workers", build="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
-    Refusal(
-        "tokenize.cache_tokenized",
-        build="the tokens of each source are kept as {name}.{source}.tokens where sources are mixed",
-        also=(False,),
-    ),
     Refusal("mix.lanes", rows="rows are drawn in one lane; lanes act where a mixture is built"),
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
@@ -111,7 +105,7 @@ REFUSALS: Final = (
     ),
     Refusal("save.storage_options", rows="files are saved to paths of this machine", also=({},)),
     Refusal("ray.enabled", build="this machine's workers", rows="rows are made in this process"),
-    Refusal("cache.*", build=_REUSE, rows=_CACHES),
+    Refusal("cache.*", build=_REUSE),
     Refusal(
         "observability.log_level",
         build="PREFECT_LOGGING_LEVEL sets the level of a flow's log",

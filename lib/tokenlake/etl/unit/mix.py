@@ -207,7 +207,7 @@ class MixBuild:
         for step in Agenda(self._stream, job.start, job.stop, self._step_rows()):
             tokens = self._take(step)
             for source, group in step.done:
-                self._cache.drop((self._rows[source], group))
+                self._cache.groups.invalidate((self._rows[source], group))
             taken += np.bincount(step.source, minlength=len(taken))
             more, told = int(taken @ self._row_bytes) - told, int(taken @ self._row_bytes)
             decoded = self._cache.decoded.rows
