@@ -70,7 +70,7 @@ _AS_IS: Final = "the tokenizer.json is used as it is, which is {use_fast: true}"
 REFUSALS: Final = (
     Refusal("datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True})),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
-    Refusal("datasets.cache_enabled", build=_REUSE),
+    Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
     Refusal("datasets.save_path", build="a build writes one dataset to the store save.output_dir"),
     Refusal("datasets.save_format", build="Parquet", also=("parquet",)),
     Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),

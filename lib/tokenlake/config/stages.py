@@ -134,7 +134,8 @@ class TokenizeStageConfig(Section):
     option of the run."""
 
     cache_tokenized: Switch | None = None
-    """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
+    """Keep the tokens of each source, in a build as a dataset of its own, from which rows are mixed or packed; null:
+    only when mixing."""
 
     remove_columns: tuple[Text, ...] | None = None
     """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
