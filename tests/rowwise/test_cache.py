@@ -201,6 +201,7 @@ def ids(config: dict[str, Any], *stages: str, **more: Any) -> list[list[int]]:
     return [row["input_ids"].tolist() for row in pipeline.build()]
 
 
+@promise(49)
 def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: list[int], tmp_path: Path):
     first = ids(config)
     assert sum(encoded) == 40
@@ -244,6 +245,7 @@ def test_whether_documents_are_packed_is_known_when_rows_are_drawn(
         assert ids(config, "pack", pack={"seq_length": 64}) == expected
 
 
+@promise(32, 34)
 def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
     dataset = config["datasets"][0] | {"cache_path": str(tmp_path / "own")}
     for _ in range(2):
