@@ -1,6 +1,11 @@
 """The public names of Tokenlake and where each is defined: `__init__.py` reads this list, too."""
 
 from tokenlake._version import __version__ as __version__
+from tokenlake.cache.dataset import DatasetCache as DatasetCache
+from tokenlake.cache.disk import DiskCache as DiskCache
+from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
+from tokenlake.cache.memory import MemoryCache as MemoryCache
+from tokenlake.cache.metadata import CacheMetadata as CacheMetadata
 from tokenlake.config.dataset import DatasetConfig as DatasetConfig
 from tokenlake.config.load import load_config as load_config
 from tokenlake.config.pipeline import PipelineConfig as PipelineConfig

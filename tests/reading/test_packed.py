@@ -148,6 +148,6 @@ def test_a_cache_keeps_whatever_is_decoded(lake: Store) -> None:
     group = cache.read((rows, 3))
     assert cache.read((rows, 3)) is group
     assert cache.decoded == Decoded(hits=1, groups=1, rows=group.rows, bytes=group.nbytes)
-    assert cache.held == group.nbytes
-    cache.drop((rows, 3))
-    assert cache.held == 0
+    assert cache.groups.held == group.nbytes
+    cache.groups.invalidate((rows, 3))
+    assert cache.groups.held == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partialmethod
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.cache.dataset import DatasetCache
+from tokenlake.cache.disk import DiskCache
+from tokenlake.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise.cache import CachedShardedSource
 from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource
@@ -55,6 +59,10 @@ class Gaps(ShardedDataSource):
             )
 
 
+def kept_in(folder: Path, source: ShardedDataSource) -> CachedShardedSource:
+    return CachedShardedSource(source, DatasetCache(folder), str)
+
+
 def plain(rows: Any) -> list[Any]:
     return [
         (n, {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in row.items()}) for n, row in rows
@@ -63,7 +71,7 @@ def plain(rows: Any) -> list[Any]:
 
 def test_rows_are_read_once_and_are_the_same_afterwards(tmp_path: Path):
     inner = Gaps()
-    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", inner)
     first = {name: list(source.open_shard_numbered(name)) for name in "ab"}
     assert inner.drawn == 100
     again = {name: list(source.open_shard_numbered(name)) for name in "ab"}
@@ -75,7 +83,7 @@ def test_rows_are_read_once_and_are_the_same_afterwards(tmp_path: Path):
 
 
 def test_any_row_can_be_opened_before_and_after(tmp_path: Path):
-    source = CachedShardedSource(Gaps(20), lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", Gaps(20))
     for _ in range(2):
         for row in (1, 3, 30, 57, 58, 60):
             assert plain(source.open_shard_numbered("a", row)) == plain(
@@ -88,19 +96,19 @@ def test_any_row_can_be_opened_before_and_after(tmp_path: Path):
 
 def test_a_reading_that_stops_early_keeps_nothing(tmp_path: Path):
     inner = Gaps()
-    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", inner)
     rows = source.open_shard("a")
     assert len(list(islice(rows, 10))) == 10
     del rows
-    assert list(tmp_path.rglob("*.parquet")) == []
+    assert list(tmp_path.rglob("*.entry")) == []
     with pytest.raises(SourceError, match="broken"):
-        list(CachedShardedSource(Gaps(breaks=60), lambda: tmp_path / "kept"))
-    assert list(tmp_path.rglob("*.parquet")) == []
+        list(kept_in(tmp_path / "kept", Gaps(breaks=60)))
+    assert list(tmp_path.rglob("*.entry")) == []
     assert len(list(source)) == 100
 
 
 def test_two_readings_at_a_time_do_not_disturb_each_other(tmp_path: Path):
-    source = CachedShardedSource(Gaps(), lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", Gaps())
     pairs = list(zip(source.open_shard_numbered("a"), source.open_shard_numbered("a"), strict=True))
     assert plain(one for one, _ in pairs) == plain(other for _, other in pairs)
     assert len(list(source.open_shard("a"))) == 50
@@ -108,27 +116,49 @@ def test_two_readings_at_a_time_do_not_disturb_each_other(tmp_path: Path):
 
 def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    source = CachedShardedSource(Gaps(), lambda: tmp_path / "file" / "kept")
+    source = kept_in(tmp_path / "file" / "kept", Gaps())
     assert len(list(source)) == 100
 
 
-def test_a_damaged_folder_is_made_anew(tmp_path: Path):
+def test_what_is_damaged_is_made_anew(tmp_path: Path):
     inner = Gaps()
-    source = CachedShardedSource(inner, lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", inner)
     expected = plain(source.open_shard_numbered("a"))
-    manifest = tmp_path / "kept" / "00000" / "_tokenlake" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes()[:-20])
+    for entry in (tmp_path / "kept").iterdir():
+        entry.write_bytes(entry.read_bytes()[:-2])
+        assert plain(source.open_shard_numbered("a")) == expected  # the source's rows
+        list(source.open_shard_numbered("a"))
+        inner.drawn = 0
+        assert plain(source.open_shard_numbered("a")) == expected
+        assert inner.drawn == 0
+
+
+def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tokenlake.rowwise.cache._CHUNK_ROWS", 7)
+    inner, kept = Gaps(), DatasetCache(tmp_path)
+    source = CachedShardedSource(inner, kept, str)
+    expected = plain(source.open_shard_numbered("a"))
+    assert len(list(tmp_path.iterdir())) == 8 + 1
+    inner.drawn = 0
+    for row in (0, 1, 20, 21, 22, 147):
+        assert plain(source.open_shard_numbered("a", row)) == [each for each in expected if each[0] >= row]
+    assert inner.drawn == 0
+    DiskCache(tmp_path).invalidate("0/#3")
     assert plain(source.open_shard_numbered("a")) == expected
-    assert inner.drawn == 100
+    assert inner.drawn == 50 - 3 * 7
     assert plain(source.open_shard_numbered("a")) == expected
-    assert inner.drawn == 100
+    inner.drawn = 0
+    assert plain(source.open_shard_numbered("a")) == expected
+    assert inner.drawn == 0
 
 
 def test_what_json_does_not_have_is_an_error(tmp_path: Path):
-    source = CachedShardedSource(Plain({"a": [{"input_ids": [1], "x": object()}]}), lambda: tmp_path / "kept")
+    source = kept_in(tmp_path / "kept", Plain({"a": [{"input_ids": [1], "x": object()}]}))
     with pytest.raises(ConfigError, match="a kept field holds what JSON does not have"):
         list(source)
-    assert list(tmp_path.rglob("*.parquet")) == []
+    assert list(tmp_path.rglob("*.entry")) == []
 
 
 # In a pipeline
@@ -177,7 +207,7 @@ def test_a_second_run_does_not_tokenize_again(config: dict[str, Any], encoded: l
     assert sum(encoded) == 40
     assert ids(config) == first
     assert sum(encoded) == 40
-    assert list((tmp_path / "cache" / "tokens").rglob("*.parquet"))
+    assert list((tmp_path / "cache" / "tokens").rglob("*.entry"))
 
 
 @pytest.mark.parametrize(
@@ -215,12 +245,13 @@ def test_whether_documents_are_packed_is_known_when_rows_are_drawn(
         assert ids(config, "pack", pack={"seq_length": 64}) == expected
 
 
+@promise(32, 34)
 def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
     dataset = config["datasets"][0] | {"cache_path": str(tmp_path / "own")}
     for _ in range(2):
         ids(config, datasets=[dataset], tokenize={})
     assert sum(encoded) == 40
-    assert list((tmp_path / "own").rglob("*.parquet"))
+    assert list((tmp_path / "own").rglob("*.entry"))
     ids(config, datasets=[dataset | {"cache_enabled": False}], tokenize={})
     ids(config, datasets=[dataset], tokenize={"cache_tokenized": False})
     assert sum(encoded) == 120
@@ -257,3 +288,109 @@ def test_a_mixture_that_restarts_tokenizes_every_text_once(config: dict[str, Any
     pipeline = tl.Pipeline.from_config(mixture).source().tokenize().mix()
     assert len(list(pipeline.build())) == 200
     assert sum(encoded) == 40
+
+
+# The section `cache`
+
+
+@promise(235, 236, 156, 34)
+@pytest.mark.parametrize("kind", ["memory", "disk", "hierarchical"])
+def test_the_section_says_where_tokens_are_kept(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path, kind: str
+):
+    config |= {
+        "tokenize": {"max_length": 12},
+        "cache": {"cache_type": kind, "cache_dir": str(tmp_path / "own")},
+    }
+    pipeline = tl.Pipeline.from_config(config).source().tokenize()
+    rows = pipeline.get_data()["a"]
+    first, again = plain(enumerate(rows)), plain(enumerate(rows))
+    assert first == again
+    assert sum(encoded) == 40  # the second epoch hits
+    ids(config)
+    assert sum(encoded) == (80 if kind == "memory" else 40)  # a second run hits what is on disk
+    assert (tmp_path / "own").exists() == (kind != "memory")
+    assert pipeline.get_context().cache_manager.stats["memory"]["hits"] == (0 if kind == "disk" else 2)
+    assert ids(config, cache={"enabled": False}, tokenize={"cache_tokenized": True, "max_length": 12})
+    assert sum(encoded) == (120 if kind == "memory" else 80)
+
+
+@promise(158, 236)
+def test_kept_tokens_expire_and_have_a_size_limit(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = tmp_path / "own"
+    first = ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)})
+    assert ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    assert sum(encoded) == 40
+    monkeypatch.setattr(
+        TreeCacheManager, "__init__", partialmethod(TreeCacheManager.__init__, clock=lambda: 5e9)
+    )
+    assert ids(config, cache={"disk_cache_expiry": 3600, "cache_dir": str(kept)}) == first
+    assert sum(encoded) == 80
+    assert ids(config, cache={"disk_cache_expiry": None, "cache_dir": str(tmp_path / "b")}) == first
+    encoded.clear()
+    assert ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")}) == first
+    assert ids(config, cache={"disk_cache_bytes": 100, "cache_dir": str(tmp_path / "c")}) == first
+    assert sum(encoded) == 80
+    assert not (tmp_path / "c").exists()  # no entry is that small
+
+
+@promise(157)
+@pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
+def test_kept_tokens_are_compressed(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path, compression: str
+):
+    sizes: list[int] = []
+    for codec in ("none", compression):
+        section = {"compression": codec, "cache_dir": str(tmp_path / codec)}
+        assert ids(config, cache=section) == ids(config, cache=section)
+        sizes.append(sum(entry.stat().st_size for entry in (tmp_path / codec).iterdir()))
+    assert sum(encoded) == 80
+    assert sizes[1] < sizes[0]
+
+
+@promise(236)
+def test_hash_fn_says_what_makes_an_input_the_same(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
+    path = Path(config["datasets"][0]["data_files"])
+    moved = path.parent / "moved.jsonl"
+    hits: dict[str, list[bool]] = {}
+    for kind in ("content", "path", "combined"):
+        section = {"hash_fn": kind}
+        ids(config, cache=section)
+        for change in (
+            lambda: path.rename(moved),
+            lambda: moved.write_text(moved.read_text().replace("word", "turn")),
+        ):
+            change()
+            encoded.clear()
+            ids(config, cache=section, datasets=[{"name": "a", "data_files": str(moved)}])
+            hits.setdefault(kind, []).append(not encoded)
+        moved.rename(path)
+        path.write_text(path.read_text().replace("turn", "word"))
+    assert hits == {"content": [True, False], "path": [False, False], "combined": [False, False]}
+
+
+@promise(237)
+def test_a_cache_that_is_off_keeps_nothing(config: dict[str, Any], encoded: list[int], tmp_path: Path):
+    section = tl.CacheStageConfig(enabled=False, cache_dir=str(tmp_path / "own"))
+    for _ in range(2):
+        ids(config, cache=section)
+    assert sum(encoded) == 80
+    assert not (tmp_path / "own").exists()
+    pipeline = tl.Pipeline.from_config(config | {"cache": section}).source()
+    pipeline.get_context().cache_manager.put("key", 1)
+    assert pipeline.get_context().cache_manager.get("key") is None
+
+
+def test_a_file_that_is_added_leaves_the_others_tokens(
+    config: dict[str, Any], encoded: list[int], tmp_path: Path
+):
+    folder = Path(config["datasets"][0]["data_files"]).parent
+    datasets = [{"name": "a", "data_files": str(folder / "*.jsonl")}]
+    ids(config, datasets=datasets)
+    write_jsonl(folder / "more.jsonl", texts(3))
+    assert len(ids(config, datasets=datasets)) == 43
+    assert sum(encoded) == 43

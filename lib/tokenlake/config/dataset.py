@@ -79,10 +79,11 @@ class DatasetConfig(Section):
     """See `tokenize.special_tokens_in_text`; null inherits it."""
 
     cache_path: Path | None = None
-    """Directory of this source's cache."""
+    """Directory in which the row-wise API keeps the tokens of this source; a build keeps them in its store."""
 
     cache_enabled: Switch = True
-    """Reuse what an earlier run made of this source."""
+    """Reuse what an earlier run made of this source; false: neither tokens that the row-wise API has kept, nor, where a
+    build makes a new version, equal units of older ones."""
 
     save_path: Path | None = None
     """Directory that gets this source alone: a path, s3:// or gs://; a build writes it after the commit."""

@@ -77,7 +77,9 @@ class PipelineConfig(Section):
     @property
     def is_text_build(self) -> bool:
         """Whether this makes tokens of text alone, and nothing of what is stored."""
-        return not self.mixes and all(dataset.dataset is None for dataset in self.datasets)
+        if self.mixes or (self.pack.enabled and self.tokenize.cache_tokenized):
+            return False
+        return all(dataset.dataset is None for dataset in self.datasets)
 
     def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
         """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""

@@ -70,7 +70,6 @@ class Refusal:
 _BUILDS: Final = "it acts in builds (`tokenlake run`, build_dataset)"
 _READ: Final = "a source yields rows; save_dataset writes them"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
-_CACHES: Final = "tokenize.cache_tokenized keeps tokens"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
@@ -85,7 +84,7 @@ REFUSALS: Final = (
         "datasets.tokenizer_kwargs", build=_AS_IS, rows=_AS_IS, also=({}, {"use_fast": True}), keys=KWARGS
     ),
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
-    Refusal("datasets.cache_enabled", build=_REUSE),
+    Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
     Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
@@ -107,11 +106,6 @@ REFUSALS: Final = (
     Refusal("source.dask_storage_options", build=_NO_DASK, rows=_NO_DASK, also=({},)),
     Refusal("tokenize.batch_size", build="documents are encoded in blocks of at least 4 MiB"),
     Refusal("tokenize.num_workers", build="`--workers N`, the flow's parameter or build_dataset(workers=N)"),
-    Refusal(
-        "tokenize.cache_tokenized",
-        build="the tokens of each source are kept as {name}.{source}.tokens where sources are mixed",
-        also=(False,),
-    ),
     Refusal("mix.lanes", rows="rows are drawn in one lane; lanes act where a mixture is built"),
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
@@ -120,7 +114,7 @@ REFUSALS: Final = (
         Refusal(f"ray.{name}", build="this machine's workers", rows="rows are made in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
     ),
-    Refusal("cache.*", build=_REUSE, rows=_CACHES),
+    Refusal("cache.*", build=_REUSE),
 )
 """Every option that some road refuses, once."""
 

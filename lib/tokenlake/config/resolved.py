@@ -191,6 +191,7 @@ class ResolvedSource:
         kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.column_types`; the type is None
             until the plan looked at the inputs.
         num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
+        cache_enabled: take equal units over from other versions.
     """
 
     name: str
@@ -214,6 +215,7 @@ class ResolvedSource:
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)
     kept: tuple[tuple[str, ColumnType | None], ...] = ()
     num_shards: int | None = None
+    cache_enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

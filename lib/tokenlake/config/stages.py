@@ -175,7 +175,8 @@ class TokenizeStageConfig(Section):
     option of the run."""
 
     cache_tokenized: Switch | None = None
-    """Keep the tokens of each source as a dataset of its own; null: only when mixing."""
+    """Keep the tokens of each source, in a build as a dataset of its own, from which rows are mixed or packed; null:
+    only when mixing."""
 
     remove_columns: tuple[Text, ...] | None = None
     """Columns to drop after tokenizing; a build keeps none but `additional_fields`, and refuses one in both."""
@@ -199,28 +200,34 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache`; a build resumes and reuses from its store, and refuses all but the defaults."""
+    """Section `cache` of the row-wise API, where it keeps tokens if it is written out; a build keeps and reuses what it
+    made in its store, and refuses all but the defaults."""
 
     enabled: Switch = True
-    """Cache the results of the row-wise API."""
+    """Let the row-wise API keep tokens: those of datasets with a `cache_path`, and of all where another option of this
+    section or `tokenize.cache_tokenized` is written out."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
-    """Where: in memory, on disk, or both."""
+    """Where: in memory, on disk, or in memory before disk."""
 
     cache_dir: Path | None = None
-    """Directory of the disk cache; null: the user's cache directory."""
+    """Directory of the disk cache; null: the user's cache directory. A dataset's `cache_path` goes before it."""
 
     memory_cache_size: Count = 100
-    """Most entries kept in memory."""
+    """Most entries kept in memory, of about 4 MiB each."""
 
-    disk_cache_expiry: Count = 86400
-    """Seconds after which an entry on disk is stale."""
+    disk_cache_expiry: Count | None = 86400
+    """Seconds after which an entry is made anew; null: never."""
+
+    disk_cache_bytes: Size | None = None
+    """Most bytes kept on disk, those used last; null: any number."""
 
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none"
     """Compression of entries on disk."""
 
     hash_fn: Literal["content", "path", "combined"] = "combined"
-    """What an entry's key is made of."""
+    """What tells that an input is the same: `content`, its sha256, wherever it lies; `path`, its path with its size and
+    times, without reading it; `combined`, both."""
 
 
 class WeightSchedulePoint(Section):

@@ -29,7 +29,7 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
     if config.is_text_build:
         return {}
     texts = [dataset for dataset in config.datasets if dataset.dataset is None]
-    if texts and not config.mixes:
+    if len(texts) < len(config.datasets) and texts and not config.mixes:
         raise ConfigError(
             f"datasets.{texts[0].name}: is text, and other datasets are stored ones: without a mixture they are not "
             "one build. Add a section mix, or build the text first and name the result as `dataset`"

@@ -131,7 +131,7 @@ def _each_step(
         made = build(step)
         versions[source], notes = made.version, notes + made.notes
     if steps:
-        on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture"))
+        on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture" if whole.mixes else "packed rows"))
     last = build(last_step(whole, versions))
     return replace(last, notes=notes + last.notes)
 

@@ -350,7 +350,9 @@ class BuildSession:
         self._store.sweep_temp(self._layout.prefix)
         for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
             self._know(record, "resumed")
-        missing = [self.plan.units[index] for index in self.pending]
+        anew = {source.name for source in self.plan.build.sources if not source.cache_enabled}
+        units = (self.plan.units[index] for index in self.pending)
+        missing = [unit for unit in units if unit.source not in anew]
         for record in adopted_records(self._catalog, missing, self.dataset, self.version):
             self._know(record, "reused")
 

@@ -270,7 +270,7 @@ class Dataset:
     def close(self) -> None:
         """Close files and let go of decoded rows; what is read later opens them again."""
         self._rows.close()
-        self._cache.clear()
+        self._cache.groups.invalidate()
 
     def __enter__(self) -> Self:
         return self

@@ -95,7 +95,7 @@ class DecodedAhead:
         self._state.close()
         for thread in self._threads:
             thread.join()
-        self._state.cache.clear()
+        self._state.cache.groups.invalidate()
 
 
 @final
@@ -129,12 +129,12 @@ class _Ahead:
             if self._now < 0:
                 self._now = step - 1  # the first step may be any
                 self._moved_on()
-            kept = self.cache.kept
-            found = {number: kept[number] for number in numbers if number in kept}
+            kept = self.cache.groups.kept
+            found = {number: kept[number][0].value for number in numbers if number in kept}
             self.cache.hit(len(found))
         missing = [number for number in numbers if number not in found]
         # First what nobody has begun with: others decode the rest meanwhile.
-        missing.sort(key=lambda number: number in self.cache.under_way)
+        missing.sort(key=lambda number: number in self.cache.groups.under_way)
         for number in missing:
             found[number] = self.cache.read(number)
         with self._changed:
@@ -160,7 +160,7 @@ class _Ahead:
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self.cache.clear()
+            self.cache.groups.invalidate()
             self._queue.clear()
             self._changed.notify_all()
 
@@ -170,7 +170,11 @@ class _Ahead:
             wanted = self._queue[0]
             # A step that came before the threads did has decoded what it needs; who needs it later does so as well.
             late = wanted.step <= self._now
-            if late or wanted.number in self.cache.kept or wanted.number in self.cache.under_way:
+            if (
+                late
+                or wanted.number in self.cache.groups.kept
+                or wanted.number in self.cache.groups.under_way
+            ):
                 self._queue.popleft()
             elif self._room_for(wanted):
                 return self._queue.popleft()
@@ -181,13 +185,13 @@ class _Ahead:
     def _room_for(self, wanted: _Need) -> bool:
         if self._full or wanted.step > self._now + self._reach:
             return False
-        coming = (len(self.cache.under_way) + 1) * self._typical
-        while self.cache.kept and self.cache.held + coming > self.cache.max_bytes:
-            last = self._last_needed(self.cache.kept)
+        coming = (len(self.cache.groups.under_way) + 1) * self._typical
+        while self.cache.groups.kept and self.cache.groups.held + coming > self.cache.groups.max_bytes:
+            last = self._last_needed(self.cache.groups.kept)
             if self._next_use(last) <= wanted.step:
                 self._full = True  # until the next step: looking through all that is held takes its time
                 return False
-            self.cache.drop(last)
+            self.cache.groups.invalidate(last)
         return True
 
     def _moved_on(self) -> None:
@@ -198,10 +202,10 @@ class _Ahead:
     def _drop_idle(self) -> None:
         """Let go of what no planned step needs, but for what may be needed again. Under the lock."""
         kept = 0
-        for number in reversed([one for one in self.cache.kept if self._next_use(one) == _NEVER]):
-            kept += self.cache.kept[number].nbytes
+        for number in reversed([one for one in self.cache.groups.kept if self._next_use(one) == _NEVER]):
+            kept += self.cache.groups.kept[number][1]
             if kept > self._idle_bytes:
-                self.cache.drop(number)
+                self.cache.groups.invalidate(number)
 
     def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])

@@ -207,7 +207,9 @@ class LocalEngine:
             yield part
             versions[source], self._notes = part.result().version, self._notes + part.result().notes
         if self._sources:
-            self._on_event(BuildStep(len(self._sources) + 1, len(self._sources) + 1, "the mixture"))
+            number = len(self._sources) + 1
+            last = "the mixture" if self.config.mixes else "packed rows"
+            self._on_event(BuildStep(number, number, last))
             self.raise_if_cancelled()
             self._open(last_step(self.config, versions))
 

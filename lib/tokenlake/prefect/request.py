@@ -69,7 +69,11 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
     """
     name = config.name or "the configuration"
     if flow == "tokenize" and not config.is_text_build:
-        what = "mixes its datasets (section mix)" if config.mixes else "packs or mixes stored datasets"
+        what = (
+            "mixes its datasets (section mix)"
+            if config.mixes
+            else "packs or mixes stored datasets, or keeps tokens"
+        )
         raise ConfigError(
             f"{name} {what}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
             "parameters, or `tokenlake run`, which chooses the flow by itself"

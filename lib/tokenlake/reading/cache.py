@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 import pyarrow as pa
 
-from tokenlake.errors import ConfigError
+from tokenlake.cache.memory import MemoryCache
+from tokenlake.cache.metadata import Entry
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows
@@ -68,94 +68,37 @@ class GroupCache(Generic[K, T]):
         first_out: Callable[[Iterable[K]], K] | None = None,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
-        if max_bytes < 0:
-            raise ConfigError(f"a cache of {max_bytes} bytes; expected 0 or more")
-        self.max_bytes, self._decode, self._first_out = max_bytes, decode, first_out
-        self._lock: Final = Lock() if lock is None else lock
-        self._decoded = Decoded()
-        self._held, self._kept = 0, dict[K, T]()
-        self._under_way: dict[K, Future[T]] = {}
+        self._decode = decode
+        self._groups: MemoryCache[K] = MemoryCache(
+            None, max_bytes, size_of=lambda found: measure(found)[1], first_out=first_out, stay=1, lock=lock
+        )
+        self._decoded, self._found, self._counting = Decoded(), 0, Lock()
 
     @property
     def decoded(self) -> Decoded:
         """What was done so far."""
-        return self._decoded
+        return self._decoded + Decoded(hits=self._groups.stats["hits"] + self._found)
 
     @property
-    def held(self) -> int:
-        """Bytes of decoded row groups that are kept."""
-        return self._held
-
-    @property
-    def kept(self) -> Mapping[K, T]:
-        """What is here, to be looked at under the lock."""
-        return self._kept
-
-    @property
-    def under_way(self) -> Mapping[K, object]:
-        """What is being decoded, to be looked at under the lock."""
-        return self._under_way
+    def groups(self) -> MemoryCache[K]:
+        """What is here, and what is being decoded."""
+        return self._groups
 
     def read(self, key: K) -> T:
         """Return a row group, decoded before or now; errors are those of decoding it."""
-        while True:
-            with self._lock:
-                if (there := self._kept.pop(key, None)) is not None:
-                    self._kept[key] = there  # used last
-                    return self._hit(there)
-                if (other := self._under_way.get(key)) is None:
-                    own = self._under_way[key] = Future[T]()
-                    break
-            if other.exception() is None:  # else it is tried again here
-                with self._lock:
-                    return self._hit(other.result())
-        return self._decode_now(key, own)
+        return self._groups.compute(key, lambda: self._decode_now(key)).value
 
     def hit(self, count: int) -> None:
-        """Account for row groups that were found in :attr:`kept`; under the lock."""
-        self._decoded += Decoded(hits=count)
+        """Account for row groups that were found in :attr:`groups`; under its lock."""
+        self._found += count
 
-    def drop(self, key: K) -> None:
-        """Let go of one row group, if it is here; the account goes on."""
-        with self._lock:
-            self._forget(key)
-
-    def clear(self) -> None:
-        """Let go of all row groups; the account goes on."""
-        with self._lock:
-            self._kept.clear()
-            self._held = 0
-
-    def _decode_now(self, key: K, promise: Future[T]) -> T:
+    def _decode_now(self, key: K) -> Entry:
         began = time.perf_counter()
-        try:
-            found = self._decode(key)
-        except BaseException as error:
-            with self._lock:
-                del self._under_way[key]
-            promise.set_exception(error)
-            raise
-        with self._lock:
-            self._keep(key, found, time.perf_counter() - began)
-            del self._under_way[key]
-        promise.set_result(found)
-        return found
-
-    def _keep(self, key: K, found: T, seconds: float) -> None:
+        found = self._decode(key)
         rows, size = measure(found)
-        self._decoded += Decoded(0, 1, rows, size, seconds)
-        self._kept[key] = found
-        self._held += size
-        while self._held > self.max_bytes and len(self._kept) > 1:
-            self._forget(next(iter(self._kept)) if self._first_out is None else self._first_out(self._kept))
-
-    def _forget(self, key: K) -> None:
-        if (found := self._kept.pop(key, None)) is not None:
-            self._held -= measure(found)[1]
-
-    def _hit(self, found: T) -> T:
-        self.hit(1)
-        return found
+        with self._counting:
+            self._decoded += Decoded(0, 1, rows, size, time.perf_counter() - began)
+        return Entry(found)
 
 
 def batch_cache(max_bytes: int) -> GroupCache[Group, pa.RecordBatch]:

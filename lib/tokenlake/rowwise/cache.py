@@ -1,9 +1,8 @@
-"""Rows of tokens that are kept on disk while they are drawn for the first time."""
+"""Rows of tokens that are kept while they are drawn for the first time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,59 +10,72 @@ from typing import Any, Final, final
 
 import numpy as np
 import orjson
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from tokenlake._version import __version__
+from tokenlake.arrays import mask_of, values
+from tokenlake.cache.dataset import ChunkWriter, DatasetCache
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.resolve import resolve_source
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError
-from tokenlake.export.manifest import FlatManifest
+from tokenlake.errors import ConfigError, InputChangedError
 from tokenlake.fingerprint import fingerprint
-from tokenlake.rowwise.file_rows import default_path
-from tokenlake.rowwise.save import DatasetWriter, create_writer
 from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
+from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
+from tokenlake.sources.inputs import stat_token
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import compute_tokenizer_hash
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Of the kept rows; a new one makes all of them anew."""
 
 _TOKENS: Final = {"input_ids": np.int32, "attention_mask": np.int32, "loss_mask": np.bool_}
-_NUMBER, _REST = "number", "rest"
+_NUMBER, _REST, _INPUT, _ONES = "number", "rest", "input_ids", "attention_mask"
+_CHUNK_TOKENS, _CHUNK_ROWS = 1 << 20, 4096
+_EXACT: Final = (
+    orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+_ARROW: Final[Any] = pa
 
 
 @final
 class CachedShardedSource(DerivedSource):
-    """Another source's shards, each kept in a folder once it was read from its first row to its last.
+    """Another source's shards, each kept in a cache once it was read from its first row to its last.
 
-    The first reading passes rows on as they come and writes them beside that; it is kept when it came to its end, and
-    left no trace otherwise. Later ones read the folder, at any row. Rows and their numbers are the same either way.
-    Where the folder cannot be written, or another process writes it, rows come all the same.
+    The first reading passes rows on as they come and keeps them beside that, some thousand at a time. Later ones read
+    the cache, at any row; where it has lost some, they go on with the source's. Rows and their numbers are the same
+    either way, and where nothing can be written they come all the same.
 
     Rows hold arrays of tokens, and other fields that JSON has.
     """
 
-    def __init__(self, source: ShardedDataSource, folder: Callable[[], Path]) -> None:
+    def __init__(self, source: ShardedDataSource, kept: DatasetCache, key: Callable[[int], str]) -> None:
         """Keep the rows of `source`.
 
         Args:
-            folder: asked whenever a shard is opened. Its name identifies everything that decides these rows.
+            key: of a shard (its place in ``shard_names``), asked whenever one is opened. It identifies everything that
+                decides these rows.
         """
-        self._source, self._folder = source, folder
+        self._source, self._kept, self._key = source, kept, key
 
     def _rows(self, index: int, row: int) -> Numbered:
-        folder, found = self._folder() / f"{index:05}", False
-        if (files := _kept(folder)) is not None:
-            for number, kept in _read(files, row):
-                found = True
-                yield number, kept
-            if found or not row:
+        name, key, found = self.shard_names[index], self._key(index), False
+        chunks = self._kept.chunks(key, row)
+        if chunks is None:
+            rows = self._source.open_shard_numbered(name, row)
+            yield from rows if row else _keeping(rows, ChunkWriter(self._kept, key))
+            return
+        for first, table in chunks:
+            if table is None:
+                yield from self._source.open_shard_numbered(name, max(first, row))
                 return
-        # A row beyond the end is the source's to judge.
-        rows = self._source.open_shard_numbered(self.shard_names[index], row)
-        yield from rows if row else _keeping(rows, folder)
+            for number, kept in _read(table):
+                if number >= row:
+                    found = True
+                    yield number, kept
+        if row and not found:  # a row beyond the end is the source's to judge
+            yield from self._source.open_shard_numbered(name, row)
 
     def __repr__(self) -> str:
         return f"CachedShardedSource({self._source!r})"
@@ -78,8 +90,8 @@ def cached(
 ) -> ShardedDataSource:
     """Return rows of tokens, which are kept where ``tokenize.cache_tokenized`` says so.
 
-    Where it says nothing, they are kept if the dataset has a `cache_path`, and everything that makes them can be
-    recognized by its name (a lambda cannot): a pipeline fills no disk unasked.
+    Where it says nothing, they are kept if the dataset has a `cache_path`, or the section `cache` is written out, and
+    everything that makes them can be recognized by its name (a lambda cannot): a pipeline fills no disk unasked.
 
     Args:
         tokens: what is kept.
@@ -89,9 +101,11 @@ def cached(
     Raises:
         ConfigError: they are to be kept, and something makes them that has no name, such as a lambda.
     """
-    dataset = context.dataset(name)
+    dataset, section = context.dataset(name), context.config.cache
     asked = context.config.tokenize.cache_tokenized
-    if asked is False or dataset is None or not dataset.cache_enabled or not (asked or dataset.cache_path):
+    if asked is False or dataset is None or not dataset.cache_enabled or not section.enabled:
+        return tokens
+    if not (asked or dataset.cache_path or section.model_fields_set):
         return tokens
     try:
         if rows is not context.opened.get(name):
@@ -104,22 +118,46 @@ def cached(
         raise ConfigError(f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: {why}") from error
 
     @cache
-    def folder(packing: bool) -> Path:
-        own = Path(dataset.cache_path) if dataset.cache_path else default_path().parent / "tokens"
-        return own / _key(dataset, rows.versions, context, packing, wanted)
+    def key(index: int, packing: bool) -> str:
+        # How many rows a shard gives hangs on those before it where a number of rows is asked for.
+        versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
+        inputs = [_input(version, section.hash_fn) for version in versions]
+        return _key(dataset, inputs, context, packing, wanted)
 
     # Asked when rows are drawn, because packing may be asked for later.
-    return CachedShardedSource(tokens, lambda: folder(context.packing))
+    kept = DatasetCache(context.cache_at(dataset.cache_path))
+    return CachedShardedSource(tokens, kept, lambda index: key(index, context.packing))
+
+
+def _input(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
+    """Return what tells that an input is the same: its bytes, its path and its state there, or both."""
+    path, size, token = version
+    content = _content(path, token) if hash_fn != "path" and token.startswith("stat:") else token
+    return (
+        [size, content]
+        if hash_fn == "content"
+        else [path, size, token, content if hash_fn == "combined" else ""]
+    )
+
+
+def _content(path: str, token: str) -> str:
+    """Return the sha256 of a local file; one that is remembered is not read again."""
+    with HashCache() as known:
+        found = Path(path).stat()
+        [sha256] = hash_files([FoundFile(path, path, found)], 1, known, None)
+    if stat_token(found) != token:
+        raise InputChangedError(f"{path}: it is not the file that was listed any more; open the source anew")
+    return f"sha256:{sha256}"
 
 
 def _key(
     dataset: DatasetConfig,
-    inputs: Sequence[tuple[str, int, str]],
+    inputs: Sequence[list[Any]],
     context: PipelineContext,
     packing: bool,
     wanted: dict[str, Any],
 ) -> str:
-    """Return a name for everything that decides the tokens of a dataset."""
+    """Return a name for everything that decides the tokens of a shard."""
     source = resolve_source(context.config_with_packing(packing), dataset)
     chosen = context.tokenizers[source.name]
     return fingerprint(
@@ -128,7 +166,7 @@ def _key(
             "version": __version__,
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
-            "inputs": [list(version) for version in inputs],
+            "inputs": inputs,
             "tokenizer": compute_tokenizer_hash(chosen),
             "options": chosen.config.model_dump(mode="json", exclude={"name_or_path"}),
             "packing": packing,
@@ -138,56 +176,80 @@ def _key(
     )[:32]
 
 
-def _kept(folder: Path) -> list[Path] | None:
-    """Return the files of a folder that was written to its end, None where there is none."""
+def _read(table: pa.Table) -> Numbered:
+    columns: Any = table
+    names = [name for name in _TOKENS if name in columns.column_names]
+    tokens = {name: _arrays(columns, name) for name in names}
+    for at, (number, rest) in enumerate(
+        zip(columns[_NUMBER].to_pylist(), columns[_REST].to_pylist(), strict=True)
+    ):
+        yield number, orjson.loads(rest) | {name: arrays(at) for name, arrays in tokens.items()}
+
+
+def _arrays(table: Any, name: str) -> Callable[[int], Any]:
+    """Return what makes the tokens of a row; a mask that is one everywhere was not written."""
+    ones = pa.types.is_null(table.schema.field(name).type)
+    written = table[_INPUT if ones else name].chunk(0)
+    offsets = values(written.offsets).tolist()
+    if ones:
+        return lambda at: np.ones(offsets[at + 1] - offsets[at], _TOKENS[name])
+    tokens = values(written.values)
+    return lambda at: tokens[offsets[at] : offsets[at + 1]].copy()
+
+
+def _keeping(rows: Numbered, writer: ChunkWriter) -> Numbered:
+    """Yield rows, and keep them beside that, some at a time; rows of one number stay together."""
+    held, tokens, kept = list[tuple[int, Row]](), 0, True
+    for number, row in rows:
+        if held and number != held[-1][0]:
+            if tokens >= _CHUNK_TOKENS or len(held) >= _CHUNK_ROWS or _fields(row) != _fields(held[0][1]):
+                writer.add(held[0][0], _table(held))
+                held, tokens = [], 0
+        elif held and _fields(row) != _fields(held[0][1]):
+            kept = False  # rows of one number that are no table: these are not kept
+        if kept:
+            held.append((number, row))
+            tokens += len(row.get("input_ids", ()))
+        yield number, row
+    if held and kept:
+        writer.add(held[0][0], _table(held))
+    if kept:
+        writer.finish()
+
+
+def _fields(row: Row) -> list[str]:
+    return [name for name in _TOKENS if name in row]
+
+
+def _table(held: Sequence[tuple[int, Row]]) -> pa.Table:
+    """Return rows as a table: their numbers, their tokens, and a JSON text of all else."""
+    columns: dict[str, Any] = {_NUMBER: pa.array([number for number, _ in held], pa.int64())}
+    columns[_REST] = [_rest(row) for _, row in held]
+    lengths = {name: [len(row[name]) for _, row in held] for name in _fields(held[0][1])}
+    for name, own in lengths.items():
+        tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for _, row in held])
+        if name == _ONES and own == lengths.get(_INPUT) and tokens.all():
+            columns[name] = pa.nulls(len(held))
+        else:
+            columns[name] = _lists(np.cumsum([0, *own], dtype=np.int32), tokens)
+    return _ARROW.table(columns)
+
+
+def _lists(offsets: Any, tokens: Any) -> Any:
+    # `pa.array` of an array would import pandas where that is installed.
+    plain = [
+        mask_of(each)
+        if each.dtype == np.bool_
+        else _ARROW.Array.from_buffers(pa.int32(), len(each), [None, _ARROW.py_buffer(each)])
+        for each in (offsets, tokens)
+    ]
+    return _ARROW.ListArray.from_arrays(*plain)
+
+
+def _rest(row: Row) -> str:
     try:
-        return [folder / file.path for file in FlatManifest.of(folder).files if file.rows]
-    except (NotFoundError, IntegrityError):
-        return None
-
-
-def _read(files: Sequence[Path], row: int) -> Numbered:
-    for path in files:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(batch_size=512):
-                for kept in batch.to_pylist():
-                    if kept[_NUMBER] >= row:
-                        tokens = {
-                            name: np.array(kept[name], kind) for name, kind in _TOKENS.items() if name in kept
-                        }
-                        yield kept[_NUMBER], orjson.loads(kept[_REST]) | tokens
-
-
-def _keeping(rows: Numbered, folder: Path) -> Numbered:
-    """Yield rows, and write them beside that."""
-    writer: DatasetWriter | None = None
-    with suppress(OSError, StoreError, ConfigError):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        writer = create_writer(folder, "parquet", overwrite=True).__enter__()
-    try:
-        for number, row in rows:
-            writer = writer and _added(writer, number, row)
-            yield number, row
-    except BaseException as error:
-        if writer is not None:
-            writer.__exit__(type(error), error, error.__traceback__)
-        raise
-    with suppress(OSError, StoreError):  # rows were passed on; the next reading makes them again
-        if writer is not None:
-            writer.__exit__(None, None, None)
-
-
-def _added(writer: DatasetWriter, number: int, row: Row) -> DatasetWriter | None:
-    """Add a row; where that fails, give the writer up."""
-    tokens = {name: row[name] for name in _TOKENS if name in row}
-    try:
-        rest = orjson.dumps({name: value for name, value in row.items() if name not in _TOKENS}).decode()
+        rest = {name: value for name, value in row.items() if name not in _TOKENS}
+        return orjson.dumps(rest, option=_EXACT).decode()
     except TypeError as error:
         why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
         raise ConfigError(f"tokenize.cache_tokenized: {why}") from error
-    try:
-        writer.add({_NUMBER: number, _REST: rest, **tokens})
-    except Exception as error:
-        writer.__exit__(type(error), error, error.__traceback__)
-        return None
-    return writer

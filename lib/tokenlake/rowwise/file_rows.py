@@ -12,16 +12,15 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-import xxhash
 
 from tokenlake.arrays import Int64s
+from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
@@ -29,7 +28,6 @@ from tokenlake.rowwise.checks import bad_row, beyond
 from tokenlake.rowwise.source import Numbered
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
-from tokenlake.sources.hash_cache import default_path
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks
 from tokenlake.sources.opening import opened
@@ -51,9 +49,8 @@ END: Final = (1 << 63) - 1
 """A number above that of any row."""
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
-_VERSION: Final = 1
+_VERSION: Final = 2
 _LEAST: Final = 16 << 20  # bytes; what is scanned faster than a file is opened need not be stored
-_DIGEST: Final = 16  # bytes of an xxh3_128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +96,16 @@ class RowIndexes:
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, least: int = _LEAST) -> None:
         """Keep indexes of files of at least `least` scanned bytes in `directory` (default: the cache's)."""
-        self._directory, self._least = directory, least
+        self._kept = DiskCache(default_folder() / "rows" if directory is None else Path(directory))
+        self._least = least
         self._known: dict[InputFile, RowIndex] = {}
 
     def get(self, file: InputFile) -> RowIndex:
         """Return what is known of `file`, perhaps nothing."""
         found = self._known.get(file)
         if found is None:
-            found = NO_INDEX
-            with suppress(OSError, RuntimeError):
-                found = _unpacked(self._path(file).read_bytes(), _key(file)) or found
-            self._known[file] = found
+            kept = self._kept.get(_key(file))
+            found = self._known[file] = NO_INDEX if kept is None else RowIndex(**kept[0])
         return found
 
     def put(self, file: InputFile, index: RowIndex) -> None:
@@ -118,10 +114,7 @@ class RowIndexes:
         fresh = file.is_local and time.time_ns() - max(file.stat[1:]) < _RACY_NS
         if index.end < self._least or fresh:
             return
-        with suppress(OSError, RuntimeError):
-            # Not atomic: what is torn has another digest, and is as good as none.
-            self._path(file).parent.mkdir(parents=True, exist_ok=True)
-            self._path(file).write_bytes(_packed(index, _key(file)))
+        self._kept.put(_key(file), {field.name: getattr(index, field.name) for field in fields(index)})
 
     def up_to(self, data: InputBytes, row: int) -> RowIndex:
         """Return the index of an open file, continued until it knows where `row` starts or that there is none."""
@@ -130,10 +123,6 @@ class RowIndexes:
         if found is not known:
             self.put(data.file, found)
         return found
-
-    def _path(self, file: InputFile) -> Path:
-        folder = default_path().parent / "rows" if self._directory is None else Path(self._directory)
-        return folder / f"{xxhash.xxh3_128_hexdigest(_key(file))}.rows"
 
 
 @final
@@ -380,22 +369,7 @@ def _is_blank(line: LongLine) -> bool:
     )
 
 
-def _key(file: InputFile) -> bytes:
+def _key(file: InputFile) -> str:
     """Return what tells this state of the file, and what counts as a row in it, from any other."""
     state = [*file.stat] if file.is_local else file.token
-    return canonical_json([_VERSION, file.url, file.size, state, file.format])
-
-
-def _packed(index: RowIndex, key: bytes) -> bytes:
-    head = np.array([index.count, index.end, int(index.complete)], np.int64)
-    body = np.concatenate([head, index.rows, index.offsets]).astype("<i8").tobytes()
-    return xxhash.xxh3_128_digest(key + body) + body
-
-
-def _unpacked(data: bytes, key: bytes) -> RowIndex | None:
-    digest, body = data[:_DIGEST], data[_DIGEST:]
-    if xxhash.xxh3_128_digest(key + body) != digest:
-        return None
-    (count, end, complete), places = np.split(np.frombuffer(body, "<i8").astype(np.int64), [3])
-    rows, offsets = np.split(places, 2)
-    return RowIndex(rows=rows, offsets=offsets, count=int(count), end=int(end), complete=bool(complete))
+    return canonical_json([_VERSION, file.url, file.size, state, file.format]).decode()

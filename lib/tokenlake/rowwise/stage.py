@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, final
 
+from tokenlake.cache.disk import default_folder
+from tokenlake.cache.manager import TreeCacheManager
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
@@ -61,6 +64,28 @@ class PipelineContext:
         self.step = self.epoch = 0
         self._measured: dict[str, BaseStage] = {}
         self._recorded: dict[str, dict[str, Any]] = {}
+        self._caches: dict[Path, TreeCacheManager] = {}
+
+    @property
+    def cache_manager(self) -> TreeCacheManager:
+        """The cache that the section `cache` describes, of which the stages of a pipeline may make use; it is empty for
+        ever where ``cache.enabled`` is false."""
+        return self.cache_at(None)
+
+    def cache_at(self, folder: str | Path | None) -> TreeCacheManager:
+        """Return the cache in a folder, as the section `cache` describes it; None: in ``cache.cache_dir``."""
+        section = self.config.cache
+        where = Path(folder or section.cache_dir or default_folder() / "tokens")
+        if where not in self._caches:
+            self._caches[where] = TreeCacheManager(
+                where,
+                section.memory_cache_size if section.enabled else 0,
+                section.disk_cache_expiry,
+                section.compression,
+                max_bytes=section.disk_cache_bytes,
+                cache_type=section.cache_type if section.enabled else "memory",
+            )
+        return self._caches[where]
 
     @property
     def seed(self) -> int | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeGuard, final
 
+from tokenlake.cache.disk import default_folder
 from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
 from tokenlake.sqlite_cache import connect
@@ -34,12 +35,8 @@ _INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
 
 
 def default_path() -> Path:
-    """Return where the cache lives: ``$TOKENLAKE_CACHE``, else the user's cache directory."""
-    own = os.environ.get("TOKENLAKE_CACHE")
-    if own:
-        return Path(own) / "sha256.sqlite"
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "tokenlake" / "sha256.sqlite"
+    """Return where the cache lives, in the folder of all caches."""
+    return default_folder() / "sha256.sqlite"
 
 
 @final

@@ -262,6 +262,11 @@ def state(stat: os.stat_result) -> tuple[int, int, int]:
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 
+def stat_token(stat: os.stat_result) -> str:
+    """Return the version token of a local file that was not read."""
+    return "stat:" + "-".join(map(str, state(stat)))
+
+
 @final
 class InputReader(io.RawIOBase):
     """An input as Python's own raw file with random access; each reader has a place of its own."""

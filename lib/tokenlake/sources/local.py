@@ -16,7 +16,7 @@ from tokenlake.config.formats import SourceType
 from tokenlake.errors import NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources.formats import belongs, format_for, not_found, nothing_known
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
-from tokenlake.sources.inputs import InputFile, OnProgress, ProgressMeter, planned, state
+from tokenlake.sources.inputs import InputFile, OnProgress, ProgressMeter, planned, stat_token, state
 from tokenlake.sources.opening import as_it_begins
 from tokenlake.store.remote.url import INPUTS, entries_of
 
@@ -224,7 +224,7 @@ def list_local(
     if hashed:
         tokens = [f"sha256:{sha256}" for sha256 in hash_files(found, hash_threads, cache, on_progress)]
     else:
-        tokens = ["stat:" + "-".join(map(str, state(file.stat))) for file in found]
+        tokens = [stat_token(file.stat) for file in found]
     return [_input_file(source, file, token) for file, token in zip(found, tokens, strict=True)]
 
 

@@ -210,7 +210,7 @@ class MixBuild:
             tokens = self._take(step)
             CLOCK.switch("mix")
             for source, group in step.done:
-                self._cache.drop((self._rows[source], group))
+                self._cache.groups.invalidate((self._rows[source], group))
             taken += np.bincount(step.source, minlength=len(taken))
             more, told = int(taken @ self._row_bytes) - told, int(taken @ self._row_bytes)
             decoded = self._cache.decoded.rows

@@ -1,0 +1,247 @@
+"""Entries in the files of a folder: checksummed, compressed, of limited age and size, for many processes at once.
+
+A file is named by the sha256 of its key and holds::
+
+    "TLCACHE1"   8 bytes
+    checksum     16 bytes, xxh3_128 of everything after it
+    length       4 bytes, of the header, little-endian
+    header       JSON: key, shape of the value, codec, size before compression, times, metadata
+    payload
+
+It is written under a temporary name and gets its own by a rename, so that a process which dies leaves no entry, and a
+reader sees an old one or a new one, never a part. When a file is read its time is set, which is how the ones that were
+used longest ago are known to all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Literal, final
+
+import pyarrow as pa
+import xxhash
+
+from tokenlake.cache.metadata import CacheMetadata, Entry
+from tokenlake.cache.values import decoded, encoded
+from tokenlake.errors import ConfigError
+
+Compression = Literal["none", "gzip", "lz4", "zstd"]
+
+_CODECS: Final = ("none", "gzip", "lz4", "zstd")
+_MAGIC: Final = b"TLCACHE1"
+_BODY, _HEADER = len(_MAGIC) + 16, len(_MAGIC) + 20
+_ENTRY, _PART = ".entry", ".part-"
+_ABANDONED: Final = 3600.0  # seconds after which a temporary file is nobody's any more
+_LOOK_SHARE: Final = 16  # of the limit: after so much was written, what others wrote is looked at
+_LOOK_BYTES: Final = 16 << 30  # where there is no limit
+_DAMAGED: Final = (ValueError, KeyError, TypeError, MemoryError, pa.ArrowException)
+_ARROW: Final[Any] = pa
+
+
+def default_folder() -> Path:
+    """Return the folder of all caches: ``$TOKENLAKE_CACHE``, else the user's cache directory."""
+    if own := os.environ.get("TOKENLAKE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenlake"
+
+
+@final
+class DiskCache:
+    """A cache in a folder, for any number of processes and threads.
+
+    Where the folder cannot be read or written nothing is kept, and that is no error: a cache is a convenience. Several
+    processes that write at once may exceed `max_bytes` by a sixteenth each.
+
+    Args:
+        cache_dir: the folder, which is made when something is put.
+        compression: of values: ``none``, ``gzip``, ``lz4`` or ``zstd``. Any of them is read.
+        expiry_seconds: after which an entry is a miss; None for never.
+        max_bytes: of all files together; those that were used longest ago go first. None for any number.
+        clock: seconds since 1970.
+
+    Raises:
+        ConfigError: there is no such compression, or a bound is negative.
+    """
+
+    def __init__(
+        self,
+        cache_dir: str | Path,
+        compression: Compression = "none",
+        expiry_seconds: float | None = None,
+        *,
+        max_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if compression not in _CODECS:
+            raise ConfigError(f"compression: got {compression!r}, must be one of {', '.join(_CODECS)}")
+        if min(expiry_seconds or 0, max_bytes or 0) < 0:
+            raise ConfigError(
+                f"a cache of {max_bytes} bytes for {expiry_seconds} seconds; expected 0 or more of each"
+            )
+        self.cache_dir, self.max_bytes = Path(cache_dir), max_bytes
+        self.compression: Compression = compression
+        self.expiry_seconds, self._clock = expiry_seconds, clock
+        self._lock, self._unseen, self._room = Lock(), 0, 0
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Folder and compression, and how many entries and bytes there are now."""
+        sizes = [size for _, size, _ in self._entries()]
+        own: dict[str, Any] = {"cache_dir": str(self.cache_dir), "compression": self.compression}
+        return own | {"size": len(sizes), "bytes": sum(sizes), "max_bytes": self.max_bytes}
+
+    def get(self, key: str) -> tuple[Any, CacheMetadata | None] | None:
+        """Return (value, metadata), None for a miss."""
+        found = self.entry(key)
+        return None if found is None else found[:2]
+
+    def entry(self, key: str) -> Entry | None:
+        """Return what is kept of a key, with the time at which it expires; what is damaged or expired is removed."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            found = _unpacked(key, memoryview(data))
+        except _DAMAGED:
+            found = None
+        with suppress(OSError):
+            if found is None or self._stale(found):
+                _remove(path, data)
+                return None
+            self._touch(path)
+        return found
+
+    def put(
+        self, key: str, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
+    ) -> None:
+        """Keep a value.
+
+        Args:
+            expires: when, in seconds since 1970; None: after `expiry_seconds`.
+
+        Raises:
+            ConfigError: the value, or `metadata.extra`, is not what a cache keeps.
+        """
+        if expires is None and self.expiry_seconds is not None:
+            expires = self._clock() + self.expiry_seconds
+        data = _packed(key, Entry(value, metadata, expires), self.compression)
+        if self.max_bytes is not None and len(data) > self.max_bytes:
+            self.invalidate(key)
+            return
+        with suppress(OSError):
+            self._write(self._path(key), data)
+            self._make_room(len(data))
+
+    def contains(self, key: str) -> bool:
+        """Say whether an entry is there and can be read."""
+        return self.entry(key) is not None
+
+    def invalidate(self, key: str | None = None) -> None:
+        """Remove one entry, or all of them."""
+        for path in [path for _, _, path in self._entries()] if key is None else [self._path(key)]:
+            with suppress(OSError):
+                path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self.cache_dir / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}{_ENTRY}"
+
+    def _stale(self, entry: Entry) -> bool:
+        return entry.expires is not None and self._clock() >= entry.expires
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self.cache_dir.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(prefix=_PART, dir=self.cache_dir)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            self._touch(part)
+            Path(part).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(part).unlink()
+            raise
+
+    def _touch(self, path: str | Path) -> None:
+        now = int(self._clock() * 1e9)
+        os.utime(path, ns=(now, now))
+
+    def _make_room(self, size: int) -> None:
+        """Remove what is too old, and what was used longest ago where there is too much; it looks now and then."""
+        with self._lock:
+            self._unseen, self._room = self._unseen - size, self._room - size
+            if self._unseen >= 0 and self._room >= 0:
+                return
+            most = sys.maxsize if self.max_bytes is None else self.max_bytes
+            oldest = 0 if self.expiry_seconds is None else int((self._clock() - self.expiry_seconds) * 1e9)
+            entries = sorted(self._entries())
+            used = sum(size for _, size, _ in entries)
+            for at, size, path in entries:
+                if used <= most and at > oldest:
+                    break
+                with suppress(OSError):
+                    path.unlink()
+                used -= size
+            self._unseen, self._room = min(most, _LOOK_BYTES) // _LOOK_SHARE, most - used
+
+    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+        """Yield when each entry was used last (ns), its bytes and its path; remove what dead processes left."""
+        with suppress(OSError), os.scandir(self.cache_dir) as found:
+            for each in found:
+                with suppress(OSError):
+                    there = each.stat(follow_symlinks=False)
+                    if each.name.endswith(_ENTRY):
+                        yield there.st_mtime_ns, there.st_size, Path(each.path)
+                    elif each.name.startswith(_PART) and there.st_mtime < time.time() - _ABANDONED:
+                        Path(each.path).unlink()
+
+
+def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
+    shape, payload = encoded(entry.value)
+    header: dict[str, Any] = {
+        "key": key,
+        "shape": shape,
+        "codec": codec,
+        "size": len(payload),
+        "expires": entry.expires,
+    }
+    header["metadata"] = None if entry.metadata is None else entry.metadata.to_dict()
+    if codec != "none":
+        payload = _ARROW.compress(payload, codec=codec, asbytes=True)
+    try:
+        text = json.dumps(header).encode()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"metadata of a cache entry: {error}; expected in `extra` what JSON has") from error
+    body = len(text).to_bytes(4, "little") + text + payload
+    return _MAGIC + xxhash.xxh3_128_digest(body) + body
+
+
+def _unpacked(key: str, data: memoryview) -> Entry | None:
+    """Return the entry of a file, None where it is damaged or another key's."""
+    if bytes(data[:_BODY]) != _MAGIC + xxhash.xxh3_128_digest(data[_BODY:]):
+        return None
+    start = _HEADER + int.from_bytes(data[_BODY:_HEADER], "little")
+    header, payload = json.loads(bytes(data[_HEADER:start])), data[start:]
+    if header["key"] != key:
+        return None
+    if header["codec"] != "none":
+        payload = memoryview(_ARROW.decompress(payload, header["size"], codec=header["codec"], asbytes=True))
+    known = header["metadata"]
+    metadata = None if known is None else CacheMetadata.from_dict(known)
+    return Entry(decoded(header["shape"], payload), metadata, header["expires"])
+
+
+def _remove(path: Path, data: bytes) -> None:
+    """Remove a file that was read to be of no use, unless another process has replaced it since."""
+    if path.stat().st_size == len(data) and path.read_bytes() == data:
+        path.unlink()
