@@ -96,13 +96,13 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
     ran = make_hostile(folder)
     (folder / "in.jsonl").write_text('{"text": "flows to the sea"}\n' * 50)
     config = asked(Path("in.jsonl"), tokenizer_dir, Path("store")) | {"pack": {"enabled": False}}
-    config["save"] |= {"format": "jsonl", "num_shards": 2}
+    config["save"] |= {"format": "jsonl"}
     (folder / "small.yaml").write_text(json.dumps(config))
     environment = environment | {"PREFECT_HOME": str(tmp_path / "home")}
     told = json.loads(tokenlake(environment, wheel, folder, "run", "small.yaml", "--json"))
     assert (told["status"], told["version"]) == ("built", 1)
     [export] = told["exports"]
-    assert len(list(Path(export).glob("train-*-of-00002.jsonl"))) == 2
+    assert len(list(Path(export).glob("*.jsonl"))) == 1
     assert Catalog(open_store(str(folder / "store"))).manifest("small", 1).account.documents == 50
     assert not ran.exists()
     with sqlite3.connect(tmp_path / "home" / "prefect.db") as database:
@@ -112,7 +112,7 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
         names = {
             name for (name,) in database.execute("select name from task_run where state_type = 'COMPLETED'")
         }
-    assert names == {"plan", "unit 00000", "commit", "report"}
+    assert names == {"plan", "unit 00000", "commit", "export", "report"}
 
 
 def test_the_wheel_knows_configurations_by_name(

@@ -800,7 +800,7 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
     assert str(tmp_path) not in str(found)
     beside = tmp_path / "out" / "a" / "_tokenlake"
     assert load_config(str(beside / "config.yaml")).seed == 7
-    assert (beside / "tokenizer" / "tokenizer.json").read_bytes() == llama().files["tokenizer.json"]
+    assert (beside / "tokenizer" / "tokenizer.json").read_bytes() == llama().files.json_bytes
 
     mixed = pipeline(two).source().tokenize().mix({"total_rows": 20}).pack({"seq_length": 16})
     list(mixed.save({"output_dir": str(tmp_path / "mixed")}).build())
