@@ -210,8 +210,6 @@ def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
     ("key", "options", "call"),
     [
         ("save.push_to_hub", {"save": {"push_to_hub": True, "hub_repo_id": "a/b"}}, "save"),
-        ("cache.cache_type", {"cache": {"cache_type": "memory"}}, "source"),
-        ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
         ("ray.enabled", {"ray": {"enabled": True}}, "source"),
         ("source.splits", {"source": {"splits": {"train": 0.5, "test": 0.5}}}, "source"),
         ("observability.progress_enabled", {"observability": {"progress_enabled": False}}, "source"),
