@@ -212,8 +212,6 @@ def test_a_wrong_stage_configuration_changes_nothing(one: dict[str, Any]):
 @pytest.mark.parametrize(
     ("key", "options", "call"),
     [
-        ("cache.cache_type", {"cache": {"cache_type": "memory"}}, "source"),
-        ("cache.cache_dir", {"cache": {"cache_dir": "x"}}, "source"),
         ("ray.enabled", {"ray": {"enabled": True}}, "source"),
         ("source.splits", {"source": {"splits": {"train": 0.5, "test": 0.5}}}, "source"),
         ("mix.lanes", {"mix": {"lanes": 8}}, "mix"),
