@@ -21,7 +21,8 @@ try:
     from cyclopts import App, CycloptsError, Group, Parameter
     from rich.text import Text
 
-    from tokenlake.cli.console import PlainColumns, printable, stderr
+    from tokenlake.cli.console import PlainColumns, stderr
+    from tokenlake.report.printable import printable
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"error: the command line needs {missing.name}, which is not installed\n\n"

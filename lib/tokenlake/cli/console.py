@@ -17,6 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tokenlake.config.stores import store_overrides
+from tokenlake.report.printable import VISIBLE, printable
 from tokenlake.report.table import Table
 
 _UNBOUNDED = 1_000_000
@@ -133,28 +134,7 @@ def near(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def printable(text: str) -> str:
-    """``text`` with control characters made visible: data must not drive the reader's terminal.
-
-    Line ends and tabs stay. Also escaped: the C1 range and the marks that reorder text.
-    """
-    return text.translate(_VISIBLE)
-
-
-def _visible() -> dict[int, str]:
-    controls = [
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        0x200E,
-        0x200F,
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    ]
-    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
-
-
-_VISIBLE: Any = _visible()
-_IN_JSON: Any = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}
+_IN_JSON: Any = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}
 
 
 @final

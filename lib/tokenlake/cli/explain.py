@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, StoreUrl, print_json, printable, stdout
+from tokenlake.cli.console import AsJson, StoreUrl, print_json, stdout
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
@@ -23,6 +23,7 @@ from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.report.numbers import count, plural
+from tokenlake.report.printable import printable
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

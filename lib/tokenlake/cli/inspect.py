@@ -10,12 +10,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, Data, note, print_json, print_table, printable, stdout
+from tokenlake.cli.console import AsJson, Data, note, print_json, print_table, stdout
 from tokenlake.config.pipeline import json_schema
 from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
+from tokenlake.report.printable import printable
 from tokenlake.report.table import Table, facts, label
 
 _INDENT = 2

@@ -19,12 +19,13 @@ from rich.spinner import Spinner
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tokenlake.cli.console import emit, near, print_tables, printable, stderr, stdout
+from tokenlake.cli.console import emit, near, print_tables, stderr, stdout
 from tokenlake.config.stores import default_store
 from tokenlake.etl import events
 from tokenlake.report import dataset, numbers
 from tokenlake.report.mixture import mixture_table
 from tokenlake.report.plan import planning_line
+from tokenlake.report.printable import printable
 from tokenlake.report.table import Table, facts, label, listed, number
 from tokenlake.store.ledger import MIXED
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, printable, with_store
+from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.launch import launch
+from tokenlake.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
