@@ -58,7 +58,9 @@ def test_deployments_run_to_committed_versions_side_by_side(
     manifest = catalog.manifest("llama2-2048", 1)
     assert manifest.seq_length == 2048
     assert {task["name"] for task in tasks_of(worker, nightly)} == {"plan", "unit 00000", "commit", "report"}
-    assert f"{manifest.account.tokens:,}" in artifact(worker, "tokens-llama2-2048")
+    page, report = artifact(worker, "tokens-llama2-2048"), tmp_path / "store/llama2-2048/v1/runs/report.html"
+    assert f"{manifest.account.tokens:,}" in page
+    assert f"[report.html]({report.as_uri()})" in page and report.read_bytes().startswith(b"<!doctype html>")
 
     run = ended(worker, mixture)
     assert (run["name"], run["state_type"]) == ("pile", "COMPLETED")

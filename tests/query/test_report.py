@@ -17,8 +17,9 @@ from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset
+from tokenlake.integrity.verify import verify
 from tokenlake.loader.host_load import host_load
-from tokenlake.query.report import render_report, write_report
+from tokenlake.query.report import render_report, store_report, write_report
 from tokenlake.query.sample import sample_rows, spread
 from tokenlake.query.session import query
 from tokenlake.store.address import open_store
@@ -166,6 +167,19 @@ def test_nothing_in_a_version_becomes_a_part_of_the_page(
     assert "\u202e" not in words and "\\u202e" in words
     assert words.count("<script>alert(1)</script>") > 5
     assert ("span", "class") in found.tags and "in the loss" in words
+
+
+def test_a_stored_report_is_no_part_of_the_version(store: Path, tmp_path: Path) -> None:
+    copy = open_store(copy_store(store, tmp_path / "copy"))
+    manifest = Catalog(copy).manifest("small", 1)
+    key = store_report(copy, manifest)
+    assert key == "small/v1/runs/report.html"
+    first = copy.read(key)
+    assert first.decode() == render_report(manifest, copy)
+    (tmp_path / "copy" / "small" / "v2" / "manifest.json").unlink()
+    assert store_report(copy, manifest) == key and copy.read(key) == first
+    assert verify(copy, "small", 1, deep=False, workers=1).ok
+    assert not tl.gc(tmp_path / "copy", ["small"]).removed
 
 
 def test_damage_is_an_error(store: Path, tmp_path: Path) -> None:

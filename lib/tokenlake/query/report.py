@@ -11,12 +11,13 @@ version is, at most so much of it is read: some row groups' provenance, some ten
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.query.report_data import data_sections
 from tokenlake.report import numbers
@@ -25,11 +26,13 @@ from tokenlake.report.html import Html, folded, page, tag, together
 from tokenlake.report.sections import lineage, manifest_sections, tiles
 from tokenlake.report.table import Table, label, number, to_html
 from tokenlake.store.account import Account
-from tokenlake.store.base import ReadStore
+from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.diff import compare
+from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.manifest import Manifest
 
+_STORED: Final = "report.html"
 _VERSIONS: Final = 20
 _DIFFERENCES: Final = 5
 _ANCESTORS: Final = 100
@@ -63,6 +66,25 @@ def write_report(
     return target
 
 
+def store_report(store: Store, manifest: Manifest) -> str:
+    """Keep the report of a version beside the records of its runs, where it is no part of the version.
+
+    One that is there stays: it was made when the version was.
+
+    Returns:
+        its key.
+
+    Raises:
+        IntegrityError: a file of the version is damaged.
+        StoreError: it cannot be written.
+    """
+    key = Layout(manifest.dataset, manifest.version).key(f"{RUNS}/{_STORED}")
+    if not store.exists(key):
+        with suppress(VersionConflictError):  # another run of the same build was faster
+            store.put_new(key, render_report(manifest, store).encode())
+    return key
+
+
 def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
     """Return the report of a version as the text of an HTML file.
 
@@ -84,15 +106,19 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
 
 
 def _texts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
-    """The account of each source's text; a mixture's is that of its parents, as far as they are in the store."""
+    """The account of each source's text; of stored tokens that of the versions that they were made from."""
     if manifest.mixture is None:
         return manifest.accounts
-    parents = {
-        name: found
-        for name, source in manifest.mixture.sources.items()
-        if (found := _parent(catalog, source.dataset, source.version)) is not None
-    }
-    return {name: parent.account for name, parent in parents.items()}
+    sources = manifest.mixture.sources.items()
+    found = {name: _parent(catalog, source.dataset, source.version) for name, source in sources}
+    return {name: _text(catalog, parent) for name, parent in found.items() if parent is not None}
+
+
+def _text(catalog: Catalog | None, manifest: Manifest) -> Account:
+    if manifest.account.text_bytes:
+        return manifest.account
+    parents = (_parent(catalog, each.dataset, each.version) for each in manifest.parents)
+    return Account.total(_text(catalog, parent) for parent in parents if parent is not None)
 
 
 def _parent(catalog: Catalog | None, dataset: str, version: int) -> Manifest | None:

@@ -142,19 +142,18 @@ def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
         for reason, many in account.quarantined.items()
     ]
     table = Table.of((label("source"), label("reason"), number("records")), counted)
-    shown, rows = Counter[str](), list[dict[str, Any]]()
+    shown, samples = Counter[str](), list[Html]()
     for record in _quarantined(store, manifest):
         shown[record["reason"]] += 1
         if shown[record["reason"]] <= _BAD_EACH:
-            rows.append({**record, "raw": _short(record["raw"].decode("utf-8", "backslashreplace"))})
-    columns = (
-        label("reason"),
-        label("path", "file"),
-        number("position"),
-        label("detail"),
-        label("raw", "record"),
-    )
-    return together([to_html(table), *([to_html(Table.of(columns, rows, "Samples"))] if rows else [])])
+            samples.append(_bad_record(record))
+    return together([to_html(table), *samples])
+
+
+def _bad_record(record: Mapping[str, Any]) -> Html:
+    place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
+    raw = tag("pre", _short(record["raw"].decode("utf-8", "backslashreplace")))
+    return tag("div", tag("p", place, f"  {record['detail']}", class_="dim"), raw, class_="document b5")
 
 
 def _quarantined(store: ReadStore, manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -195,7 +194,8 @@ def _decoded(store: ReadStore, manifest: Manifest, names: Mapping[Place, str]) -
         for row in read_sequences(store, manifest, split, at, 1)
     ]
     said = f"{numbers.plural(len(rows), 'row')} of {numbers.count(manifest.totals.rows)}, at even distances."
-    return together([tag("p", f"{said} A colour begins with each document.", class_="dim"), *rows])
+    told = "Each document has its own border; where only some tokens bear loss, they are marked."
+    return together([tag("p", f"{said} {told}", class_="dim"), *rows])
 
 
 def _row(row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str]) -> Html:

@@ -130,7 +130,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th { font-weight: 500; text-align: left; vertical-align: bottom }
 td, th { padding: 3px 18px 3px 0; vertical-align: top; unicode-bidi: isolate }
 tr + tr > td, thead + tbody > tr > td { border-top: 1px solid var(--line) }
-td { overflow-wrap: anywhere; min-width: 9ch; max-width: 70ch }
+td { overflow-wrap: anywhere; min-width: 11ch; max-width: 70ch }
 td.right, th.right { text-align: right; white-space: nowrap }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(210px, 1fr)); gap: 10px; margin-top: 16px }
 .tiles > div { background: var(--soft); border-radius: 8px; padding: 10px 14px }
@@ -162,7 +162,7 @@ summary { cursor: pointer; overflow-wrap: anywhere }
 .b0 { border-color: var(--c0) } .b1 { border-color: var(--c1) } .b2 { border-color: var(--c2) }
 .b3 { border-color: var(--c3) } .b4 { border-color: var(--c4) } .b5 { border-color: var(--c5) }
 .b6 { border-color: var(--c6) } .b7 { border-color: var(--c7) }
-.document p { font-size: 13px; margin: 0; overflow-wrap: anywhere; unicode-bidi: isolate }
+.document p { font-size: 13px; margin: 0; max-width: none; overflow-wrap: anywhere; unicode-bidi: isolate }
 pre { margin: 2px 0; font: 13px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
   unicode-bidi: isolate; tab-size: 4 }
 pre .off { color: var(--dim) }

@@ -49,7 +49,7 @@ def _account(manifest: Manifest) -> Html:
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    sizes = {name: float(account.tokens) for name, account in texts.items()}
+    sizes = {name: float(account.tokens) for name, account in manifest.accounts.items()}
     pieces = coloured(sizes)
     drawn: list[Part] = [stack(pieces), legend(pieces, sum(sizes.values()))] if len(pieces) > 1 else []
     tables = [
