@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.builds import Config, Lender
+from tests.builds import Config, Lender, config_of
 from tests.report.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
@@ -167,6 +167,38 @@ def test_nothing_in_a_version_becomes_a_part_of_the_page(
     assert "\u202e" not in words and "\\u202e" in words
     assert words.count("<script>alert(1)</script>") > 5
     assert ("span", "class") in found.tags and "in the loss" in words
+
+
+@pytest.mark.parametrize("trainer", ["easydel", "trl"])
+def test_a_preference_counts_each_part_once(
+    tmp_path: Path, tokenizer_dir: Path, lender: Lender, trainer: str
+) -> None:
+    pairs = [{"prompt": f"p{n} ", "chosen": "yes " * (n + 1), "rejected": "no"} for n in range(9)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    config = config_of(
+        tmp_path, tmp_path / "pairs.jsonl", tokenizer_dir, preference={"method": "dpo", "trainer": trainer}
+    )
+    with lender.lend(1) as pool:
+        manifest = build_dataset(config, pool=pool).manifest
+    store = open_store(tmp_path / "store")
+    sample = sample_rows(store, manifest, {})
+    assert sample.lengths["s"].sum() == manifest.totals.tokens
+    found = Skeleton(render_report(manifest, store))
+    assert {"Texts", "Loading"} <= set(_links(found)) and "Rows" not in _links(found)
+    assert any(words.startswith("chosen  s  pairs.jsonl:") for words in found.words)
+
+
+def test_padding_of_a_document_is_not_counted(tmp_path: Path, tokenizer_dir: Path, lender: Lender) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": "word " * n}) for n in range(1, 9)))
+    config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
+    tokenizer = {"name_or_path": str(tokenizer_dir), "padding": "max_length", "max_length": 32}
+    config["datasets"][0]["tokenizer"] = tokenizer
+    with lender.lend(1) as pool:
+        manifest = build_dataset(config, pool=pool).manifest
+    store = open_store(tmp_path / "store")
+    lengths = sample_rows(store, manifest, {}).lengths["s"]
+    assert lengths.sum() == manifest.totals.tokens < 8 * 32
+    assert len(set(lengths.tolist())) == 8
 
 
 def test_a_stored_report_is_no_part_of_the_version(store: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -130,7 +130,7 @@ def test_ranges_that_double_count_everything_once(lengths: dict[int, int]) -> No
 
 @pytest.mark.parametrize("seq_length", [None, 8])
 def test_the_flow_says_each_count(seq_length: int | None) -> None:
-    packed = {"sequences": 2, "slots": 16, "eos": 3, "pad": 4} if seq_length else {}
+    packed: dict[str, Any] = {"sequences": 2, "slots": 16, "eos": 3, "pad": 4} if seq_length else {}
     account = Account(
         rows_read=9, filtered={"empty": 4}, quarantined={"null_text": 2}, kept=3, documents=3,
         tokens=12, content_packed=9, dropped={"too_long": 3}, **packed,

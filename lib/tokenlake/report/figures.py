@@ -146,8 +146,8 @@ def flow(account: Account) -> Html:
 
 def _stage(account: Account, law: str, after: str | None) -> Html:
     pieces, total = _pieces(account, law), account.count(law)
-    words = tag("div", tag("b", f"{law.replace('_', ' ')} {count(total)}"), legend([*pieces.values()], total))
-    drawn = [stack([*pieces.values()])]
+    words = tag("div", tag("b", f"{law.replace('_', ' ')} {count(total)}"), legend(pieces, total))
+    drawn = [stack(pieces)]
     if after is not None:
         part, into = _FLOWS[law]
         drawn.append(
@@ -156,16 +156,15 @@ def _stage(account: Account, law: str, after: str | None) -> Html:
     return tag("div", words, tag("div", *drawn, class_="drawn"))
 
 
-def _pieces(account: Account, law: str) -> dict[str, Piece]:
+def _pieces(account: Account, law: str) -> list[Piece]:
     """The parts of a law, those by reason one by one; none that are 0."""
-    found: dict[str, Piece] = {}
+    found: list[Piece] = []
     for part in LAWS[law]:
-        value, name = getattr(account, part), _CALLED.get(part, part)
-        reasons = {part: (name, value)} if isinstance(value, int) else {}
-        reasons |= {} if reasons else {f"{part}.{key}": (f"{name}: {key}", value[key]) for key in value}
-        for key, (called, many) in reasons.items():
+        name, value = _CALLED.get(part, part), getattr(account, part)
+        counts = {name: value} if isinstance(value, int) else {f"{name}: {key}": value[key] for key in value}
+        for called, many in counts.items():
             colour = _GREY if part == "pad" else len(found) % _GREY
-            found |= {key: Piece(called, many, colour)} if many else {}
+            found += [Piece(called, many, colour)] if many else []
     return found
 
 
