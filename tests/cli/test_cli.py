@@ -169,7 +169,7 @@ def test_report_writes_a_page(capsys: Output, tmp_path: Path, monkeypatch: pytes
     assert page.startswith("<!doctype html>") and "<h1>small v1</h1>" in page
     written = _json(capsys, "report", "small", "-o", str(tmp_path / "new.html"))
     assert written == {"path": str(tmp_path / "new.html"), "bytes": (tmp_path / "new.html").stat().st_size}
-    assert main(["report", "small@v9"]) == 1
+    assert main(["report", "small@v9"]) == 2
     assert "small@v9" in capsys.readouterr().err
 
 

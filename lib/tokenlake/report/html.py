@@ -130,7 +130,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th { font-weight: 500; text-align: left; vertical-align: bottom }
 td, th { padding: 3px 18px 3px 0; vertical-align: top; unicode-bidi: isolate }
 tr + tr > td, thead + tbody > tr > td { border-top: 1px solid var(--line) }
-td { overflow-wrap: anywhere; min-width: 11ch; max-width: 70ch }
+td { overflow-wrap: anywhere; max-width: 70ch }
+td.left { min-width: 11ch }
 td.right, th.right { text-align: right; white-space: nowrap }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(210px, 1fr)); gap: 10px; margin-top: 16px }
 .tiles > div { background: var(--soft); border-radius: 8px; padding: 10px 14px }

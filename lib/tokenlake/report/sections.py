@@ -49,7 +49,9 @@ def _account(manifest: Manifest) -> Html:
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
-    sizes = {name: float(account.tokens) for name, account in manifest.accounts.items()}
+    # In the order of the mixture, so that a source has one colour on the whole page.
+    names = manifest.accounts if manifest.mixture is None else manifest.mixture.sources
+    sizes = {name: float(manifest.accounts[name].tokens) for name in names if name in manifest.accounts}
     pieces = coloured(sizes)
     drawn: list[Part] = [stack(pieces), legend(pieces, sum(sizes.values()))] if len(pieces) > 1 else []
     tables = [
