@@ -54,6 +54,7 @@ from tokenlake.packing.rows import pack_constant_length as pack_constant_length
 from tokenlake.packing.rows import pack_pre_tokenized as pack_pre_tokenized
 from tokenlake.publish.push import PushReport as PushReport
 from tokenlake.publish.push import push_to_hub as push_to_hub
+from tokenlake.query.report import write_report as write_report
 from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result

@@ -161,6 +161,18 @@ def test_peek_shows_boundaries_and_provenance(capsys: Output) -> None:
     assert all(segment["text"] and segment["ids"] for segment in row["segments"])
 
 
+def test_report_writes_a_page(capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "small@v1"]) == 0
+    assert capsys.readouterr().out.startswith("small-v1.html: ")
+    page = (tmp_path / "small-v1.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "<h1>small v1</h1>" in page
+    written = _json(capsys, "report", "small", "-o", str(tmp_path / "new.html"))
+    assert written == {"path": str(tmp_path / "new.html"), "bytes": (tmp_path / "new.html").stat().st_size}
+    assert main(["report", "small@v9"]) == 2
+    assert "small@v9" in capsys.readouterr().err
+
+
 def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
     question = "select version, rows, [1, 2] as l from datasets order by version"
     assert main(["sql", question]) == 0

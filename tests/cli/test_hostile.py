@@ -131,6 +131,7 @@ WELL = {
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
     "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
+    "report": ["report evil", "report packed -o EVIL.html --json"],
     "sql": ["sql SELECT", "sql SELECT --json", "sql SELECT --csv", "sql"],
 }
 WRONG = {
@@ -163,6 +164,7 @@ WRONG = {
     ],
     "peek": ["peek EVIL", "peek evil --split EVIL"],
     "explain": ["explain EVIL", "explain packed --document EVIL:1", "explain packed --state EVIL"],
+    "report": ["report EVIL", "report packed --output none/EVIL.html"],
     "sql": ["sql EVIL", "sql SELECTEVIL", "sql CAST"],
 }
 

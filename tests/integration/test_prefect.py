@@ -62,10 +62,11 @@ def test_deployments_run_to_committed_versions_side_by_side(
     tags = {task["name"]: task["tags"] for task in tasks_of(worker, nightly)}
     assert set(tags) == {"plan", "unit 00000", "commit", "report"}
     assert tags["unit 00000"] == ["source:data"]
-    page = artifact(worker, "tokens-llama2-2048")
+    page, report = artifact(worker, "tokens-llama2-2048"), tmp_path / "store/llama2-2048/v1/runs/report.html"
     assert f"{manifest.account.tokens:,}" in page
     for told in ("### Time by stage", "| source | units | all | load | tokenize | pack | save |"):
         assert told in page
+    assert f"[report.html]({report.as_uri()})" in page and report.read_bytes().startswith(b"<!doctype html>")
 
     run = ended(worker, mixture)
     assert (run["name"], run["state_type"]) == ("pile", "COMPLETED")

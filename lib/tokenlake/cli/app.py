@@ -22,7 +22,8 @@ try:
     from rich.text import Text
 
     from tokenlake.cli.console import PlainColumns
-    from tokenlake.report.terminal import printable, stderr
+    from tokenlake.report.printable import printable
+    from tokenlake.report.terminal import stderr
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"error: the command line needs {missing.name}, which is not installed\n\n"
@@ -55,6 +56,11 @@ _COMMANDS = {
     "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("query:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
+    "report": (
+        "report:report",
+        _LOOK,
+        "Write one HTML file about a version: figures, lengths, rows, lineage.",
+    ),
     "sql": ("query:sql", _LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
 }
 

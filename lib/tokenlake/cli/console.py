@@ -15,8 +15,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tokenlake.config.stores import store_overrides
+from tokenlake.report.printable import printable
 from tokenlake.report.table import Table
-from tokenlake.report.terminal import printable, printable_json, stderr, stdout
+from tokenlake.report.terminal import printable_json, stderr, stdout
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 Name: TypeAlias = Annotated[

@@ -23,7 +23,8 @@ from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.report.numbers import count, plural
-from tokenlake.report.terminal import printable, stdout
+from tokenlake.report.printable import printable
+from tokenlake.report.terminal import stdout
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

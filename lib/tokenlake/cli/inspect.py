@@ -16,8 +16,9 @@ from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatist
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
 from tokenlake.report import numbers
+from tokenlake.report.printable import printable
 from tokenlake.report.table import Table, facts, label
-from tokenlake.report.terminal import printable, stdout
+from tokenlake.report.terminal import stdout
 
 _INDENT = 2
 _VALUE_LINES = 2  # of a sample's value on the terminal

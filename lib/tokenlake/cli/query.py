@@ -16,19 +16,25 @@ from rich.text import Text
 from tokenlake.cli.console import AsJson, Data, Name, StoreUrl, note, print_json, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
-from tokenlake.query.sequences import Place, Segment, Sequence, mixed_as, read_sequences
+from tokenlake.query.sequences import (
+    Place,
+    Segment,
+    Sequence,
+    decoders_of,
+    mixed_as,
+    read_sequences,
+    shortened,
+)
 from tokenlake.query.session import query
 from tokenlake.query.tables import Relation, relations
 from tokenlake.report.numbers import count, plural
+from tokenlake.report.printable import printable
 from tokenlake.report.table import Column, Table, label
-from tokenlake.report.terminal import printable, stdout
+from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
-from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.decode import Decoder
-
-_HEAD, _TAIL = 360, 120
 
 
 def peek(
@@ -70,16 +76,6 @@ def peek(
     return 0
 
 
-def decoders_of(store: ReadStore, manifest: Manifest) -> dict[str, Decoder]:
-    """A decoder for each source that rows name; the sources of a mixture have one tokenizer."""
-    found = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
-    if manifest.mixture is not None and found:
-        # Rows name the sources that their texts came from, whatever these were called in the mixture.
-        shared = next(iter(found.values()))
-        found |= {entry.source: shared for entry in manifest.inputs if entry.source not in found}
-    return found
-
-
 def _as_json(sequence: Sequence, decoders: dict[str, Decoder], names: dict[Place, str]) -> dict[str, Any]:
     found = asdict(sequence)
     if sequence.label is None:
@@ -102,15 +98,9 @@ def _print_sequence(
     names: dict[Place, str],
     full: bool,
 ) -> None:
-    tokens = sum(len(segment.ids) for segment in sequence.segments)
-    padding = f", {count(sequence.padding)} padding" if sequence.padding else ""
-    labelled = "" if sequence.label is None else f", labelled {'good' if sequence.label else 'bad'}"
     console.print(
         Text(f"{sequence.split} row {count(sequence.row)}", style="bold"),
-        Text(
-            f"  {plural(tokens, 'token')} in {plural(len(sequence.segments), 'segment')}{padding}{labelled}",
-            style="dim",
-        ),
+        Text(f"  {sequence.content()}", style="dim"),
         sep="",
     )
     begin = 0
@@ -127,28 +117,16 @@ def _print_sequence(
 
 def _heading(segment: Segment, begin: int, names: dict[Place, str]) -> Text:
     """``-- code  asyncio/events.py:0  ids 0-511``, or ``-- chosen  pairs/a.jsonl:0  12 tokens`` of a preference."""
-    source = names.get((segment.source, segment.path), segment.source)
-    # In a mixture that calls it otherwise both names are shown: the one of the mixture first.
-    source += "" if source == segment.source else f" ({segment.source})"
-    where = (printable(f"{source}  {segment.path}:{segment.position}"), "cyan")
-    if segment.part:
-        part, tokens = (f"{segment.part}  ", "bold"), (f"  {plural(len(segment.ids), 'token')}", "dim")
-        return Text.assemble(("── ", "dim"), part, where, tokens)
-    place = f"ids {begin}-{begin + len(segment.ids) - 1}"
-    if segment.start:
-        place += f", from token {count(segment.start)} of its document"
-    if segment.learned is not None:
-        place += f", {count(sum(segment.learned))} in the loss"
-    return Text.assemble(("── ", "dim"), where, (f"  {place}", "dim"))
+    part = (f"{segment.part}  " if segment.part else "", "bold")
+    where = (printable(segment.origin(names)), "cyan")
+    return Text.assemble(("── ", "dim"), part, where, (f"  {segment.place(begin)}", "dim"))
 
 
 def _body(text: str, full: bool) -> Text:
     """The text, its middle left out where it is long; control characters made visible."""
-    hidden = len(text) - _HEAD - _TAIL
-    if full or hidden <= _HEAD // 4:
-        return Text(printable(text).rstrip("\n"))
-    head, tail = printable(text[:_HEAD]), printable(text[-_TAIL:])
-    return Text.assemble(head, (f" ... {count(hidden)} characters ... ", "dim italic"), tail.rstrip("\n"))
+    head, hidden, tail = (text.rstrip("\n"), 0, "") if full else shortened(text)
+    gap = (f" ... {count(hidden)} characters ... " if hidden else "", "dim italic")
+    return Text.assemble(printable(head), gap, printable(tail))
 
 
 _SHOWN_ROWS = 200

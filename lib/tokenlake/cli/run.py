@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.launch import launch
-from tokenlake.report.terminal import printable
+from tokenlake.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

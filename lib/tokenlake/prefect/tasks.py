@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from prefect import task
@@ -18,16 +19,18 @@ from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from tokenlake.config.references import scrub
-from tokenlake.errors import CancelledError, ConfigError
+from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.runner import BuildResult, worth_a_retry
 from tokenlake.observability.stages import time_tables
 from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
+from tokenlake.query.report import store_report
 from tokenlake.report import numbers
 from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
 from tokenlake.report.mixture import mixture_table, sentence
 from tokenlake.report.table import facts, to_markdown
+from tokenlake.store.address import open_store
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -158,12 +161,13 @@ def _mixture(result: BuildResult) -> Summary:
     return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
-def page(result: BuildResult, text_bytes: int, built: Sequence[UnitFinished] = ()) -> str:
+def page(result: BuildResult, text_bytes: int, report: str, built: Sequence[UnitFinished] = ()) -> str:
     """The result as Markdown.
 
     Args:
         result: a committed build.
         text_bytes: bytes of the text that this run itself went through.
+        report: where its report is; empty: nowhere.
         built: the units that this run itself built.
     """
     manifest = result.manifest
@@ -172,7 +176,7 @@ def page(result: BuildResult, text_bytes: int, built: Sequence[UnitFinished] = (
         account_table(manifest),
         *about_sources(manifest),
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
-        facts(_run(result, text_bytes), "This run"),
+        facts([*_run(result, text_bytes), *([("report", report)] if report else [])], "This run"),
         *time_tables(built),
     ]
     notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
@@ -184,10 +188,21 @@ def publish_table(engine: LocalEngine) -> None:
     """Show the result beside the run, and in the history of the dataset's artifact."""
     result = engine.result()
     create_markdown_artifact(
-        page(result, engine.built_text_bytes(), engine.built()),
+        page(result, engine.built_text_bytes(), _stored_report(engine), engine.built()),
         key=artifact_key(result.dataset),
         description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
     )
+
+
+def _stored_report(engine: LocalEngine) -> str:
+    """Keep the report of the version in the store, and return a link to it; a version is whole without one."""
+    store = open_store(engine.session().plan.store)
+    try:
+        where = f"{store.url}/{store_report(store, engine.result().manifest)}"
+    except TokenlakeError as error:
+        get_run_logger().warning("there is no report of this version: %s", scrub(str(error)))
+        return ""
+    return f"[report.html]({where if '://' in where else Path(where).absolute().as_uri()})"
 
 
 def artifact_key(dataset: str) -> str:

@@ -6,19 +6,27 @@ otherwise, and which of its sources a document is of follows from the inputs of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, final
+from typing import Any, Final, TypeAlias, final
 
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.preference_columns import TrainerColumn, columns_for
 from tokenlake.reading.version import StoredRows
+from tokenlake.report.numbers import count, plural
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.decode import Decoder
+
+Place: TypeAlias = tuple[str, str]
+"""Source and path of an input file, as rows name it."""
+
+_HEAD: Final = 360  # characters of a long text that are shown, and
+_TAIL: Final = 120  # of its end
 
 
 @final
@@ -41,6 +49,23 @@ class Segment:
     ids: tuple[int, ...]
     part: str | None = None
     learned: tuple[bool, ...] | None = None
+
+    def origin(self, names: Mapping[Place, str]) -> str:
+        """``web  a.jsonl:17``; in a mixture that calls the source otherwise, ``web (books)  a.jsonl:17``."""
+        source = names.get((self.source, self.path), self.source)
+        return f"{source}{'' if source == self.source else f' ({self.source})'}  {self.path}:{self.position}"
+
+    def place(self, begin: int) -> str:
+        """``ids 0-511, from token 17 of its document, 40 in the loss``; of a preference's part, ``12 tokens``.
+
+        Args:
+            begin: of the run in its row.
+        """
+        if self.part:
+            return plural(len(self.ids), "token")
+        start = f", from token {count(self.start)} of its document" if self.start else ""
+        learned = "" if self.learned is None else f", {count(sum(self.learned))} in the loss"
+        return f"ids {begin}-{begin + len(self.ids) - 1}{start}{learned}"
 
     def runs(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
         """Yield (whether they bear loss, ids) of neighbours that are alike; the whole as learned without a mask."""
@@ -68,6 +93,13 @@ class Sequence:
     padding: int
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     label: bool | None = None
+
+    def content(self) -> str:
+        """``2,048 tokens in 3 segments, 17 padding``."""
+        tokens = plural(sum(len(segment.ids) for segment in self.segments), "token")
+        padding = f", {count(self.padding)} padding" if self.padding else ""
+        labelled = "" if self.label is None else f", labelled {'good' if self.label else 'bad'}"
+        return f"{tokens} in {plural(len(self.segments), 'segment')}{padding}{labelled}"
 
 
 def read_sequences(
@@ -159,10 +191,6 @@ def _parts(columns: tuple[TrainerColumn, ...], values: dict[str, Any]) -> Iterat
         yield parts[-1], run[len(ids.get(parts[:-1], ())) :]
 
 
-Place = tuple[str, str]
-"""Source and path of an input file, as rows name it."""
-
-
 def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
     """Return the name in the mixture of every input file that is of one of its sources alone.
 
@@ -178,3 +206,24 @@ def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
         for entry in parent.inputs:
             found.setdefault((entry.source, entry.path), set()).add(name)
     return {place: names.pop() for place, names in found.items() if len(names) == 1}
+
+
+def decoders_of(store: ReadStore, manifest: Manifest) -> dict[str, Decoder]:
+    """Return a decoder for each source that rows name; the sources of a mixture have one tokenizer.
+
+    Raises:
+        NotFoundError: the version has no tokenizer.
+    """
+    found = {name: Decoder.of(store, manifest, name) for name in manifest.tokenizer}
+    if manifest.mixture is not None and found:
+        # Rows name the sources that their texts came from, whatever these were called in the mixture.
+        shared = next(iter(found.values()))
+        found |= {entry.source: shared for entry in manifest.inputs if entry.source not in found}
+    return found
+
+
+def shortened(text: str) -> tuple[str, int, str]:
+    """Return the beginning of a text, how many characters are left out, and its end; a short one whole."""
+    text = text.rstrip("\n")
+    hidden = len(text) - _HEAD - _TAIL
+    return (text, 0, "") if hidden <= _HEAD // 4 else (text[:_HEAD], hidden, text[-_TAIL:])

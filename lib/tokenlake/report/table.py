@@ -1,7 +1,7 @@
 """A table of typed values, before anybody decides how it looks.
 
-A :class:`Table` keeps raw values; a :class:`Column` knows how to write one. The terminal (``cli/output.py``)
-and :func:`to_markdown` show the written form, :meth:`Table.records` gives programs the raw one.
+A :class:`Table` keeps raw values; a :class:`Column` knows how to write one. The terminal (``cli/console.py``),
+:func:`to_markdown` and :func:`to_html` show the written form, :meth:`Table.records` gives programs the raw one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from tokenlake.report import numbers
+from tokenlake.report.html import Html, tag, together
 
 Writer = Callable[[Any], str]
 
@@ -85,6 +86,21 @@ def to_markdown(table: Table) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in (heads, rules, *body)]
     title = [f"### {table.title}", ""] if table.title else []
     return "\n".join([*title, *lines]) + "\n"
+
+
+def to_html(table: Table) -> Html:
+    """The table as HTML, its title as a heading; a wide one scrolls by itself."""
+    sides = [column.align for column in table.columns]
+    heads = [
+        tag("th", column.heading, class_=side) for column, side in zip(table.columns, sides, strict=True)
+    ]
+    head = [tag("thead", tag("tr", *heads))] if any(column.heading for column in table.columns) else []
+    rows = [
+        tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
+        for row in table.cells()
+    ]
+    shown = tag("div", tag("table", *head, tag("tbody", *rows)), class_="wide")
+    return together([tag("h3", table.title), shown]) if table.title else shown
 
 
 def _escape(cell: str) -> str:

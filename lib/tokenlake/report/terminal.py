@@ -10,6 +10,8 @@ from typing import Any, Final, final
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from tokenlake.report.printable import VISIBLE, printable
+
 _UNBOUNDED: Final = 1_000_000
 
 
@@ -46,30 +48,9 @@ def near(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def printable(text: str) -> str:
-    """``text`` with control characters made visible: data must not drive the reader's terminal.
-
-    Line ends and tabs stay. Also escaped: the C1 range and the marks that reorder text.
-    """
-    return text.translate(_VISIBLE)
-
-
 def printable_json(text: str) -> str:
     """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
     return text.translate(_IN_JSON)
 
 
-def _visible() -> dict[int, str]:
-    controls = [
-        *range(0x20),
-        *range(0x7F, 0xA0),
-        0x200E,
-        0x200F,
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    ]
-    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
-
-
-_VISIBLE: Final[Any] = _visible()
-_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in _VISIBLE if code > 0x20}
+_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}

@@ -1,0 +1,140 @@
+"""What differs between two versions, as tables and in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, label, number
+from tokenlake.store.diff import Change, Count, Difference, FilePair
+
+_LISTED: Final = 20  # inputs and shards of which a table names each
+_SHOWN: Final = 24  # characters of a value: two of them and a key fit 80 columns
+_HASH: Final = 12  # characters of a hash
+_WORDS: Final = {
+    "same_bytes": "same bytes",
+    "same_tokens": "same tokens",
+    "different": "different",
+    "only_a": "only in {a}",
+    "only_b": "only in {b}",
+}
+_PARTS: Final = {"produced_by": "releases", "others": "other files", "config": "configuration"}
+
+
+def sentence_of(found: Difference) -> str:
+    """``code@v1 and code@v2 differ in: inputs, files, figures``."""
+    if found.equal:
+        return f"{found.a} and {found.b} are equal"
+    return f"{found.a} and {found.b} differ in: {', '.join(_PARTS.get(part, part) for part in found.parts)}"
+
+
+def headings(found: Difference) -> tuple[str, str]:
+    """Return what the columns of the two versions are called: ``v1`` and ``v2``; A and B where that is not enough."""
+    (left, _, one), (right, _, other) = found.a.partition("@"), found.b.partition("@")
+    return (one, other) if left == right and one != other else ("A", "B")
+
+
+def difference_tables(found: Difference, *, files: bool = False) -> Iterator[Table]:
+    """Yield the tables of what differs.
+
+    Args:
+        files: list every shard that is not the same, too.
+    """
+    names = headings(found)
+    for title, changes in (
+        ("Identity", found.identity),
+        ("Configuration", found.config),
+        ("Tokenizer", found.tokenizer),
+        ("Mixture", found.mixture),
+        ("Parents", found.parents),
+        ("Other files", found.others),
+        ("Releases", found.produced_by),
+    ):
+        if changes:
+            yield _changes_table(changes, names, title)
+    if found.inputs:
+        yield _inputs_table(found, names)
+    yield _files_table(found, names)
+    if files:
+        yield _shards_table(found.files, names)
+    yield _counts_table(found.totals, names, "Totals")
+    if found.account:
+        yield _counts_table(found.account, names, "Account")
+
+
+def _changes_table(changes: Iterable[Change], names: tuple[str, str], title: str) -> Table:
+    rows = [
+        {
+            "key": change.key,
+            "a": "-" if change.there == "b" else _short(change.a),
+            "b": "-" if change.there == "a" else _short(change.b),
+        }
+        for change in changes
+    ]
+    return Table.of((label("key", ""), label("a", names[0]), label("b", names[1])), rows, title)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) >= 64 and all(letter in "0123456789abcdef" for letter in text):
+        return text[:_HASH]
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _inputs_table(found: Difference, names: tuple[str, str]) -> Table:
+    rows: list[dict[str, Any]] = [
+        {
+            "change": pair.change,
+            "file": f"{pair.file.source}: {pair.file.path}",
+            "a": pair.a and pair.a.size,
+            "b": pair.b and pair.b.size,
+        }
+        for pair in found.inputs[:_LISTED]
+    ]
+    if rest := len(found.inputs) - _LISTED:
+        rows += [{"change": "...", "file": f"{numbers.count(rest)} more: --json"}] if rest > 0 else []
+    columns = (
+        label("change", ""),
+        label("file"),
+        number("a", names[0], numbers.size),
+        number("b", names[1], numbers.size),
+    )
+    return Table.of(columns, rows, f"Inputs ({numbers.count(found.inputs_same)} the same)")
+
+
+def _files_table(found: Difference, names: tuple[str, str]) -> Table:
+    rows = [
+        {"kinship": _word(kinship, names), "files": files, "units": found.units.get(kinship, 0)}
+        for kinship, files in found.kinships.items()
+    ]
+    return Table.of((label("kinship", ""), number("files", "shards"), number("units")), rows, "Shards")
+
+
+def _word(kinship: str, names: tuple[str, str]) -> str:
+    return _WORDS[kinship].format(a=names[0], b=names[1])
+
+
+def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
+    rows: list[dict[str, Any]] = []
+    for pair in pairs:
+        if pair.same:
+            continue
+        told = _word(pair.kinship, names)
+        if pair.kinship == "same_tokens":
+            told += f", other {', '.join(pair.columns)}" if pair.columns else ", written otherwise"
+        path = " -> ".join(dict.fromkeys(shard.path for shard in (pair.a, pair.b) if shard is not None))
+        rows.append({"path": path, "kinship": told})
+    return Table.of((label("path", ""), label("kinship", "")), rows, "Shards that are not the same")
+
+
+def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -> Table:
+    rows = [{"name": each.name, "a": each.a, "b": each.b, "more": each.more or None} for each in counts]
+    columns = (
+        label("name", ""),
+        number("a", names[0]),
+        number("b", names[1]),
+        number("more", "difference", lambda value: f"{value:+,}"),
+    )
+    return Table.of(columns, rows, title)
