@@ -47,10 +47,20 @@ def flow_command(config: Path, workers: int) -> list[str]:
 
 
 def environment(work: Path, cache: Path) -> dict[str, str]:
-    """For every measured program: this checkout, no network, our own Prefect home, `cache` for hashes."""
-    dropped = ("PREFECT_API_URL", "PREFECT_PROFILE", "TOKENIZERS_PARALLELISM", "TOKENLAKE_STORE")
+    """For every measured program: this checkout, no network, our own Prefect home, `cache` for hashes.
+
+    Modules are compiled once, as those of an installed package are, whatever the environment says of it.
+    """
+    dropped = (
+        "PYTHONDONTWRITEBYTECODE",
+        "PREFECT_API_URL",
+        "PREFECT_PROFILE",
+        "TOKENIZERS_PARALLELISM",
+        "TOKENLAKE_STORE",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {
+        "PYTHONPYCACHEPREFIX": str(work / "bytecode"),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT)]),
         "HF_HOME": str(work / "hf-home"),
         "HF_HUB_OFFLINE": "1",

@@ -301,6 +301,7 @@ def test_a_killed_worker_costs_one_retry_and_not_the_run(config, tmp_path):
 
 def test_cancelling_stops_at_once_and_leaves_no_process(config):
     with WorkerPool(2) as pool:
+        pool.expect(2)
         pids = pool.pids()
         threading.Timer(0.05, pool.cancel).start()
         session = BuildSession.open(config)

@@ -37,6 +37,11 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
     return met
 
 
+def _refused(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerError):
+        pool.run(UNKNOWN)
+
+
 def test_an_error_in_a_job_leaves_the_worker_in_place():
     with WorkerPool(1) as pool:
         before = pool.pids()
@@ -56,6 +61,7 @@ def test_a_bug_in_a_job_comes_back_with_its_traceback():
 
 def test_a_killed_worker_is_replaced_and_only_its_job_is_lost():
     with WorkerPool(2) as pool:
+        pool.expect(2)
         before = pool.pids()
         os.kill(before[0], signal.SIGKILL)
         outcomes = []
@@ -64,6 +70,26 @@ def test_a_killed_worker_is_replaced_and_only_its_job_is_lost():
                 pool.run(UNKNOWN)
             outcomes.append(type(caught.value))
         assert outcomes.count(WorkerDiedError) <= 1
+        assert len(pool.pids()) == 2
+
+
+def test_a_pool_starts_no_more_workers_than_there_is_work_for():
+    with WorkerPool(8) as pool:
+        for _ in range(2):  # one after the other
+            with pytest.raises(WorkerError):
+                pool.run(UNKNOWN)
+        assert len(pool.pids()) == 1
+        pool.expect(3)
+        assert len(pool.pids()) == 3
+
+
+def test_a_job_that_finds_no_idle_worker_starts_one():
+    with WorkerPool(2) as pool:
+        callers = [threading.Thread(target=_refused, args=(pool,)) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join(10)
         assert len(pool.pids()) == 2
 
 
@@ -119,10 +145,13 @@ def test_a_pool_that_closes_under_its_callers_closes_each_pipe_once():
 
 _PARENT = """
 import sys
+from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 
 if __name__ == "__main__":
-    build_dataset(sys.argv[1], workers=2)
+    with WorkerPool(2) as pool:
+        pool.expect(2)
+        build_dataset(sys.argv[1], pool=pool)
 """
 
 _ASTRAY = """

@@ -69,10 +69,10 @@ def patience() -> float:
 
 @final
 class WorkerPool:
-    """``workers`` processes, started at once and in the background.
+    """Up to ``workers`` processes, the first started at once and in the background: each takes half a CPU second.
 
     Args:
-        workers: number of processes, at least 1.
+        workers: most processes, at least 1.
         rss_limit: resident bytes after which a worker is replaced.
         seconds: without a word from it, after which a worker is stuck; None for what the environment says.
     """
@@ -89,8 +89,13 @@ class WorkerPool:
         self._all: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._group = _Group()
-        for _ in range(workers):
-            self._start_one()
+        self.expect(1)
+
+    def expect(self, jobs: int) -> None:
+        """Start, in the background, the workers that so many jobs need; later ones start when a job finds none idle."""
+        with self._changed:
+            while len(self._all) < min(jobs, self.workers) and not self._cancelled:
+                self._start_one()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         """Do one job in one worker and return its result; blocks the calling thread.
@@ -171,7 +176,10 @@ class WorkerPool:
     def _borrow(self) -> _Worker:
         with self._changed:
             while not self._idle and not self._cancelled and not self._closed:
-                self._changed.wait()
+                if len(self._all) < self.workers:
+                    self._start_one()
+                else:
+                    self._changed.wait()
             if self._cancelled or self._closed:
                 raise CancelledError("the build was cancelled; run it again to resume")
             return self._idle.pop()

@@ -158,6 +158,7 @@ def run_pending(
     """
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
         while pending := session.pending:
+            pool.expect(len(pending))
             try:
                 _run_round(session, pool, threads, pending, on_event, retries)
             except BaseException:

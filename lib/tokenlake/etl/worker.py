@@ -297,6 +297,9 @@ class InProcessPool:
         told = cast("Job", job_of(to_line(job)))
         return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
 
+    def expect(self, jobs: int) -> None:
+        """One process does all jobs, one after the other."""
+
     def cancel(self) -> None:
         """Nothing runs beside the caller."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, final
 
 import numpy as np
@@ -96,7 +97,7 @@ class PackedWriter:
         described = text(base64.b64encode(self._schema.serialize().to_pybytes()))
         metadata = {
             1: int32(2),
-            2: listed([_element("schema", children=len(self._schema.names)), *_elements(self._schema)]),
+            2: _elements(self._schema),
             3: int64(self._rows),
             4: listed(self._groups),
             5: listed([struct({1: text(b"ARROW:schema"), 2: described})]),
@@ -219,7 +220,13 @@ def _entries(numbers: npt.NDArray[Any]) -> int:
     return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
 
 
-def _elements(schema: pa.Schema) -> Iterator[Encoded]:
+@cache
+def _elements(schema: pa.Schema) -> Encoded:
+    """Return a schema as Parquet has it: made once, where thousands of small shards have the same."""
+    return listed([_element("schema", children=len(schema.names)), *_fields(schema)])
+
+
+def _fields(schema: pa.Schema) -> Iterator[Encoded]:
     """Yield the fields as Parquet's schema has them: a list is a group of a repeated group of its values."""
     for field in schema:
         element: Any = field.type.value_type

@@ -382,6 +382,7 @@ class LocalEngine:
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
             else:
+                self._pool.expect(len(session.pending))
                 self._opening.set_result(session)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:

@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import pairwise
 from threading import Condition
 from typing import Any, Final, Protocol, final
 
@@ -71,7 +72,8 @@ class GigatokenEngine:
             return Ragged(np.empty(0, np.int32), np.zeros(1, np.int64))
         with deliberate(f"tokenizer {self.files.name!r}: encoding with gigatoken"), self._turn(text) as alone:
             if alone:
-                rows = [self._backend.encode(row.as_buffer().to_pybytes()) for row in text]
+                starts, data = string_buffers(text)
+                rows = [self._backend.encode(data[a:b].tobytes()) for a, b in pairwise(starts.tolist())]
                 return Ragged(np.concatenate(rows).view(np.int32), offsets_of([len(row) for row in rows]))
             layout = self._backend.encode_batch(self._array(text), parallel=self._threads).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
