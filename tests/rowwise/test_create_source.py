@@ -58,7 +58,7 @@ def test_what_the_configuration_says_of_rows_is_followed(folder, name):
     assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
 
 
-@promise(25)
+@promise(25, 244)
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.data"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n" * 5000], ids=["", "mark", "blank lines"])
 def test_type_json_reads_lines_and_arrays(tmp_path, name, start):

@@ -104,7 +104,7 @@ def dataset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServ
         yield running
 
 
-@promise(27, 137, 148)
+@promise(27, 137, 148, 238)
 def test_a_dataset_of_the_hub_streams_one_split(dataset):
     source = HuggingFaceShardedSource("org/data", split="test", streaming=True)
     assert list(source) == ROWS[:3]
@@ -116,6 +116,7 @@ def test_a_dataset_of_the_hub_streams_one_split(dataset):
     assert list(configured) == ROWS[:2]
 
 
+@promise(238)
 def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
     source = HuggingFaceShardedSource("org/data", streaming=False, cache_dir=str(tmp_path / "cache"))
     dataset.repos.clear()

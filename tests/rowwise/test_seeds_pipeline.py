@@ -370,7 +370,7 @@ def test_raw_rows_are_loaded(here: Path, names: dict[str, str]):
     ]
 
 
-@promise(38, 29, 30, 46)
+@promise(29, 30, 38, 46, 168, 169)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_field_and_a_tokenizer_are_chosen(here: Path, names: dict[str, str], whole: bool):
     chosen: Any = names["meta-llama/Llama-2-7b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from itertools import islice
@@ -178,6 +179,18 @@ def test_what_is_wrong_in_a_mapping_is_said_at_once(one: dict[str, Any]):
         tl.Pipeline.from_config({"datasets": []})
 
 
+@promise(103, 167)
+def test_a_configuration_is_a_mapping_or_a_file(one: dict[str, Any], tmp_path: Path):
+    one["datasets"][0]["tokenizer_kwargs"] = {"use_fast": True}
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(json.dumps(one))  # which is YAML
+    wanted = expected_ids(texts(30) + texts(10, "more"))
+    for config in (one, path, str(path)):
+        assert ids_of(tl.Pipeline.from_config(config).source().tokenize().build()) == wanted
+    with pytest.raises(ConfigError, match="tokenise: unknown key; did you mean 'tokenize'"):
+        tl.Pipeline.from_config(one | {"tokenise": {}})
+
+
 def test_what_is_wrong_between_sections_of_a_model_can_be_asked_for_first(one: dict[str, Any]):
     config = tl.PipelineConfig.model_validate(one | {"mix": {"weights": {"z": 1.0}}})
     made = tl.Pipeline.from_config(config)
@@ -268,7 +281,7 @@ def test_callback_renames_and_limits_act_before_tokens(one: dict[str, Any]):
 # tokenize
 
 
-@promise(4)
+@promise(4, 92)
 def test_rows_are_those_of_the_tokenized_source(one: dict[str, Any]):
     made = pipeline(one).source().tokenize()
     assert isinstance(made.get_data()["a"], tl.TokenizedShardedSource)
@@ -574,6 +587,7 @@ def test_drawing_from_saved_rows_saves_them_first(one: dict[str, Any], tmp_path:
     assert len(source) == 40
 
 
+@promise(35)
 def test_every_dataset_has_a_directory_of_its_own(two: dict[str, Any], tmp_path: Path):
     datasets = [
         two["datasets"][0],

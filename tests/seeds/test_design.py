@@ -41,7 +41,7 @@ def imported() -> set[str]:
     return found
 
 
-BY_NAME = {"s3fs", "gcsfs"}
+BY_NAME = {"s3fs", "gcsfs", "adlfs"}
 """Found by fsspec, by the scheme of a URL."""
 
 
@@ -50,6 +50,15 @@ def test_every_package_that_is_asked_for_is_imported() -> None:
     used = imported()
     idle = {name for name in asked_for() if MODULES.get(name, name) not in used and name not in BY_NAME}
     assert idle == set()
+
+
+@promise(159)
+def test_stores_in_buckets_have_an_extra_each() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert {name: [re.split("[>=]", line)[0] for line in extras[name]] for name in ("gcs", "s3")} == {
+        "gcs": ["gcsfs"],
+        "s3": ["s3fs"],
+    }
 
 
 @promise(328)

@@ -17,6 +17,7 @@ from tests.servers.base import Fault, large
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, parquet, read_rows_of
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
+from tokenlake.rowwise.files import JsonShardedSource
 from tokenlake.sources.opening import opened
 from tokenlake.store.remote.filesystems import close_filesystems
 from tokenlake.store.remote.retry import SECONDS_VARIABLE
@@ -236,6 +237,14 @@ class TestBreakdowns:
         server.faults.extend([Fault(wait=1.0)] * 20)
         with pytest.raises(SourceError, match=r"cannot be read: tried .*Timeout"):
             read_rows_of(files, storage_options=options)
+
+    @promise(242)
+    def test_headers_go_with_every_request(self, server: HttpServer) -> None:
+        url = serve(server, {"a.jsonl": jsonl(documents(50))})
+        server.log.clear()
+        source = JsonShardedSource(url, storage_options={"headers": {"Authorization": "Bearer x"}})
+        assert len(list(source)) == 50
+        assert {request.headers["authorization"] for request in server.log} == {"Bearer x"}
 
     @pytest.mark.parametrize("status", [401, 403])
     def test_refusals_are_not_tried_again(self, server: HttpServer, status: int) -> None:

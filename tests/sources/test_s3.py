@@ -153,7 +153,7 @@ class TestListing:
 
 
 class TestReading:
-    @promise(143, 144, 145, 146, 147, 184)
+    @promise(239, 143, 144, 145, 146, 147, 184)
     def test_every_format_gives_the_texts_and_positions_of_local_files(
         self, server: S3Server, tmp_path: Path
     ) -> None:
