@@ -159,7 +159,7 @@ def test_further_options_of_a_tokenizer_are_the_one_that_holds_anyway(config):
         resolve(load_config(config))
     config["datasets"][1]["tokenizer_kwargs"] = {"revision": "main"}
     with pytest.raises(
-        NotAvailableError, match=r"'revision' is not available in a build; instead: .*\{use_fast: true\}"
+        NotAvailableError, match=r"'revision' is not available in a build; instead: .*\(use_fast: true\)"
     ):
         resolve(load_config(config))
     config["datasets"][1]["tokenizer_kwargs"] = {}

@@ -155,7 +155,7 @@ def test_options_by_name_are_those_of_a_configuration_and_count_before_it():
         ]
     )
     (row,) = PackedShardedSource(rows, 99, EOS, include_segment_ids=False)
-    assert list(row) == ["input_ids"]
+    assert list(row) == ["input_ids", "attention_mask"]
 
 
 @promise(282)

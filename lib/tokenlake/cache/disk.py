@@ -92,6 +92,12 @@ class DiskCache:
         self.expiry_seconds, self._clock = expiry_seconds, clock
         self._lock, self._unseen, self._room = Lock(), 0, 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
     @property
     def stats(self) -> dict[str, Any]:
         """Folder and compression, and how many entries and bytes there are now."""

@@ -82,7 +82,7 @@ class Workshop:
         self, unit: int, index: int, engine: str | None, pool: WorkerPool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
         def progress(fields: Mapping[str, int]) -> None:
-            on_bytes(fields["bytes"])
+            on_bytes(fields.get("bytes", 0))
 
         # The engine of then, if it is there, and else the reference: which one it is changes no id.
         known = engine is not None and (engine == NO_ENGINE or importlib.util.find_spec(engine) is not None)
