@@ -10,6 +10,7 @@ from typing import Any
 from tokenlake.errors import TokenlakeError
 from tokenlake.sources.formats import format_of
 from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, is_hub_url
+from tokenlake.sources.range_cache import with_kept_blocks
 from tokenlake.sources.stream import LOOK, SPACE, ByteStream, has_lines
 
 
@@ -25,7 +26,7 @@ def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) ->
             ctime; an object: size and version token).
         SourceError: it cannot be reached, after retries.
     """
-    data = LocalBytes(file) if file.is_local else _remote(file, storage_options or {})
+    data = LocalBytes(file) if file.is_local else with_kept_blocks(_remote(file, storage_options or {}))
     try:
         yield data
         data.check_unchanged()

@@ -1,0 +1,78 @@
+"""Blocks of remote inputs are kept where the environment asks for it; those of another version are never used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.http import HttpServer
+from tests.sources.remote_support import documents, jsonl, parquet
+from tokenlake.errors import ConfigError
+from tokenlake.rowwise.files import create_source
+from tokenlake.sources.range_cache import VARIABLE
+from tokenlake.store.remote.filesystems import close_filesystems
+
+TEXTS = documents(3_000)
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    with HttpServer() as server:
+        yield server
+    close_filesystems()
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of kept blocks."""
+    monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "1GB")
+    return tmp_path / "remote"
+
+
+def texts(server: HttpServer, name: str) -> list[str]:
+    """Read a file anew, as another process would."""
+    return [row["text"] for row in create_source({"data_files": f"{server.url}/set/{name}"})]
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.jsonl", jsonl(TEXTS)), ("a.parquet", parquet(TEXTS))])
+def test_a_second_reading_asks_for_no_bytes(server: HttpServer, kept: Path, name: str, data: bytes) -> None:
+    server.files[f"set/{name}"] = data
+    assert texts(server, name) == TEXTS
+    assert server.requests("GET")
+    server.log.clear()
+    assert texts(server, name) == TEXTS
+    assert server.requests("HEAD")
+    assert not server.requests("GET")
+
+
+def test_another_version_has_other_blocks(server: HttpServer) -> None:
+    for texts_now in (TEXTS, TEXTS[::-1]):
+        server.files["set/a.jsonl"] = jsonl(texts_now)
+        assert texts(server, "a.jsonl") == texts_now
+
+
+def test_a_damaged_block_is_fetched_again(server: HttpServer, kept: Path) -> None:
+    server.files["set/a.jsonl"] = jsonl(TEXTS)
+    texts(server, "a.jsonl")
+    for path in kept.iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    server.log.clear()
+    assert texts(server, "a.jsonl") == TEXTS
+    assert server.requests("GET")
+
+
+def test_nothing_is_kept_unasked_and_a_wrong_size_is_an_error(
+    server: HttpServer, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["set/a.jsonl"] = jsonl(TEXTS)
+    monkeypatch.setenv(VARIABLE, "much")
+    with pytest.raises(ConfigError, match=f"{VARIABLE}: "):
+        texts(server, "a.jsonl")
+    monkeypatch.delenv(VARIABLE)
+    assert texts(server, "a.jsonl") == TEXTS
+    assert not kept.exists()
