@@ -39,7 +39,6 @@ def test_paths_under_the_names_of_the_seeds(tmp_path):
     assert [utils.infer_builder_from_ext(path) for path in ("x.jsonl", "a.csv", "z")] == ["json", "csv", None]
 
 
-@promise(265)
 def test_shards_are_worked_on_side_by_side_and_come_in_order():
     source = Plain({name: [{"n": n} for n in range(3)] for name in "abcd"})
     both = threading.Barrier(2, timeout=20)
@@ -61,7 +60,6 @@ def test_what_needs_ray_says_what_does_the_job(name: str):
         distributed.nonsense  # noqa: B018
 
 
-@promise(288)
 @pytest.mark.parametrize("option", [{"enabled": True}, {"use_gpu": True}, {"object_store_memory": "4GB"}])
 def test_options_of_ray_are_parsed_and_refused(option: dict[str, object]):
     config = tl.PipelineConfig(
