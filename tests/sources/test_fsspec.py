@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
@@ -136,6 +136,7 @@ class TestGlobs:
         paths=st.lists(st.lists(NAMES, min_size=1, max_size=3), min_size=1, max_size=8),
         pattern=st.lists(PARTS, min_size=1, max_size=3),
     )
+    @example(paths=[["..."]], pattern=["*"])
     def test_they_match_what_python_matches(
         self, tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]], pattern: list[str]
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -20,6 +19,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, InputChangedError
+from tokenlake.etl.job import produced_by
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
@@ -169,7 +169,7 @@ def _key(
             "num_rows": source.num_rows,
             "inputs": inputs,
             # By its files and who runs them: to ask it for its ids, as its fingerprint does, takes 0.4 s.
-            "tokenizer": [content_hash(chosen.files), metadata.version("tokenizers")],
+            "tokenizer": [content_hash(chosen.files), produced_by("tokenizers")["tokenizers"]],
             "options": chosen.config.model_dump(mode="json", exclude={"name_or_path"}),
             "packing": packing,
             "eos": context.config.pack.eos_token_id if packing else None,

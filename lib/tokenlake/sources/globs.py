@@ -97,4 +97,4 @@ def hidden_parts(path: str) -> int:
     """Return how many folders and files of a path are hidden."""
     if "/." not in path and not path.startswith("."):
         return 0
-    return sum(part.startswith(".") and part.strip(".") != "" for part in path.split("/"))
+    return sum(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
