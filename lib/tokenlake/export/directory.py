@@ -38,7 +38,7 @@ NEW, STORE, OLD = "new", "store", "old"  # folders of the table above
 
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
 _UNFINISHED: Final = f"{FOLDER}/unfinished"  # object of a bucket that is being written to
-_HOW: Final = "Give another path, or overwrite=True to replace its data files"
+_HOW: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
 
 
 class Target(ABC):
