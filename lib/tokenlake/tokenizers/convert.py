@@ -33,7 +33,7 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     except ImportError as error:
         raise MissingExtraError(
             f"tokenizer {name!r} has no tokenizer.json, and to convert its files needs transformers: "
-            "pip install 'tokenlake[etl]'"
+            "pip install 'tokenlake[transformers]'"
         ) from error
     loader: Any = AutoTokenizer
     try:
