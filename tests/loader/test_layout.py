@@ -121,8 +121,10 @@ def test_an_order_has_each_id_once(given: Any, parts: int, split: Any) -> None:
     segments = RowSegments.of(lengths, offsets_of([len(row) for row in rows]), length)
     order = BatchLayout(context_parallel=parts, split=split).order(length, segments.runs, segments.row_runs)
     if order is not None:
-        for row in np.broadcast_to(order, (len(rows), length)):
-            assert sorted(row.tolist()) == list(range(length))
+        if order.ndim == 1:
+            order = order + np.arange(0, len(rows) * length, length)[:, None]
+        for start, row in zip(range(0, len(rows) * length, length), order, strict=True):
+            assert sorted(row.tolist()) == list(range(start, start + length))
 
 
 @pytest.mark.parametrize("split", ["head_tail", "per_document", "striped"])

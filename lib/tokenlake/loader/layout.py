@@ -67,7 +67,7 @@ class BatchLayout:
     def __post_init__(self) -> None:
         if not isinstance(self.flat, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"layout.flat: got {self.flat!r}, must be True or False")
-        for name, most in (("max_segments", 1 << 31), ("context_parallel", 1 << 15)):
+        for name, most in (("max_segments", 1 << 31), ("context_parallel", 1 << 13)):
             value = getattr(self, name)
             if value is None and name == "max_segments":
                 continue
@@ -109,7 +109,9 @@ class BatchLayout:
             )
 
     def order(self, length: int, runs: Int64, row_runs: Int64) -> Int64 | None:
-        """Return from where in its row each id comes, int64[L] for all rows or [B, L]; None: all stay where they are.
+        """Return from where each id comes; None: all stay where they are.
+
+        From where in its row, int64[L], or from where in all rows laid end to end, int64[B, L].
 
         Args:
             length: ids of a row, L.
@@ -145,11 +147,11 @@ class BatchLayout:
 
 
 def moved(column: npt.NDArray[Any], order: Int64, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a column [B, L] with the ids of each row in the order given for all rows, [L], or for each, [B, L]."""
+    """Return a column [B, L] in an order of :meth:`BatchLayout.order`."""
+    # "clip" is the one mode in which numpy writes to `out` without a copy between; no index is out of bounds.
     if order.ndim == 1:
-        return np.take(column, order, axis=1, out=out)
-    out[...] = np.take_along_axis(column, order, axis=1)
-    return out
+        return np.take(column, order, axis=1, out=out, mode="clip")
+    return np.take(column.reshape(-1), order, out=out, mode="clip")
 
 
 @lru_cache(maxsize=8)
@@ -170,7 +172,10 @@ def _by_document(parts: int, length: int, runs: Int64, row_runs: Int64) -> Int64
     rows = len(row_runs) - 1
     starts = np.cumsum(runs) - runs
     place = np.arange(rows * length, dtype=np.int64) - np.repeat(starts, runs)
-    chunk = place * (2 * parts) // np.repeat(runs, runs)
+    # Exact enough for chunks, and the same everywhere; dividing whole numbers takes several times as long.
+    chunk = (place * np.repeat(2 * parts / np.maximum(runs, 1), runs)).astype(np.int16)
     # numpy sorts 16-bit numbers by their digits, ten times faster than wider ones.
-    device = np.minimum(chunk, 2 * parts - 1 - chunk).astype(np.uint16).reshape(rows, length)
-    return np.argsort(device, axis=1, kind="stable")
+    device = np.minimum(chunk, 2 * parts - 1 - chunk).reshape(rows, length)
+    order = np.argsort(device, axis=1, kind="stable")
+    order += np.arange(0, rows * length, length)[:, None]
+    return order
