@@ -34,6 +34,7 @@ from tokenlake.loader.dataset import open as open
 from tokenlake.loader.grain import grain_dataset as grain_dataset
 from tokenlake.loader.grain import grain_source as grain_source
 from tokenlake.loader.hf import hf_dataset as hf_dataset
+from tokenlake.loader.layout import BatchLayout as BatchLayout
 from tokenlake.loader.loader import DataLoader as DataLoader
 from tokenlake.loader.metrics import LoaderMetrics as LoaderMetrics
 from tokenlake.loader.mixture import Mixture as Mixture

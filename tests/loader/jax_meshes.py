@@ -28,6 +28,9 @@ def main(facts: dict[str, Any]) -> None:
         _check_pass(small, 8, sharding, shuffle=False, prefetch=0, workers=0)
         _check_pass(learned, 16, sharding, columns=("labels", "targets", "loss_mask"), epochs=2)
         _check_pass(mixture, 16, sharding, seed=5)
+    for sharding in (_shardings()[0], _shardings()[6], _shardings()[11]):
+        _check_flat(learned, sharding)
+    _check_cut_rows(learned)
     with jax.enable_x64(True):
         _check_pass(small, 16, _shardings()[0], prefetch=0)
     with jax.transfer_guard("disallow"):
@@ -81,6 +84,37 @@ def _check_pass(data: Any, batch_size: Any, sharding: Sharding, **options: Any) 
     assert loader.decoded.groups <= groups * (options.get("epochs", 1) + isinstance(data, tl.Mixture))
 
 
+def _check_flat(data: Any, sharding: Any) -> None:
+    """Each device has its rows end to end, with the runs of these alone."""
+    layout = tl.BatchLayout(flat=True, max_segments=64)
+    loader = tl.DataLoader(data, 16, sharding=sharding, layout=layout)
+    for got, rows in zip(loader, reference(data, 16), strict=True):
+        parts = got["max_seqlen"].shape[0]
+        assert got["input_ids"].shape == (16 * 32,) and got["cu_seqlens"].shape == (parts, 65)
+        np.testing.assert_array_equal(got["input_ids"], rows["input_ids"].reshape(-1))
+        for ids, bounds in zip(
+            got["input_ids"].addressable_shards, got["cu_seqlens"].addressable_shards, strict=True
+        ):
+            assert ids.device == bounds.device
+            mine = rows["segment_ids"].reshape(-1)[ids.index[0]].reshape(-1, 32)
+            runs = [len(run) for row in mine for run in np.split(row, np.flatnonzero(np.diff(row)) + 1)]
+            there = np.asarray(bounds.data)[0]
+            assert np.diff(there).tolist() == runs + [0] * (64 - len(runs))
+
+
+def _check_cut_rows(data: Any) -> None:
+    """A device of the second axis has the ids that the split gives it."""
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "seq"))
+    sharding, layout = NamedSharding(mesh, P("data", "seq")), tl.BatchLayout(context_parallel=4)
+    loader = tl.DataLoader(data, 16, sharding=sharding, layout=layout)
+    for got, rows in zip(loader, reference(data, 16), strict=True):
+        for piece in got["positions"].addressable_shards:
+            of, part = piece.index[0], piece.index[1].start // 8
+            head, tail = slice(4 * part, 4 * part + 4), slice(28 - 4 * part, 32 - 4 * part)
+            expected = np.concatenate([rows["positions"][of, head], rows["positions"][of, tail]], axis=1)
+            np.testing.assert_array_equal(piece.data, expected)
+
+
 def _check_steps(data: Any) -> None:
     """A jitted step takes batches as they are, also where it takes their memory over."""
     sharding = _shardings()[1]
@@ -109,6 +143,9 @@ def _check_refusals(data: Any) -> None:
         (line, {}, "got a Mesh, must be a jax.sharding.Sharding"),
         (NamedSharding(line, P("data")), {"host": (0, 2)}, "leave out host"),
         (NamedSharding(line, P("data")), {"pad_last": False}, "leave out host and pad_last"),
+        (NamedSharding(line, P("data")), {"layout": "flat"}, "max_segments: got None, and arrays on devices"),
+        (NamedSharding(line, P(None, "data")), {"layout": "flat"}, "flat batches are cut between rows"),
+        (NamedSharding(line, P(None, "data")), {"layout": {"context_parallel": 4}}, "cuts rows into 8 parts"),
     ):
         with pytest.raises(ConfigError, match=says):
             tl.DataLoader(data, **({"batch_size": 16} | options), sharding=sharding)

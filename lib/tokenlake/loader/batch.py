@@ -24,16 +24,18 @@ a run as well.
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.layout import FLAT_COLUMNS, BatchLayout, moved
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
 from tokenlake.reading.arrays import BLOCKS
 from tokenlake.reading.packed import PackedGroup
@@ -88,10 +90,14 @@ class RowSegments:
         """Ids of padding of each row, int64[B]."""
         return self.runs[self.row_runs[1:] - 1]
 
-    def ids(self, out: Int32) -> Int32:
-        """Return which segment of its row each id is of: 1, 2, 3, ..., and 0 in padding."""
+    def ids(self, out: Int32, together: int = 1) -> Int32:
+        """Return which segment of its row, or of `together` rows, each id is of: 1, 2, 3, ..., and 0 in padding."""
         numbers = np.arange(1, len(self.runs) + 1, dtype=np.int32)
-        numbers -= np.repeat(self.row_runs[:-1].astype(np.int32), np.diff(self.row_runs))
+        row = np.arange(self.rows)
+        first = row - row % together
+        # Each row before this one has a run of padding, which has no number.
+        before = (self.row_runs[first] + row - first).astype(np.int32)
+        numbers -= np.repeat(before, np.diff(self.row_runs))
         numbers[self.row_runs[1:] - 1] = 0
         return self._spread(numbers, out)
 
@@ -172,7 +178,7 @@ def _counted(length: int) -> Int32:
 
 
 Batch: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Column -> array of shape (rows, L)."""
+"""Column -> array of shape (rows, L); see :mod:`tokenlake.loader.layout` for others."""
 
 
 class BatchShape(NamedTuple):
@@ -219,12 +225,20 @@ class Assembler:
         sources: the datasets that rows come from, packed to one length.
         columns: of :data:`COLUMNS`.
         fresh: give every batch memory of its own, also where that is slower.
+        layout: of the arrays; None: row by row.
 
     Raises:
-        ConfigError: the datasets are not packed, or to different lengths.
+        ConfigError: the datasets are not packed, or to different lengths; or the layout does not fit these.
     """
 
-    def __init__(self, sources: Sequence[StoredRows], columns: Sequence[str], *, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        sources: Sequence[StoredRows],
+        columns: Sequence[str],
+        *,
+        fresh: bool = False,
+        layout: BatchLayout | None = None,
+    ) -> None:
         found = {rows.name: (rows.manifest.kind, rows.manifest.seq_length) for rows in sources}
         if any(kind != "packed" for kind, _ in found.values()) or len(set(found.values())) != 1:
             shown = ", ".join(f"{name} ({kind}, {length})" for name, (kind, length) in found.items())
@@ -232,8 +246,19 @@ class Assembler:
         self.length = sources[0].manifest.seq_length or 0
         self._columns, self._fresh = frozenset(columns), fresh
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
+        self._layout = layout or BatchLayout()
+        self._parts: int | None = None
+        self._layout.check_length(self.length)
+        if self._layout.flat:
+            self.names += FLAT_COLUMNS
         wants_loss = bool(FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
+
+    def of_parts(self, parts: int) -> Self:
+        """Return one whose flat batches are cut into parts of as many rows, each with `cu_seqlens` of its own."""
+        other = copy.copy(self)
+        other._parts = parts
+        return other
 
     def batch(
         self, shape: BatchShape, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]
@@ -254,8 +279,10 @@ class Assembler:
             np.concatenate(views, out=ids[: len(rows)].reshape(-1))
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids}
-        if self._columns - {"input_ids"}:
-            self._derive(made, self._segments(shape.rows, found, rows), found, rows)
+        if self._columns - {"input_ids"} or self._layout != BatchLayout():
+            segments = self._segments(shape.rows, found, rows)
+            self._derive(made, segments, found, rows)
+            self._lay_out(made, segments)
         return {name: made[name] for name in self.names}
 
     def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
@@ -273,7 +300,8 @@ class Assembler:
     ) -> None:
         shape = made["input_ids"].shape
         if "segment_ids" in self._columns:
-            made["segment_ids"] = segments.ids(self._empty(shape, np.int32))
+            together = shape[0] // (self._parts or 1) if self._layout.flat else 1
+            made["segment_ids"] = segments.ids(self._empty(shape, np.int32), max(1, together))
         if "positions" in self._columns:
             made["positions"] = segments.positions(self._empty(shape, np.int32))
         if not FROM_LOSS & self._columns:
@@ -284,6 +312,18 @@ class Assembler:
             made["labels"] = labels(made["input_ids"], mask, self._empty(shape, np.int32))
         if "targets" in self._columns:
             made["targets"] = targets(made["input_ids"], mask, self._empty(shape, np.int32))
+
+    def _lay_out(self, made: Batch, segments: RowSegments) -> None:
+        """Put the columns, which lie row by row, as the layout wants them."""
+        if self._layout.flat:
+            bounds, longest = self._layout.bounds(segments.runs, segments.row_runs, self._parts or 1)
+            made.update({name: column.reshape(-1) for name, column in made.items()})
+            if self._parts is None:
+                bounds, longest = bounds[0], longest[0:1].reshape(())
+            made.update(zip(FLAT_COLUMNS, (bounds, longest), strict=True))
+        elif (order := self._layout.order(self.length, segments.runs, segments.row_runs)) is not None:
+            for name in self.names:
+                made[name] = moved(made[name], order, self._empty(made[name].shape, made[name].dtype))
 
     def _learned(
         self, shape: tuple[int, ...], found: Sequence[PackedGroup], rows: Sequence[int]

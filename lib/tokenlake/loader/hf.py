@@ -57,6 +57,10 @@ def hf_dataset(
     first = data if isinstance(data, Dataset) else next(iter(data.datasets.values()))
     chosen = HfColumns.of_batches(first.rows, options.pop("columns", None), rename)
     asked: LoaderKeywords = {"cache_bytes": WORKER_CACHE_BYTES, **options, "columns": chosen.ours}
+    if asked.get("layout") is not None:
+        raise ConfigError(
+            f"layout: got {asked.get('layout')!r}, but a dataset of Hugging Face gives rows as they are; leave it out"
+        )
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **asked))
     plan = reader.get().plan
     if plan.padding is not None and plan.padding.buckets is not None:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
@@ -79,6 +79,13 @@ class HostReader:
         wanted = rows_of_host(options.host, plan.common_rows)
         return cls(plan, _assembler(plan), wanted, options)
 
+    def cut(self, wanted: RowsOfBatch, parts: int) -> HostReader:
+        """Return what reads the rows of some devices, which have so many parts of each batch."""
+        assembler = (
+            self.assembler.of_parts(parts) if isinstance(self.assembler, Assembler) else self.assembler
+        )
+        return replace(self, wanted=wanted, assembler=assembler)
+
     def resumed(self, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> HostBatches:
         """Return the batches behind a state.
 
@@ -97,6 +104,12 @@ class HostReader:
                 "expected as many workers (PyTorch, for another number: dataset.set_state(dataset.state_after(step)))"
             )
         return HostBatches(self, position, theirs)
+
+    @property
+    def stride(self) -> int:
+        """Entries that a row has on the first axis of its columns: the ids of a row where batches are flat, else 1."""
+        flat = isinstance(self.assembler, Assembler) and self.options.batch_layout.flat
+        return self.assembler.length if flat else 1
 
     def rows_in(self, passes: int) -> int | None:
         """Return how many rows of a pass this host has; None: no end."""
@@ -165,7 +178,9 @@ class HostBatches(Iterator[Batch]):
                 self._tell(self, True)
             raise
         self.position = step.after
-        self.spent.add(batch, time.perf_counter() - asked)
+        self.spent.add(
+            len(next(iter(batch.values()), ())) // self._reader.stride, time.perf_counter() - asked
+        )
         if self._tell is not None:
             self._tell(self, False)
         return batch
@@ -266,7 +281,13 @@ class _Work:
 
 def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:
     if plan.index is None or plan.padding is None:
-        return Assembler(plan.sources, check_columns(plan.options.columns))
+        return Assembler(plan.sources, check_columns(plan.options.columns), layout=plan.options.batch_layout)
+    if plan.options.layout is not None:
+        names = ", ".join(dataset.name for dataset in plan.datasets.values())
+        raise ConfigError(
+            f"layout: got {plan.options.layout!r}, but rows of {names} are of many lengths; a layout is of packed "
+            "rows: pack them, or leave it out"
+        )
     columns = ragged_columns(plan.sources[0], plan.options.columns)
     padding = plan.padding
     return RaggedAssembler(plan.sources, plan.index, columns, padding=padding.side, truncate=padding.truncate)

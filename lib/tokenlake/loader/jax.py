@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.loader.layout import BatchLayout
 from tokenlake.ragged import Int64
 from tokenlake.threads import end_threads
 
@@ -50,19 +51,29 @@ class Placement:
         sharding: of arrays of shape (B, L): batch axis first, ids of a row second.
         sizes: what B may be.
         lengths: what L may be, or a number that every L is a multiple of.
+        layout: of the arrays; flat ones are cut as rows are.
+
+    Attributes:
+        parts: how many parts of the rows of a batch this host's devices have.
 
     Raises:
-        ConfigError: it is no sharding, or cannot cut these shapes.
+        ConfigError: it is no sharding, or cannot cut these shapes or this layout.
     """
 
-    def __init__(self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int]) -> None:
+    def __init__(
+        self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int], layout: BatchLayout | None = None
+    ) -> None:
         if not isinstance(sharding, jax.sharding.Sharding):
             raise ConfigError(
                 f"sharding: got a {type(sharding).__name__}, must be a jax.sharding.Sharding of global batches (B, L), "
                 "e.g. NamedSharding(mesh, PartitionSpec('data'))"
             )
         self._sharding, self._lengths = sharding, lengths
+        self._flat = layout is not None and layout.flat
         self._shares = {size: self._share(size) for size in sizes}
+        self.parts = len(next(iter(self._shares.values())).places)
+        if layout is not None:
+            self._check_layout(layout)
 
     def wanted(self, size: int) -> Int64:
         """Return the rows of a batch that the devices of this host need, ascending, int64[m]."""
@@ -71,7 +82,8 @@ class Placement:
     def place(self, columns: Mapping[str, npt.NDArray[Any]], size: int) -> dict[str, Any]:
         """Return the columns of a batch on the devices, or on their way there: global arrays of shape (size, L).
 
-        What has one value a row is cut as rows are: global arrays of shape (size,).
+        What has one value a row is cut as rows are: global arrays of shape (size,). So is what is flat, (size * L,),
+        and what there is of each part of the rows, (parts, ...).
 
         On a CPU devices may share the memory of the host's arrays, and then hold a reference to it.
 
@@ -84,20 +96,23 @@ class Placement:
             return {name: self._array(values, size) for name, values in columns.items()}
 
     def _array(self, values: npt.NDArray[Any], size: int) -> jax.Array:
-        places = self._shares[size].places
+        share = self._shares[size]
+        here, there = len(values), len(share.wanted)
+        whole = size * here // there if there else size  # entries of all hosts on the first axis
 
         def piece(index: _Index | None) -> npt.NDArray[Any]:
             assert index is not None
-            start, stop, _ = index[0].indices(size)
-            return values[(slice(places[start], places[start] + stop - start), *index[1:])]
+            start, stop, _ = index[0].indices(whole)
+            begin = share.places[start * size // whole] * here // there
+            return values[(slice(begin, begin + stop - start), *index[1:])]
 
         # A quarter of the cost of one device_put per piece, with 8 devices 0.3 ms a batch.
-        sharding = self._sharding if values.ndim > 1 else self._of_rows
-        return jax.make_array_from_callback((size, *values.shape[1:]), sharding, piece, dtype=values.dtype)
+        sharding = self._of_rows if self._flat or values.ndim == 1 else self._sharding
+        return jax.make_array_from_callback((whole, *values.shape[1:]), sharding, piece, dtype=values.dtype)
 
     @cached_property
     def _of_rows(self) -> jax.sharding.Sharding:
-        """The sharding of what has one value a row."""
+        """The sharding of what is cut as rows are."""
         if isinstance(self._sharding, jax.sharding.NamedSharding):
             rows = jax.sharding.PartitionSpec(*self._sharding.spec[:1])
             return jax.sharding.NamedSharding(self._sharding.mesh, rows)
@@ -114,6 +129,25 @@ class Placement:
         rows = [np.arange(start, stop, dtype=np.int64) for start, stop in pieces]
         wanted = np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
         return _Share(wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces})
+
+    def _check_layout(self, layout: BatchLayout) -> None:
+        cut = self._parts(1, len(self._sharding.device_set))
+        if layout.flat and (cut > 1 or not isinstance(self._sharding, jax.sharding.NamedSharding)):
+            raise ConfigError(
+                f"layout: flat batches are cut between rows, got {self._sharding}; expected a NamedSharding that does "
+                "not cut the second axis, as PartitionSpec('data')"
+            )
+        if layout.flat and layout.max_segments is None:
+            raise ConfigError(
+                "layout.max_segments: got None, and arrays on devices must be of one shape; expected the most "
+                "documents, and paddings, that the rows of one device have: rows times "
+                "`select max(len(segment_lengths)) + 1 from 'DATASET'` is enough"
+            )
+        if layout.context_parallel > 1 and layout.context_parallel != cut:
+            raise ConfigError(
+                f"layout.context_parallel: got {layout.context_parallel}, and {self._sharding} cuts rows into {cut} "
+                "parts; expected the same number"
+            )
 
     def _check(self, size: int) -> None:
         rank = len(getattr(self._sharding, "spec", ()))

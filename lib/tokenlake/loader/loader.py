@@ -58,6 +58,8 @@ class DataLoader:
             chosen_labels (see :mod:`tokenlake.loader.ragged_batch`).
         padding: of rows of many lengths, a :class:`tokenlake.BatchPadding`; None: to the longest row of each batch. The
             lengths of all rows are read first: some 3 us a row, and two bytes of memory for each.
+        layout: of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape (rows * L,)
+            with `cu_seqlens`, or rows cut for context parallelism. The order does not depend on it; None: (rows, L).
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
@@ -95,8 +97,9 @@ class DataLoader:
 
             plan = self._reader.plan
             multiple = 1 if plan.padding is None else plan.padding.multiple
-            placement = Placement(sharding, plan.batch_sizes, plan.batch_lengths or (multiple,))
-            self._reader, self._place = replace(self._reader, wanted=placement.wanted), placement.place
+            lengths = plan.batch_lengths or (multiple,)
+            placement = Placement(sharding, plan.batch_sizes, lengths, asked.batch_layout)
+            self._reader, self._place = self._reader.cut(placement.wanted, placement.parts), placement.place
         self._position, self._ended = Position(0, 0, 0), False
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 from tokenlake.metrics import Metric
 from tokenlake.reading.cache import Decoded
@@ -19,10 +19,10 @@ class Spent:
     rows: int = 0
     seconds: float = 0.0
 
-    def add(self, batch: Mapping[str, Any], seconds: float) -> None:
+    def add(self, rows: int, seconds: float) -> None:
         """Count a batch."""
         self.batches += 1
-        self.rows += len(next(iter(batch.values()), ()))
+        self.rows += rows
         self.seconds += seconds
 
 

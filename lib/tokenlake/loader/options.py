@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import index
-from typing import Any, Final, Self, TypedDict, final
+from typing import Any, Final, Literal, Self, TypedDict, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.layout import BatchLayout
 from tokenlake.loader.padding import BatchPadding
 
 
@@ -136,6 +137,7 @@ class LoaderKeywords(TypedDict, total=False):
     pad_last: bool | None
     columns: Sequence[str] | None
     padding: BatchPadding | Mapping[str, Any] | None
+    layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None
     host: tuple[int, int] | None
     lanes: int | None
     window: int
@@ -161,6 +163,7 @@ class LoaderOptions:
     pad_last: bool | None = None
     columns: Sequence[str] | None = None
     padding: BatchPadding | Mapping[str, Any] | None = None
+    layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None = None
     host: tuple[int, int] | None = None
     lanes: int | None = None
     window: int = 1
@@ -183,6 +186,13 @@ class LoaderOptions:
             )
         if self.padding is not None:
             BatchPadding.of(self.padding)
+        if self.layout is not None:
+            BatchLayout.of(self.layout)
+
+    @cached_property
+    def batch_layout(self) -> BatchLayout:
+        """How ids lie in the arrays of a batch."""
+        return BatchLayout() if self.layout is None else BatchLayout.of(self.layout)
 
     @cached_property
     def sizes(self) -> BatchSizes:

@@ -91,7 +91,10 @@ def torch_dataset(
     chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if chosen.get("host") is None:
         chosen["host"] = process_place()
-    reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **chosen))
+    asked = LoaderOptions(batch_size=batch_size, **chosen)
+    if rows and asked.batch_layout.flat:
+        raise ConfigError("rows: got True, but a flat batch has no rows; leave out rows or layout")
+    reader = shared_reader(data, asked)
     padding = reader.get().plan.padding
     if rows and padding is not None and padding.buckets is not None:
         raise ConfigError(
