@@ -21,8 +21,7 @@ from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import HubListing, list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.local import expand
+from tokenlake.sources.listing import expand, list_inputs
 
 _DEFAULT_SPLIT: Final = "train"
 
