@@ -82,7 +82,7 @@ def _ranges(path: Path, unit_size: int, options: dict[str, Any]) -> tuple[list[F
 
 
 def dicts(batches: Sequence[RowBatch]) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_dicts()]
+    return [row for batch in batches for row in batch.objects or batch.rows.to_pylist()]
 
 
 def texts(batches: list[TextBatch]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,17 @@ import pytest
 
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import changed
+from tokenlake.cache.disk import DiskCache
 from tokenlake.errors import EngineMismatchError
 from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.gate import choose_encoder
-from tokenlake.tokenizers.probe_cache import ProbeCache
 
 TEXTS = ["a lake holds water", "and so does a well"]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "probes.sqlite"
+    return tmp_path / "cache" / "probes"
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, **given: Any) -> bool:
@@ -41,12 +40,12 @@ def asked(monkeypatch: pytest.MonkeyPatch, **given: Any) -> bool:
 
 
 def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": ProbeCache(path)}
+    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": DiskCache(path)}
     assert asked(monkeypatch, **same)
     assert asked(monkeypatch, **same)  # a difference is not remembered
     first = choose_encoder(**same)[0]
     assert not asked(monkeypatch, **same)
-    assert not asked(monkeypatch, **same | {"known": ProbeCache(path)})
+    assert not asked(monkeypatch, **same | {"known": DiskCache(path)})
     assert choose_encoder(**same)[0] == first
     others: list[dict[str, Any]] = [
         {"sample_texts": [*TEXTS, "another"]},
@@ -55,33 +54,33 @@ def test_what_was_equal_is_not_compared_again(path: Path, monkeypatch: pytest.Mo
         {"places": True},
         {"files": changed(samples.byte_level(), lambda spec: spec["model"]["merges"].pop())},
         {"known": None},
-        {"known": ProbeCache(path.with_name("elsewhere"))},
+        {"known": DiskCache(path.with_name("elsewhere"))},
     ]
     assert [asked(monkeypatch, **same | other) for other in others] == [True] * len(others)
 
 
-def _torn(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:100])
+def _torn(entry: Path) -> None:
+    entry.write_bytes(entry.read_bytes()[:100])
 
 
-def _other_proof(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE equal SET proof = zeroblob(32)")
-    connection.close()
+def _flipped(entry: Path) -> None:
+    data = entry.read_bytes()
+    entry.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
-def _folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+def _folder(entry: Path) -> None:
+    entry.unlink()
+    entry.mkdir()
 
 
-@pytest.mark.parametrize("damage", [_torn, _other_proof, _folder])
+@pytest.mark.parametrize("damage", [_torn, _flipped, _folder])
 def test_a_damaged_cache_knows_nothing_and_is_no_error(
     damage: Callable[[Path], None], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": ProbeCache(path)}
+    same: dict[str, Any] = {"files": samples.byte_level(), "sample_texts": TEXTS, "known": DiskCache(path)}
     choose_encoder(**same)
     assert not asked(monkeypatch, **same)
-    damage(path)
+    [entry] = path.iterdir()
+    damage(entry)
     assert asked(monkeypatch, **same)
     assert choose_encoder(**same)[0].engine == "gigatoken"

@@ -22,6 +22,7 @@ from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 from typing import Any, Final, cast, final
 
+from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.errors import TokenlakeError, WorkerError, to_json
@@ -44,14 +45,12 @@ from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
-from tokenlake.sources.hash_cache import default_path
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
-from tokenlake.tokenizers.probe_cache import ProbeCache
 
 
 def main() -> None:
@@ -178,6 +177,7 @@ def _resident() -> int:
 
 #: Documents and bytes that the gate's probe takes from the start of a source, and of one document:
 #: the reference encodes 4 MB/s, so this is a tenth of a second.
+_PROBES_BYTES: Final = 16 << 20  # that are remembered
 _PROBE_DOCUMENTS: Final = 200
 _PROBE_BYTES: Final = 1 << 18
 _PROBE_BYTES_EACH: Final = 1 << 14
@@ -193,7 +193,7 @@ class Workbench:
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._parents = OpenedParents()
-        self._probes = ProbeCache(default_path().with_name("probes.sqlite"))
+        self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""

@@ -19,7 +19,7 @@ from tokenlake.inspect.mapping import ColumnMapper, ColumnMapping
 from tokenlake.inspect.sample import FileSample
 from tokenlake.inspect.schema import Shape, merged_columns
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.local import expand
+from tokenlake.sources.listing import expand
 from tokenlake.sources.rows import value_at
 
 _NAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")

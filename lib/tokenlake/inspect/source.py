@@ -21,8 +21,8 @@ from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import HubListing, list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.local import expand
+from tokenlake.sources.listing import expand, list_inputs
+from tokenlake.sources.stream import kind_of
 
 _DEFAULT_SPLIT: Final = "train"
 
@@ -208,10 +208,8 @@ class Request:
 def _kind_of_bytes(path: Path) -> str | None:
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
-        return "arrow"
+    if (kind := kind_of(head)) is not None:
+        return {"Parquet": "parquet", "Arrow IPC": "arrow"}.get(kind)
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"{"):
         return "jsonl"

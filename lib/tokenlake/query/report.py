@@ -11,26 +11,275 @@ version is, at most so much of it is read: some row groups' provenance, some ten
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.query.report_data import data_sections
+from tokenlake.loader.host_load import HostLoad, host_load
+from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.plan import BatchPlan
+from tokenlake.query.sample import DocumentLength, RowSample, sample_rows, spread
+from tokenlake.query.sequences import (
+    Place,
+    Segment,
+    Sequence,
+    decoders_of,
+    mixed_as,
+    read_sequences,
+    shortened,
+)
+from tokenlake.ragged import Int64
+from tokenlake.reading.version import verified_bytes
 from tokenlake.report import numbers
 from tokenlake.report.difference import difference_tables, sentence_of
-from tokenlake.report.html import Html, folded, page, tag, together
-from tokenlake.report.sections import lineage, manifest_sections, tiles
+from tokenlake.report.figures import bars, doubling
+from tokenlake.report.html import COLOURS, Html, Part, folded, page, tag, together
+from tokenlake.report.sections import Sections, lineage, manifest_sections, tiles
 from tokenlake.report.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.diff import compare
-from tokenlake.store.layout import RUNS, Layout
+from tokenlake.store.layout import QUARANTINE, RUNS, Layout
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.decode import Decoder
+
+_ROWS: Final = 24  # that are decoded
+_DOCUMENTS: Final = 40  # of a row that are shown
+_RUNS: Final = 40  # of a document, alike in whether they bear loss
+_BAD_FILES: Final = 8
+_BAD_BYTES: Final = 64 << 20  # of a file of bad records that is opened
+_BAD_ROWS: Final = 256  # of it
+_BAD_EACH: Final = 4  # of a reason that are shown
+_BATCH: Final = 64
+_HOSTS: Final = (1, 8, 64)
+_LENGTHS_BYTES: Final = 256 << 20  # of a split, not packed, the lengths of whose rows a loader reads first
+
+
+def data_sections(catalog: Catalog, manifest: Manifest) -> Sections:
+    """Return lengths, rows, bad records, texts and loading, as far as there are any.
+
+    Raises:
+        IntegrityError: a file of the version is damaged.
+    """
+    store, found = catalog.store, list[tuple[str, Html]]()
+    if any(manifest.account.quarantined.values()):
+        found.append(("Bad records", _bad_records(store, manifest)))
+    if not manifest.files:
+        return found
+    names = mixed_as(catalog, manifest)
+    sample = sample_rows(store, manifest, names)
+    rows = [("Rows", _fullness(sample, manifest.seq_length))] if manifest.seq_length else []
+    return [
+        ("Lengths", _lengths(sample)),
+        *rows,
+        *found,
+        ("Texts", _decoded(store, manifest, names)),
+        ("Loading", _loading(store, manifest)),
+    ]
+
+
+# -- Lengths, and how full rows are
+
+
+def _sampled(sample: RowSample) -> Html:
+    rows, told = numbers.plural(sample.rows, "row"), "."
+    if sample.groups < sample.of:
+        told = (
+            f" in {numbers.count(sample.groups)} of {numbers.plural(sample.of, 'row group')}, at even distances. "
+            "A document that goes on beyond them counts up to where it was seen."
+        )
+    return tag("p", f"Of {'all ' if told == '.' else ''}{rows}{told}", class_="dim")
+
+
+def _lengths(sample: RowSample) -> Html:
+    drawn = [
+        tag("div", tag("h3", name), tag("p", _middle(ids), class_="dim"), bars(doubling(_counted(ids))))
+        for name, ids in sample.lengths.items()
+    ]
+    named = [_named(sample.longest, "Longest documents"), _named(sample.shortest, "Shortest documents")]
+    intro = tag("p", "Tokens of a document, special ones among them, by source.")
+    return together(
+        [intro, _sampled(sample), *(tag("div", *parts, class_="grid") for parts in (drawn, named))]
+    )
+
+
+def _counted(values: Int64) -> list[tuple[int, int]]:
+    return list(Counter(values.tolist()).items())
+
+
+def _middle(ids: Int64) -> str:
+    low, middle, high = (numbers.count(int(each)) for each in np.quantile(ids, [0.05, 0.5, 0.95]))
+    documents = numbers.plural(len(ids), "document")
+    return f"{documents}: half have up to {middle} tokens, nine of ten {low} to {high}"
+
+
+def _named(documents: tuple[DocumentLength, ...], title: str) -> Html:
+    columns = (number("ids", "tokens"), label("source"), label("path", "file"), number("position"))
+    return tag("div", to_html(Table.of(columns, [each._asdict() for each in documents], title)))
+
+
+_FULL: Final = (0, 50, 75, 90, 95, 99, 100)
+
+
+def _fullness(sample: RowSample, length: int) -> Html:
+    """How full rows are, and of how many pieces of documents each is made."""
+    percent = 100 * sample.filled / length
+    low = np.searchsorted(_FULL, percent, side="right") - 1
+    names = [*(f"{a}% to {b}%" for a, b in pairwise(_FULL)), "100%"]
+    full = [(name, int((low == index).sum())) for index, name in enumerate(names)]
+    figures = (
+        ("Fill", full),
+        ("Documents, or pieces of them, in a row", doubling(_counted(sample.segments))),
+    )
+    drawn = [tag("div", tag("h3", title), bars(values)) for title, values in figures]
+    return together([_sampled(sample), tag("div", *drawn, class_="grid")])
+
+
+# -- Bad records
+
+
+def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
+    counted = [
+        {"source": name, "reason": reason, "records": many}
+        for name, account in manifest.accounts.items()
+        for reason, many in account.quarantined.items()
+    ]
+    table = Table.of((label("source"), label("reason"), number("records")), counted)
+    shown, samples = Counter[str](), list[Html]()
+    for record in _quarantined(store, manifest):
+        shown[record["reason"]] += 1
+        if shown[record["reason"]] <= _BAD_EACH:
+            samples.append(_bad_record(record))
+    return together([to_html(table), *samples])
+
+
+def _bad_record(record: Mapping[str, Any]) -> Html:
+    place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
+    raw = tag("pre", _short(record["raw"].decode("utf-8", "backslashreplace")))
+    return tag("div", tag("p", place, f"  {record['detail']}", class_="dim"), raw, class_="document b5")
+
+
+def _quarantined(store: ReadStore, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield the first records of some files; none of a copy that came without them."""
+    small = [
+        (path, entry.sha256)
+        for path, entry in sorted(manifest.other_files.items())
+        if path.startswith(f"{QUARANTINE}/") and entry.bytes <= _BAD_BYTES
+    ]
+    layout = Layout(manifest.dataset, manifest.version)
+    for path, sha256 in (small[index] for index in spread(len(small), _BAD_FILES)):
+        try:
+            data = verified_bytes(store, layout, path, sha256)
+        except NotFoundError:
+            return
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            yield from next(file.iter_batches(_BAD_ROWS)).to_pylist()
+
+
+def _short(text: str) -> str:
+    head, hidden, tail = shortened(text)
+    return f"{head} ... {numbers.count(hidden)} characters ... {tail}" if hidden else head
+
+
+# -- Decoded rows
+
+
+def _decoded(store: ReadStore, manifest: Manifest, names: Mapping[Place, str]) -> Html:
+    try:
+        decoders = decoders_of(store, manifest)
+    except NotFoundError as error:
+        return tag("p", str(error))
+    each = max(1, _ROWS // len(manifest.splits))
+    rows = [
+        _row(row, decoders, names)
+        for split, totals in manifest.splits.items()
+        for at in spread(totals.rows, each)
+        for row in read_sequences(store, manifest, split, at, 1)
+    ]
+    said = f"{numbers.plural(len(rows), 'row')} of {numbers.count(manifest.totals.rows)}, at even distances."
+    told = "Each document has its own border; where only some tokens bear loss, they are marked."
+    return together([tag("p", f"{said} {told}", class_="dim"), *rows])
+
+
+def _row(row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str]) -> Html:
+    parts, begin = list[Part](), 0
+    for index, segment in enumerate(row.segments[:_DOCUMENTS]):
+        parts.append(_document(segment, begin, index % (COLOURS - 1), decoders[segment.source], names))
+        begin += len(segment.ids)
+    if (more := len(row.segments) - _DOCUMENTS) > 0:
+        parts.append(tag("p", f"{numbers.count(more)} more in this row", class_="dim"))
+    for name, value in row.kept.items():
+        parts.append(tag("p", tag("b", name), " ", _short(orjson.dumps(value, default=str).decode())))
+    return folded(f"{row.split} row {numbers.count(row.row)}: {row.content()}", *parts)
+
+
+def _document(
+    segment: Segment, begin: int, colour: int, decoder: Decoder, names: Mapping[Place, str]
+) -> Html:
+    """One document of a row; what bears loss is marked where only some of it does."""
+    runs, texts = list(segment.runs()), list[Part]()
+    for learned, ids in runs[:_RUNS]:
+        text = _short(decoder.text(ids))
+        marked = segment.learned is not None
+        texts.append(tag("span", text, class_="on" if learned else "off") if marked else text)
+    if len(runs) > _RUNS:
+        texts.append(f" ... {numbers.count(len(runs) - _RUNS)} more runs ...")
+    part = f"{segment.part}  " if segment.part else ""
+    heading = tag("p", tag("b", f"{part}{segment.origin(names)}"), f"  {segment.place(begin)}", class_="dim")
+    return tag("div", heading, tag("pre", *texts), class_=f"document b{colour}")
+
+
+# -- What hosts read
+
+
+_LOADS: Final = (
+    label("split"),
+    number("hosts"),
+    number("batches", "batches of an epoch"),
+    number("groups", "row groups of a host"),
+    number("bytes", "read by it, about", numbers.size),
+    number("ratio", "rows decoded for each delivered", lambda value: f"{value:.2f}"),
+    label("note", ""),
+)
+
+
+def _loading(store: ReadStore, manifest: Manifest) -> Html:
+    """What the loader's own plan says of one epoch, shuffled with its defaults."""
+    rows = [row for split in manifest.splits for row in _loads(store, manifest, split)]
+    told = f"One epoch in batches of {_BATCH} rows, shuffled with seed 0; each host decodes a row group once."
+    return together([tag("p", told, class_="dim"), to_html(Table.of(_LOADS, rows))])
+
+
+def _loads(store: ReadStore, manifest: Manifest, split: str) -> Iterator[dict[str, Any]]:
+    if manifest.kind != "packed" and manifest.splits[split].bytes > _LENGTHS_BYTES:
+        yield {"split": split, "note": "not looked at: a loader reads the lengths of all rows first"}
+        return
+    with Dataset(store, manifest, split) as data:
+        plan = BatchPlan(data, LoaderOptions(batch_size=_BATCH))
+        batches = plan.batches_in(0) or 0
+        for hosts in _HOSTS:
+            yield {"split": split, "batches": batches, **_load(host_load(plan, hosts), batches)}
+
+
+def _load(found: HostLoad, batches: int) -> dict[str, Any]:
+    """The figures of one of several hosts."""
+    note = f"of the first {numbers.count(found.steps)}" if found.steps < batches else None
+    ratio = found.decoded / found.delivered if found.delivered else None
+    figures = {"hosts": found.hosts, "groups": found.groups, "bytes": found.bytes}
+    return {**figures, "ratio": ratio, "note": note}
+
 
 _STORED: Final = "report.html"
 _VERSIONS: Final = 20

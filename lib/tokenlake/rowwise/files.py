@@ -32,8 +32,7 @@ from tokenlake.rowwise.source import (
     limited,
 )
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import list_inputs, spelled_out
-from tokenlake.sources.local import expand
+from tokenlake.sources.listing import expand, list_inputs, spelled_out
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform

@@ -11,13 +11,11 @@ import io
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, repeat
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.ipc
 
 from tokenlake.arrays import Int64s
@@ -44,12 +42,11 @@ from tokenlake.sources.columnar import (
     as_text,
     check_names,
     check_offsets,
-    column_records,
     counted_records,
+    numbered,
     pick,
     plain_type,
     reading,
-    sizes_unfolded,
     text_path,
     unfolded,
 )
@@ -61,11 +58,9 @@ _SLICE_BYTES: Final = 16 << 20
 _PIECE_ROWS: Final = 1 << 16
 _MAX_TEXT: Final = 1 << 30
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
-_COMPUTE: Final[Any] = pc
 _IPC: Final[Any] = pyarrow.ipc
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
-_PIECE_BYTES: Final = 16 << 20
 _DRAIN: Final = 1 << 20
 
 
@@ -205,30 +200,13 @@ class WantedColumns:
         columns = column_buffers(self._schema, message)
         return [number for at in self._included for number in columns[at]]
 
-    def texts(self, batch: pa.RecordBatch) -> Iterator[pa.LargeStringArray]:
-        """Return the texts of a batch in pieces of about 16 MB."""
-        column = pick(batch, self.text)
-        if pa.types.is_dictionary(column.type):
-            sizes = sizes_unfolded(column)
-        else:
-            if pa.types.is_string_view(column.type):
-                column = column.cast(pa.large_string(), safe=False)
-            sizes = _COMPUTE.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        ends, edges = np.cumsum(sizes, dtype=np.int64), [0]
-        while edges[-1] < len(ends):
-            before = int(ends[edges[-1]]) - int(sizes[edges[-1]])
-            stop = int(np.searchsorted(ends, before + _PIECE_BYTES, side="right"))
-            edges.append(max(stop, edges[-1] + 1))
-        return (as_text(column.slice(start, stop - start)) for start, stop in pairwise(edges))
-
-    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
-        """Yield (wanted columns, text if it is wanted) in pieces of about 16 MB."""
-        pieces = max(1, -(-batch.nbytes // _PIECE_BYTES))
-        size = max(1, -(-batch.num_rows // pieces))
-        for start in range(0, batch.num_rows, size):
-            for piece in unfolded(batch.slice(start, size), self._plain):
-                text = as_text(pick(piece, self.text)) if self.text else None
-                yield piece.select(list(self.names)), text
+    def rows(
+        self, batch: pa.RecordBatch
+    ) -> Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]:
+        """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB."""
+        for piece in unfolded(batch, self._plain):
+            text = as_text(pick(piece, self.text)) if self.text else None
+            yield piece.select(list(self.names)) if self.names else None, text
 
 
 @final
@@ -252,10 +230,7 @@ class _Batches:
 
     def counted(self, message: Message, size: int) -> Iterator[Parsed]:
         """Yield the records of the next batch, of which nothing is wanted."""
-        left = size
-        for parsed in counted_records(self.first, message.rows):
-            yield replace(parsed, bytes_read=left)
-            left = 0
+        yield from counted_records(self.first, message.rows, _at_once(size))
         self.skip(message)
 
     def decoded(self, message: Message, size: int, batch: pa.RecordBatch) -> Iterator[Parsed]:
@@ -266,29 +241,24 @@ class _Batches:
             batch.validate()
             for column in batch.columns:
                 check_offsets(column)
-        if not self._columns.names:
-            yield from self.texts(message, size, self._columns.texts(batch))
-            return
-        done, left = self.first, size
+        yield from self.pieces(message, size, self._columns.rows(batch))
+
+    def pieces(
+        self,
+        message: Message,
+        size: int,
+        pieces: Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]],
+    ) -> Iterator[Parsed]:
+        """Yield the records of the next batch, which come as (columns, text)."""
         with self.reading():
-            for rows, text in self._columns.rows(batch):
-                yield column_records(rows, text, done, left, self._limit)
-                done, left = done + rows.num_rows, 0
+            yield from numbered(pieces, self.first, _at_once(size), self._limit)
         self.skip(message)
 
-    def texts(self, message: Message, size: int, texts: Iterator[pa.LargeStringArray]) -> Iterator[Parsed]:
-        """Yield the records of the next batch, of which nothing but the text is wanted."""
-        done, left = self.first, size
 
-        def records(text: pa.LargeStringArray) -> Parsed:
-            nonlocal done, left
-            found = column_records(None, text, done, left, self._limit)
-            done, left = done + len(text), 0
-            return found
-
-        with self.reading():
-            yield from map(records, texts)  # which keeps none of them alive
-        self.skip(message)
+def _at_once(size: int) -> Callable[[int], int]:
+    """Return a weight of pieces: that of all of them is the first one's."""
+    left = chain([size], repeat(0))
+    return lambda _: next(left)
 
 
 def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
@@ -438,7 +408,8 @@ def _records(
 ) -> Iterator[Parsed]:
     """Return the records of the next batch of a file."""
     if columns.sliceable(message):
-        return batches.texts(message, block.size, columns.slices(message, _body_reader(data.pread, block)))
+        texts = columns.slices(message, _body_reader(data.pread, block))
+        return batches.pieces(message, block.size, ((None, text) for text in texts))
     columns.check(message, _body_reader(data.pread, block))
     if columns.nothing:
         return batches.counted(message, block.size)

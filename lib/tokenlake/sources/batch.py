@@ -83,13 +83,6 @@ class ReadBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextBatch(ReadBatch):
-    """Records as texts: large_string, no nulls, valid UTF-8, offset 0."""
-
-    text: pa.LargeStringArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch(ReadBatch):
     """Records as rows.
 
@@ -111,14 +104,10 @@ class RowBatch(ReadBatch):
         """The records as they stand in a JSON input, where all fields are wanted; else None."""
         return self.table.objects if self.all_fields and self.table.has_objects else None
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the records as Python dicts of the wanted fields."""
-        return self.rows.to_pylist() if self.objects is None else self.objects
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextRowBatch(RowBatch):
-    """Records as rows, and their texts beside them, as in :class:`TextBatch`."""
+class TextBatch(RowBatch):
+    """Records as texts, large_string, no nulls, valid UTF-8, offset 0; and as rows of what is wanted beside them."""
 
     text: pa.LargeStringArray
 

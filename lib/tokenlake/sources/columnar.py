@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
 _BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
-_STEP_BYTES: Final = 64 << 20
+_STEP_BYTES: Final = 16 << 20
 _COUNTED_ROWS: Final = 1 << 20
 
 
@@ -114,11 +114,36 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     return not (bytes_of(text)[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
 
 
-def counted_records(first: int, count: int) -> Iterator[Parsed]:
-    """Yield so many records of which nothing is wanted, the first of which has the number `first`."""
-    for start in range(first, first + count, _COUNTED_ROWS):
-        positions = np.arange(start, min(start + _COUNTED_ROWS, first + count), dtype=np.int64)
-        yield Parsed(text=None, positions=positions, bad=(), bytes_read=0)
+def counted_records(first: int, count: int, weight: Callable[[int], int]) -> Iterator[Parsed]:
+    """Yield so many records of which nothing is wanted; `first` and `weight` as of :func:`numbered`."""
+    for start in range(0, count, _COUNTED_ROWS):
+        stop = min(start + _COUNTED_ROWS, count)
+        positions = np.arange(first + start, first + stop, dtype=np.int64)
+        yield Parsed(text=None, positions=positions, bad=(), bytes_read=weight(stop))
+
+
+def numbered(
+    pieces: Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]],
+    first: int,
+    weight: Callable[[int], int],
+    limit: int,
+) -> Iterator[Parsed]:
+    """Return the records of pieces that follow each other, as of :func:`column_records`.
+
+    Args:
+        first: number of the first row.
+        weight: rows so far -> input bytes since the piece before.
+    """
+    done = 0
+
+    def records(piece: tuple[pa.RecordBatch | None, pa.LargeStringArray | None]) -> Parsed:
+        nonlocal done
+        start, size = done, next(len(part) for part in reversed(piece) if part is not None)
+        done += size
+        return column_records(*piece, first + start, weight(done), limit)
+
+    # Unlike a loop's variable, `map` keeps none of them alive.
+    return map(records, pieces)
 
 
 def column_records(
@@ -212,7 +237,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield `batch` in as many pieces as it takes, its columns of the types of `schema`.
+    """Yield `batch` in pieces of at most 16 MB, or a row, its columns of the types of `schema`.
 
     Raises:
         Bomb: one row alone unfolds to more than 1 GiB.
@@ -259,7 +284,7 @@ def _unfolded_bytes(column: Any) -> int:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _unfolded_bytes(column.flatten())
     if not pa.types.is_dictionary(kind):
-        return 0
+        return column.nbytes
     if kind.value_type not in _BYTES:
         return 8 * len(column)
     return int(np.sum(sizes_unfolded(column)))

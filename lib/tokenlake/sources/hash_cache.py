@@ -21,7 +21,6 @@ from typing import Final, TypeGuard, final
 from tokenlake.cache.disk import default_folder
 from tokenlake.errors import InputChangedError
 from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
-from tokenlake.sqlite_cache import connect
 from tokenlake.threads import Stop, in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
@@ -48,7 +47,7 @@ class HashCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with suppress(sqlite3.Error, OSError, RuntimeError):
-            self._connection = connect(Path(path) if path is not None else default_path(), _SCHEMA)
+            self._connection = _connect(Path(path) if path is not None else default_path())
 
     def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
         """Return what is remembered for each of many files."""
@@ -91,6 +90,19 @@ class HashCache:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the file, and make it and its folder where they are missing; for any number of processes and threads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous=OFF")  # a lost entry is found out once more, nothing else
+        connection.execute(_SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _key(stat: os.stat_result) -> tuple[int, int, int, int, int]:

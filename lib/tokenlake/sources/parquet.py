@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
 
@@ -24,8 +24,8 @@ from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import (
     as_text,
     check_names,
-    column_records,
     counted_records,
+    numbered,
     pick,
     plain_type,
     reading,
@@ -280,15 +280,17 @@ class RowGroup:
             told = f"row group {self._group} holds {self._done} rows, its footer counts {self.rows}"
             raise damaged(self._data.file, told)
 
-    def count_text(self, size: int) -> None:
-        """Note that the text column unfolded to another `size` bytes.
+    def text(self, batch: pa.RecordBatch) -> pa.LargeStringArray:
+        """Return the text of rows.
 
         Raises:
-            DamagedFileError: that is much more than the pages can account for.
+            DamagedFileError: with those before it that is much more than the pages can account for.
         """
-        self._unfolded += size
+        text = as_text(pick(batch, self.leaves.text))
+        self._unfolded += text.nbytes
         with reading(self._data.file, self._where()):
             check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
+        return text
 
     def _where(self) -> str:
         paths = [self._meta.column(index).path_in_schema for index in self.leaves.indices]
@@ -382,46 +384,17 @@ def _pruned(meta: pq.RowGroupMetaData) -> Parsed:
 
 def _records(group: RowGroup, first: int, want: Want) -> Iterator[Parsed]:
     if not group.leaves.indices:
-        return _counted(group, first)
-    if group.leaves.names or want.columns is None:
-        return _rows(group, first, want.max_record_bytes)
-    return _texts(group, first, want.max_record_bytes)
+        return counted_records(first, group.rows, group.bytes_until)
+    rows = group.leaves.names or want.columns is None
+    pieces = _rows(group) if rows else ((None, text) for text in _joined(map(group.text, group.steps())))
+    return numbered(pieces, first, group.bytes_until, want.max_record_bytes)
 
 
-def _counted(group: RowGroup, first: int) -> Iterator[Parsed]:
-    """Yield the numbers of rows of which nothing is wanted."""
-    for parsed in counted_records(first, group.rows):
-        yield replace(parsed, bytes_read=group.bytes_until(int(parsed.positions[-1]) + 1 - first))
-
-
-def _texts(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
-    done = 0
-
-    def records(text: pa.LargeStringArray) -> Parsed:
-        nonlocal done
-        done += len(text)
-        return column_records(None, text, first + done - len(text), group.bytes_until(done), max_record_bytes)
-
-    def picked(batch: pa.RecordBatch) -> pa.LargeStringArray:
-        text = as_text(pick(batch, group.leaves.text))
-        group.count_text(text.nbytes)
-        return text
-
-    # Unlike a loop's variable, `map` keeps none of them alive.
-    return map(records, _joined(map(picked, group.steps())))
-
-
-def _rows(group: RowGroup, first: int, max_record_bytes: int) -> Iterator[Parsed]:
-    leaves, done = group.leaves, 0
+def _rows(group: RowGroup) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
+    leaves = group.leaves
     for batch in group.steps():
         for piece in unfolded(batch, leaves.schema):
-            text = as_text(pick(piece, leaves.text)) if leaves.text else None
-            group.count_text(text.nbytes if text is not None else 0)
-            rows = piece.select(list(leaves.names))
-            done += piece.num_rows
-            yield column_records(
-                rows, text, first + done - piece.num_rows, group.bytes_until(done), max_record_bytes
-            )
+            yield piece.select(list(leaves.names)), group.text(piece) if leaves.text else None
 
 
 def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArray]:

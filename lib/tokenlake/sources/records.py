@@ -23,7 +23,6 @@ from tokenlake.sources.batch import (
     ReadBatch,
     RowBatch,
     TextBatch,
-    TextRowBatch,
     Want,
     refuse,
 )
@@ -57,7 +56,11 @@ def reader_of(format_: Format) -> Reader:
 
 
 def read_range(
-    part: FileRange, source: ResolvedSource, *, block_bytes: int = BLOCK_BYTES
+    part: FileRange,
+    source: ResolvedSource,
+    columns: tuple[str, ...] | None = (),
+    *,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[TextBatch]:
     """Read the texts of a range in batches of about 16 MB, in file order, in bounded memory.
 
@@ -65,6 +68,7 @@ def read_range(
     batches sum up to ``part.weight``; a batch may be empty.
 
     Args:
+        columns: top-level fields beside the text, None for all.
         block_bytes: how much is read at a time, of a file without row groups or batches.
 
     Raises:
@@ -73,8 +77,12 @@ def read_range(
         InputChangedError: the file is not, or does not stay, what was planned.
         ConfigError: `where` cannot be evaluated on the source's columns.
     """
-    more: dict[str, Any] = {"text": True, "block_bytes": block_bytes}
-    return _read(part, source, (), lambda it, account: TextBatch(text=_text(it), **account), **more)
+
+    def batch(it: Parsed, account: dict[str, Any]) -> TextBatch:
+        text = no_text() if it.text is None else it.text
+        return TextBatch(text=text, table=_only(it.rows, columns), all_fields=columns is None, **account)
+
+    return _read(part, source, columns, batch, text=True, block_bytes=block_bytes)
 
 
 def read_rows(
@@ -100,29 +108,6 @@ def read_rows(
 
     more: dict[str, Any] = {"if_there": if_there, "plain": plain, "block_bytes": block_bytes}
     return _read(part, source, columns, batch, **more)
-
-
-def read_texts(
-    part: FileRange,
-    source: ResolvedSource,
-    columns: tuple[str, ...] | None = ALL,
-    *,
-    block_bytes: int = BLOCK_BYTES,
-) -> Iterator[TextRowBatch]:
-    """Read the texts of a range with fields beside them; otherwise like :func:`read_range`.
-
-    Args:
-        columns: top-level fields, None for all.
-    """
-
-    def batch(it: Parsed, account: dict[str, Any]) -> TextRowBatch:
-        return TextRowBatch(text=_text(it), table=_only(it.rows, columns), **account)
-
-    return _read(part, source, columns, batch, text=True, block_bytes=block_bytes)
-
-
-def _text(parsed: Parsed) -> pa.LargeStringArray:
-    return no_text() if parsed.text is None else parsed.text
 
 
 def _only(rows: Rows | None, columns: tuple[str, ...] | None) -> Rows:

@@ -61,21 +61,23 @@ def check_plain(data: InputBytes) -> None:
             )
 
 
-def check_compressed(file: InputFile, head: bytes) -> None:
+def _check_compressed(file: InputFile, head: bytes) -> None:
     """Raise DamagedFileError unless `head` begins a stream of the compression that the extension says."""
     kind, named = kind_of(head), file.compression
+    if kind == named:
+        return
     if not head:
-        raise damaged(file, f"it is empty, not even an empty {named} stream")
-    if kind is None:
-        raise damaged(
-            file,
-            f"it is no {named} stream, though its name says so; name it without that extension if it is plain",
+        what = f"it is empty, not even an empty {named} stream"
+    elif kind is None:
+        what = (
+            f"it is no {named} stream, though its name says so; name it without that extension if it is plain"
         )
-    if kind != named:
-        raise damaged(file, f"its first bytes are those of {kind}, its name says {named}; {_advice(kind)}")
+    else:
+        what = f"its first bytes are those of {kind}, its name says {named}; {_advice(kind)}"
+    raise damaged(file, what)
 
 
-def check_content(file: InputFile, head: bytes) -> None:
+def _check_content(file: InputFile, head: bytes) -> None:
     """Raise DamagedFileError if what was decompressed is compressed once more; `head`: its first bytes."""
     kind = kind_of(head)
     if kind and file.facts.textual:
@@ -114,7 +116,7 @@ class ByteStream:
         self._raw = InputReader(data)
         self._stream: Any = None
         if data.file.compression:
-            check_compressed(data.file, data.pread(_HEAD, 0))
+            _check_compressed(data.file, data.pread(_HEAD, 0))
             ahead = io.BufferedReader(self._raw, data.read_ahead)
             self._stream = pa.CompressedInputStream(pa.PythonFile(ahead, mode="r"), data.file.compression)
 
@@ -158,7 +160,7 @@ class ByteStream:
                 offset=self._at,
             ) from error
         if not self._at:
-            check_content(self._file, data[:_HEAD])
+            _check_content(self._file, data[:_HEAD])
         self._at += len(data)
         if self._at > FREE_BYTES and self._at > self._data.max_expansion * self._raw.tell():
             raise self._bomb()

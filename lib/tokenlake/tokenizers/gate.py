@@ -7,15 +7,22 @@ runs, :class:`~tokenlake.tokenizers.encoder.Encoder` keeps checking.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import platform
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from itertools import chain, islice, pairwise
+from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
 
+from tokenlake._version import __version__
 from tokenlake.arrays import select, text_of_strings
+from tokenlake.cache.disk import DiskCache
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
@@ -24,7 +31,6 @@ from tokenlake.tokenizers.fast import FEW, WINDOW, IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
-from tokenlake.tokenizers.probe_cache import ProbeCache, probe_key
 from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import is_sentencepiece
 
@@ -40,6 +46,7 @@ _APART: Final = 1024  # texts that are probed a few at a time
 # Offsets cost the reference three times as much as ids alone.
 _PLACED: Final = 10
 _PLACED_BYTES: Final = 1 << 18
+_PACKAGES: Final = ("gigatoken", "tokenizers", "numpy", "pyarrow")
 
 
 @final
@@ -84,7 +91,7 @@ def choose_encoder(
     *,
     add_special_tokens: bool = True,
     places: bool = False,
-    known: ProbeCache | None = None,
+    known: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
     """As :func:`choose_engine`, and an encoder made of the engines that were probed (0.4 s to load and warm).
 
@@ -112,7 +119,7 @@ def _judge(
     sample_texts: Sequence[str],
     size: int,
     places: bool = False,
-    known: ProbeCache | None = None,
+    known: DiskCache | None = None,
 ) -> tuple[EngineChoice, ReferenceEngine, IdEngine | None]:
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -129,13 +136,13 @@ def _judge(
         # The segment cache is for large inputs, of which a probe is no part worth remembering.
         known = known if engine == "gigatoken" else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
-        key = b"" if known is None else probe_key(files.json_bytes, (engine, literal, places), texts)
-        if known is None or not known.holds(key):
+        key = "" if known is None else _probe_key(files.json_bytes, (engine, literal, places), texts)
+        if known is None or not known.contains(key):
             probe(engine, fast, reference, sample_texts)
             if places:
                 probe_places(engine, fast, Locator(reference, engine), sample_texts)
             if known is not None:
-                known.add(key)
+                known.put(key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
@@ -143,6 +150,25 @@ def _judge(
     compared = len(_unguarded(files, texts))
     reason = f"on the allow-list, equal to the reference on {compared} probe texts"
     return EngineChoice(engine, reason), reference, fast
+
+
+def _probe_key(tokenizer: bytes, settings: Sequence[object], texts: Iterable[str]) -> str:
+    """Return what tells two probes apart: sha256 of the tokenizer's json, of settings, versions, code and texts.
+
+    A probe depends on nothing else; a text that is another asks the engines again.
+    """
+    found = hashlib.sha256(_world())
+    for part in (tokenizer, repr(tuple(settings)).encode(), *(text.encode() for text in texts)):
+        found.update(len(part).to_bytes(8, "little") + part)
+    return found.hexdigest()
+
+
+@cache
+def _world() -> bytes:
+    """Return the versions and the code that a probe depends on; the code, because versions stay while it is written."""
+    code = sorted(Path(__file__).parent.glob("*.py"))
+    facts = [__version__, platform.python_version(), platform.machine(), *map(version, _PACKAGES)]
+    return hashlib.sha256("\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)).digest()
 
 
 def _candidate(files: TokenizerFiles, requested: str, size: int) -> str:

@@ -27,13 +27,12 @@ from tokenlake.sources.batch import (
     ReadBatch,
     RowBatch,
     TextBatch,
-    TextRowBatch,
     refuse,
 )
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_range, read_rows, read_texts
+from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
@@ -383,10 +382,7 @@ class Recipe:
         """
         if self._renderer is not None:
             return self._read_rows(part, self._renderer, block_bytes)
-        if names := self._keeper.names:
-            found = read_texts(part, self._source, names, block_bytes=block_bytes)
-        else:
-            found = read_range(part, self._source, block_bytes=block_bytes)
+        found = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
         # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
         return map(self._prepared_texts, found)
 
@@ -411,10 +407,10 @@ class Recipe:
             normalized=found.normalized,
         )
 
-    def _prepared_texts(self, batch: TextBatch | TextRowBatch) -> Prepared:
+    def _prepared_texts(self, batch: TextBatch) -> Prepared:
         file = np.full(len(batch.positions), batch.file.file_id, np.int64)
         documents = TextDocuments(batch.text, file, batch.positions)
-        if not isinstance(batch, TextRowBatch):
+        if not self._keeper.names:
             return _prepared(batch, documents)
         kept, faults = self._keeper.take(batch.table)
         documents = replace(documents, kept=kept)
