@@ -92,10 +92,10 @@ def torch_dataset(
     if chosen.get("host") is None:
         chosen["host"] = process_place()
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **chosen))
-    padding = reader.get().plan.padding
-    if rows and padding is not None and padding.buckets is not None:
+    if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
-            "rows: got True, but batches of buckets have different numbers of rows; leave it out"
+            "rows: got True, but batches of buckets have different numbers of rows; leave it out, or give padding "
+            "equal_rows=True"
         )
     return TorchBatches(reader, integers=integers, rows=rows)
 
