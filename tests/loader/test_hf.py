@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import tokenlake as tl
+from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.grain import grain_dataset
