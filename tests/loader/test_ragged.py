@@ -357,6 +357,16 @@ def test_buckets_of_mixtures_and_of_sizes_that_change_are_functions_of_the_posit
         assert len(first) == len(whole)
 
 
+def test_buckets_of_sizes_that_grow_beyond_the_data_end(texts: tl.Dataset):
+    """With drop_last a later pass may have no batch at all."""
+    loader = tl.DataLoader(texts, {0: 4, 9: 4000}, lanes=4, padding={"buckets": 3}, drop_last=True)
+    assert len(ids(loader)) == len(loader) == 9
+    assert ids(loader) == []
+    assert loader.plan.steps.rows_of(0, np.arange, pad_last=False) == sum(
+        loader.plan.batch(step).rows for step in range(9)
+    )
+
+
 def test_buckets_keep_the_weights_of_a_mixture(texts: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
     judged = plain(tmp_path_factory, "answers")
     mixture = tl.Mixture({"a": texts, "b": judged}, {"a": 0.2, "b": 0.8}, rows=1000)

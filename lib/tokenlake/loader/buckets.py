@@ -151,6 +151,8 @@ class BucketStretch:
 
     def delivered(self, step: int) -> tuple[int, ...]:
         """Return how many rows of each bucket the pass delivered before a step of the stretch, or before its end."""
+        if step == self.first:  # also of a stretch without batches, which has no deal
+            return self.given
         drawn = self.deal.drawn(0, step - self.first).tolist()
         each = [count * size for count, size in zip(drawn, self.sizes, strict=True)]
         if self.left is not None:
@@ -245,8 +247,7 @@ class BucketSteps:
             return None
         stretches, found = self._stretches(passes, self.begin(passes)), 0
         after = [each.given for each in stretches[1:]]
-        end = stretches[-1].end or 0
-        after.append(stretches[-1].delivered(end) if end > stretches[-1].first else stretches[-1].given)
+        after.append(stretches[-1].delivered(stretches[-1].end or 0))
         for stretch, rows in zip(stretches, after, strict=True):
             for size, first, last in zip(stretch.sizes, stretch.given, rows, strict=True):
                 full, rest = divmod(last - first, size)
@@ -285,8 +286,7 @@ class BucketSteps:
         if not len(there) or end < stretch.first:
             return range(0)
         last = end if stretch.end is None else min(end, stretch.end)
-        rows = stretch.delivered(last)[bucket] if last > stretch.first else stretch.given[bucket]
-        return self._streams(passes)[bucket].epochs(int(there[0]), rows)
+        return self._streams(passes)[bucket].epochs(int(there[0]), stretch.delivered(last)[bucket])
 
     def place(
         self, passes: int, source: int, epoch: int, group: int, row: int
