@@ -94,9 +94,9 @@ from tokenlake.rowwise.resume import ResumeState as ResumeState
 from tokenlake.rowwise.save import create_writer as create_writer
 from tokenlake.rowwise.save import save_dataset as save_dataset
 from tokenlake.rowwise.save import save_iterator as save_iterator
+from tokenlake.rowwise.shards import ShardInfo as ShardInfo
 from tokenlake.rowwise.source import LimitedShardedSource as LimitedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource as ShardedDataSource
-from tokenlake.rowwise.source import ShardInfo as ShardInfo
 from tokenlake.rowwise.source import TransformedShardedSource as TransformedShardedSource
 from tokenlake.rowwise.stage import BaseStage as BaseStage
 from tokenlake.rowwise.stage import PipelineContext as PipelineContext

@@ -9,7 +9,8 @@ from typing import Any, Final
 from tokenlake.config.values import whole_number
 from tokenlake.errors import NotAvailableError
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 
 _OF_RAY: Final = ("RayPreprocessor", "RayTokenizeWorker", "tokenize_with_ray")
 

@@ -213,3 +213,16 @@ def test_states_that_do_not_fit_are_refused(capsys: Output, ds: tl.Dataset, tmp_
     Path(state).write_text("{}")
     assert "this is no state of a loader" in refused(capsys, "--state", state)
     assert "cannot be read" in refused(capsys, "--state", str(tmp_path / "nowhere.json"))
+
+
+def test_documents_are_explained_with_their_padding(capsys: Output, tmp_path_factory: pytest.TempPathFactory):
+    padding = {"buckets": 3, "multiple": 4}
+    texts = plain(tmp_path_factory, "texts")
+    plan = BatchPlan(texts, LoaderOptions(batch_size=8, padding=padding))
+    given = ("texts", *BATCH, "--padding", json.dumps(padding))
+    said = asked(capsys, *given, "--step", "2")
+    assert said["rows"] == json.loads(json.dumps([asdict(row) for row in explain_step(plan, 2)]))
+    segment = said["rows"][0]["segments"][0]
+    (found,) = asked(capsys, *given, "--document", f"{segment['path']}:{segment['position']}")
+    assert [(row["step"], row["row"]) for row in found["rows"]] == [(2, 0)]
+    assert "must be JSON" in refused(capsys, "texts", *BATCH, "--padding", "buckets=3", "--step", "2")

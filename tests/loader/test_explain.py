@@ -425,11 +425,64 @@ def test_a_version_without_its_ledger_is_searched_through(copied: Path):
     assert steps_of_document(plan, document) == expected
 
 
+# -- documents and preferences, which are padded
+
+
+PADDED: list[tuple[dict[str, Any], Any]] = [
+    ({}, 8),
+    ({"multiple": 8, "side": "left"}, WARM_UP),
+    ({"buckets": (8, 16, 80)}, 8),
+    ({"buckets": 3, "equal_rows": True, "side": "left"}, WARM_UP),
+    ({"buckets": (8, 20), "truncate": "left"}, {0: 8, 7: 4}),
+    ({"length": 20, "truncate": "right"}, 8),
+]
+
+
+@pytest.mark.parametrize(("padding", "sizes"), PADDED, ids=str)
+@pytest.mark.parametrize("kind", ["texts", "judged", "mixed", "endless"])
+def test_rows_that_are_padded_are_explained_both_ways(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, padding: dict[str, Any], sizes: Any
+):
+    """A step says what its batch holds, and a document all its steps; each as the batches themselves say."""
+    data: Any = plain(tmp_path_factory, "judged" if kind == "judged" else "texts")
+    if kind in ("mixed", "endless"):
+        left, rows = plain(tmp_path_factory, "left"), {"rows": 120} if kind == "mixed" else {}
+        data = tl.Mixture({"a": data, "b": left}, {"a": 0.4, "b": 0.6}, block_size=8, **rows)
+    loader = tl.DataLoader(data, sizes, padding=padding, seed=3)
+    most = min(loader.plan.steps.batches(0) or 25, 25)
+    seen: dict[Document, list[tuple[int, int]]] = {}
+    for step, batch in zip(range(most), loader, strict=False):
+        mask = next(values for name, values in batch.items() if name.endswith("attention_mask"))
+        for row in explain_step(loader.plan, step):
+            (segment,) = row.segments
+            (file,) = {each.file_id for each in files_of(loader.plan, segment.path)}
+            seen.setdefault(Document(file, segment.position), []).append((step, row.row))
+            assert row.length == mask.shape[1]
+            assert segment.end - segment.begin == segment.stop - segment.start
+            there = np.flatnonzero(mask[row.row])
+            if kind == "judged":
+                masks = [each for name, each in batch.items() if name.endswith("attention_mask")]
+                assert segment.end - segment.begin == max(int(each[row.row].sum()) for each in masks)
+            else:
+                assert (segment.begin, segment.end) == (there[0], there[-1] + 1)
+                source = loader.plan.datasets[row.name]
+                stored = source[row.stored_row]
+                ids = np.array(stored["input_ids"])[np.array(stored.get("attention_mask") or 1) > 0].ravel()
+                if "attention_mask" not in stored:
+                    ids = np.array(stored["input_ids"])
+                assert (
+                    batch["input_ids"][row.row][there].tolist() == ids[segment.start : segment.stop].tolist()
+                )
+    for document in sorted(seen, key=str)[::9]:
+        found = steps_of_document(loader.plan, document, until=most)
+        assert [(row.step, row.row) for row in found] == seen[document]
+
+
 # -- what cannot be
 
 
-def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    plan, texts = plan_of(ds, 8), plain(tmp_path_factory, "texts")
+def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset):
+    plan = plan_of(ds, 8)
     (file,) = files_of(plan, "notes.jsonl")
     for wrong, message in (
         (lambda: explain_step(plan, -1), "step: got -1"),
@@ -441,7 +494,6 @@ def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset, tmp_path_factor
             lambda: steps_of_document(plan, Document(file.file_id, 53)),
             "at 53: documents near it begin at 30, 95",
         ),
-        (lambda: explain_step(plan_of(texts, 8), 0), "texts@v1/train is of kind tokens, which has no"),
         (
             lambda: steps_of_document(plan_of(ds, 8, epochs=None), Document(file.file_id, 0)),
             "the order has no end",

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 import tokenlake as tl
+from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.grain import grain_dataset
@@ -246,8 +247,31 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
     texts = tl.open(root, "texts")
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
         hf_dataset(texts, 4, columns=["positions"])
-    with pytest.raises(ConfigError, match="batches of one number of rows"):
-        hf_dataset(texts, 4, padding=tl.BatchPadding(buckets=2))
+    for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
+        with pytest.raises(ConfigError, match="batches of one number of rows"):
+            hf_dataset(texts, 4, padding=padding, **more)
+
+
+@pytest.mark.parametrize("full", ["drop_last", "pad_last"])
+def test_buckets_of_equal_rows_come_row_by_row(tmp_path_factory: pytest.TempPathFactory, full: str):
+    """What makes batches of as many rows of them has the loader's batches, also after a stop."""
+    texts = plain(tmp_path_factory, "texts")
+    options: dict[str, Any] = {"padding": {"buckets": 3, "equal_rows": True}, "seed": 3, full: True}
+    whole = [batch["input_ids"] for batch in tl.DataLoader(texts, 4, **options)]
+    assert len({ids.shape[1] for ids in whole}) == 3
+    dataset = tl.hf_dataset(texts, 4, **options).batch(4)
+    rows, state = [], {}
+    for number, batch in enumerate(dataset):
+        rows.append(np.array(batch["input_ids"]))
+        if number == 2:
+            state = dataset.state_dict()
+    assert len(rows) == len(whole)
+    assert all((one == other).all() for one, other in zip(rows, whole, strict=True))
+    dataset.load_state_dict(state)
+    rest = [np.array(batch["input_ids"]) for batch in dataset]
+    assert all((one == other).all() for one, other in zip(rest, whole[3:], strict=True))
+    items = tl.torch_dataset(texts, 4, rows=True, **options)
+    assert [len(item["input_ids"]) for item in items] == [ids.shape[1] for ids in whole for _ in ids]
 
 
 def test_missing_datasets_are_named_with_their_install_line(

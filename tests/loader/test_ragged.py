@@ -296,8 +296,107 @@ def test_a_mixture_is_padded_and_resumed(texts: tl.Dataset, tmp_path_factory: py
     assert {row for batch in whole for row in rows_of(batch)} <= set(stored(texts))
     loader = tl.DataLoader(mixture, 8, **options)
     assert same(ids(loader.iter_from_step(7)), ids(whole[7:]))
-    with pytest.raises(ConfigError, match="not defined for a mixture"):
-        tl.DataLoader(mixture, 8, padding={"buckets": 2})
+
+
+BUCKETED: list[dict[str, Any]] = [{"rows": 150}, {"stop": "all_exhausted"}, {}]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_buckets_of_mixtures_and_of_sizes_that_change_are_functions_of_the_position(
+    texts: tl.Dataset, longest: int, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+):
+    """Resumed equals uninterrupted, hosts together equal one, and sizes may change behind a state."""
+    left, mixing = plain(tmp_path_factory, "left"), data.draw(st.sampled_from([None, *BUCKETED]))
+    source: Any = (
+        texts
+        if mixing is None
+        else tl.Mixture({"a": texts, "b": left}, {"a": 0.25, "b": 0.75}, block_size=16, **mixing)
+    )
+    bounds = sorted({*data.draw(st.sets(st.integers(1, longest), max_size=3)), longest})
+    points = sorted(data.draw(st.sets(st.integers(1, 30), max_size=3)))
+    sizes = {0: 4, **{step: data.draw(st.sampled_from([4, 8, 12])) for step in points}}
+    options: dict[str, Any] = {
+        "padding": {"buckets": bounds, "equal_rows": data.draw(st.booleans())},
+        "seed": data.draw(st.integers(0, 3)),
+        "pad_last": True,
+        "workers": 0,
+        "prefetch": 0,
+        "columns": ("input_ids", "attention_mask"),
+    }
+    most = 40
+    first = tl.DataLoader(source, sizes, **options)
+    whole = [(batch["input_ids"], rows_of(batch)) for _, batch in zip(range(most), first, strict=False)]
+    assert {batch.shape for batch, _ in whole} <= set(first.shapes or ())
+    at = data.draw(st.integers(0, len(whole)))
+    stopped = tl.DataLoader(
+        source, {step: size for step, size in sizes.items() if step < max(at, 1)}, **options
+    )
+    assert same(
+        ids(batch for _, batch in zip(range(at), stopped, strict=False)), [batch for batch, _ in whole[:at]]
+    )
+    state = json.loads(json.dumps(stopped.get_state()))
+    hosts = data.draw(st.sampled_from([n for n in (1, 2, 4) if first.plan.common_rows % n == 0]))
+    loaders = [tl.DataLoader(source, sizes, host=(host, hosts), **options) for host in range(hosts)]
+    for loader in loaders:
+        loader.set_state(state)
+    rest = [
+        np.concatenate([batch["input_ids"] for batch in batches])
+        for _, batches in zip(range(most - at), zip(*loaders, strict=True), strict=False)
+    ]
+    if at < len(whole):  # else this was the end of a pass
+        assert same(rest[: len(whole) - at], [batch for batch, _ in whole[at:]])
+    if mixing != {} and len(whole) < most:
+        rows = [row for _, each in whole for row in each]
+        if mixing is None:
+            assert sorted(rows) == sorted(stored(texts))
+        elif "stop" in mixing:
+            assert sorted(rows) == sorted(stored(texts) + stored(left))
+        else:
+            assert len(rows) == mixing["rows"]
+        assert len(first) == len(whole)
+
+
+def test_buckets_of_sizes_that_grow_beyond_the_data_end(texts: tl.Dataset):
+    """With drop_last a later pass may have no batch at all."""
+    loader = tl.DataLoader(texts, {0: 4, 9: 4000}, lanes=4, padding={"buckets": 3}, drop_last=True)
+    assert len(ids(loader)) == len(loader) == 9
+    assert ids(loader) == []
+    assert loader.plan.steps.rows_of(0, np.arange, pad_last=False) == sum(
+        loader.plan.batch(step).rows for step in range(9)
+    )
+
+
+def test_buckets_keep_the_weights_of_a_mixture(texts: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
+    judged = plain(tmp_path_factory, "answers")
+    mixture = tl.Mixture({"a": texts, "b": judged}, {"a": 0.2, "b": 0.8}, rows=1000)
+    loader = tl.DataLoader(mixture, 8, padding={"buckets": 4})
+    steps = [loader.plan.batch(step) for step in range(len(loader))]
+    source = np.concatenate([rows.source for rows in loader.plan.rows(steps, np.arange)])
+    assert len(source) == 1000
+    assert abs(int((source == 0).sum()) - 200) <= 4 * len(loader.shapes or ())
+
+
+def test_a_bucketed_mixture_is_not_resumed_with_another_end(texts: tl.Dataset):
+    """Where each bucket is cut decides the order from its beginning."""
+    mixtures = [tl.Mixture({"a": texts, "b": texts}, {"a": 0.5, "b": 0.5}, rows=rows) for rows in (90, 120)]
+    state = tl.DataLoader(mixtures[0], 8, padding={"buckets": 2}).get_state()
+    with pytest.raises(ConfigError, match=r"mixture.rows is 90 there and 120 here"):
+        tl.DataLoader(mixtures[1], 8, padding={"buckets": 2}).set_state(state)
+
+
+def test_buckets_and_mixtures_that_contradict_each_other_are_refused(texts: tl.Dataset):
+    changing = tl.WeightScheduler(
+        [{"step": 0, "weights": {"a": 0.5, "b": 0.5}}, {"step": 9, "weights": {"a": 0.1, "b": 0.9}}]
+    )
+    for weights, stop, message in (
+        (changing, "restart", "weights of the mixture change"),
+        ({"a": 0.5, "b": 0.5}, "first_exhausted", "ends at one place"),
+        ({"a": 1.0, "b": 0.0}, "restart", "b weighs 0"),
+    ):
+        mixture = tl.Mixture({"a": texts, "b": texts}, weights, stop=stop, rows=90)
+        with pytest.raises(ConfigError, match=message):
+            tl.DataLoader(mixture, 8, padding={"buckets": 2})
 
 
 def test_a_state_of_other_padding_is_refused(texts: tl.Dataset):
@@ -335,7 +434,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"padding": {"length": 60, "multiple": 8}}, "must be a multiple of 8"),
     ({"padding": {"truncate": "right"}}, "give max_length"),
     ({"padding": {"truncate": "both", "length": 8}}, "padding.truncate: got 'both'"),
-    ({"padding": {"buckets": 2}, "batch_size": {0: 8, 4: 16}}, "batch sizes that change"),
+    ({"padding": {"equal_rows": True}}, "padding.equal_rows: got True"),
     ({"padding": {"buckets": 2}, "host": (0, 3)}, "a number that divides"),
     ({"columns": ["documents"]}, "columns: got"),
     ({"columns": ["attention"]}, "did you mean 'attention_mask'"),

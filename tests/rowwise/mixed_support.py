@@ -12,7 +12,8 @@ from tests.rowwise.sharded_support import Known, Plain
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, constant
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 
 
 def rows_of(name: str, sizes: Sequence[int]) -> dict[str, list[Row]]:

@@ -15,7 +15,8 @@ import pytest
 
 from tests.rowwise.sharded_support import Plain
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 

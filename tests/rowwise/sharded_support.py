@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, final
 
 from tokenlake.export.manifest import FlatManifest
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource, ShardInfo
+from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
+from tokenlake.rowwise.source import ShardedDataSource
 
 
 @final

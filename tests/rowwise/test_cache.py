@@ -22,7 +22,8 @@ from tokenlake.cache.disk import DiskCache
 from tokenlake.cache.manager import TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise.cache import CachedShardedSource
-from tokenlake.rowwise.source import Numbered, Row, ShardedDataSource
+from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.tokenizers.encoder import Encoder
 
 

@@ -23,7 +23,8 @@ from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 from tokenlake.rowwise.combine import CompositeShardedSource
 from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.mixed import MixedShardedSource
-from tokenlake.rowwise.source import LimitedShardedSource, Numbered, Row, ShardedDataSource, ShardInfo
+from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
+from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 
 SHARDS = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 STOPS = ("restart", "first_exhausted", "all_exhausted")

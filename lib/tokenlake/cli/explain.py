@@ -43,6 +43,7 @@ class Order:
         window: Shuffle window of the loader.
         shuffle: Whether the loader shuffles; --no-shuffle reads rows as they are stored.
         drop_last: The loader drops the last incomplete batch.
+        padding: Padding of the loader, as JSON: {"buckets": 8, "multiple": 64}. Of documents and preferences.
         split: Which split. Default: train.
     """
 
@@ -54,6 +55,7 @@ class Order:
     window: int | None = None
     shuffle: Annotated[bool, Parameter(negative="--no-shuffle")] = True
     drop_last: bool = False
+    padding: Annotated[str | None, Parameter(metavar="JSON")] = None
     split: str | None = None
 
     def refuse(self) -> None:
@@ -72,6 +74,7 @@ class Order:
             shuffle=self.shuffle,
             epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
             drop_last=self.drop_last,
+            padding=None if self.padding is None else _padding(self.padding),
             lanes=self.lanes,
             window=1 if self.window is None else self.window,
         )
@@ -142,6 +145,13 @@ def _sizes(given: str) -> int | dict[int, int]:
         raise ConfigError(
             f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
         ) from None
+
+
+def _padding(given: str) -> Any:
+    try:
+        return _json.loads(given)
+    except ValueError:
+        raise ConfigError(f'--padding: got {given!r}, must be JSON, as {{"buckets": 8}}') from None
 
 
 def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]:

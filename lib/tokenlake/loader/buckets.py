@@ -6,6 +6,10 @@
     its rows      start .. start + rows of the bucket's stream       its own order: as of a dataset of these rows alone
     stored row    the n-th row of the bucket in a row group          row groups sorted by bucket, once
 
+Where batch sizes change, what is left of each bucket is dealt anew from that step on, by the new sizes. Of a mixture
+each bucket is a mixture of its own: of the rows of each source that it holds, by the source's weight times their share
+of the source.
+
 All buckets permute row groups by one seed and take as large a share of them, so that they go through a dataset side by
 side, and a row group is decoded about once for all of them. Nothing waits for a bucket to fill: which rows a batch has
 follows from its number, whatever came before.
@@ -13,21 +17,22 @@ follows from its number, whatever came before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch
+from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, walk
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import constant
-from tokenlake.mixing.shuffle import EpochOrder, StoredOrder
-from tokenlake.mixing.stream import EpochStream, StreamRows
+from tokenlake.mixing.stream import RowStream, StreamRows
 from tokenlake.ragged import Int64, offsets_of
 
 _DEALT: Final = 0xB0C  # the first word of the keys by which batches are dealt
@@ -42,12 +47,16 @@ class Bucket:
     Attributes:
         length: of its batches.
         size: rows of its batches.
-        rows: of an epoch.
+        rows: of an epoch; of a mixture, of as many rows as its sources have, by their weights.
+        stream: the order of its rows in a pass, by the number of the pass.
+        sources: index of the dataset that each source of the stream is, int64[sources].
     """
 
     length: int
     size: int
-    rows: int
+    rows: float
+    stream: Callable[[int], RowStream]
+    sources: Int64
 
 
 @final
@@ -55,12 +64,12 @@ class BucketRows:
     """The rows of each bucket, by row group: two bytes a row, four where a row group has more than 65,536.
 
     Args:
-        index: lengths of the rows of one dataset.
+        index: lengths of the rows.
         bounds: the lengths of the buckets, ascending; no row is longer than the last.
 
     Attributes:
         bounds: of the buckets that have rows.
-        group_rows: of each bucket, rows of each row group, int64[buckets, G].
+        group_rows: of each bucket, rows of each row group of all datasets, int64[buckets, G].
     """
 
     def __init__(self, index: LengthIndex, bounds: Sequence[int]) -> None:
@@ -87,50 +96,118 @@ class BucketRows:
         """Return which row of its row group the n-th one of a bucket is, int64[n]."""
         return self._sorted[self._first_rows[group] + self._begins[bucket][group] + number].astype(np.int64)
 
+    def bucket_of(self, group: int, row: int) -> tuple[int, int]:
+        """Return the bucket of a row of a row group, and the how manieth of it there; the inverse of :meth:`rows`."""
+        first, last = self._first_rows[group : group + 2].tolist()
+        place = int(np.flatnonzero(self._sorted[first:last] == row)[0])
+        bucket = int(np.flatnonzero(self._begins[:, group] <= place)[-1])
+        return bucket, place - int(self._begins[bucket, group])
+
+
+@final
+@dataclass(frozen=True)
+class BucketStretch:
+    """Steps of a pass whose batches have the same sizes.
+
+    Attributes:
+        first: its first step.
+        sizes: rows of a full batch of each bucket.
+        given: rows of each bucket that the pass delivered before.
+        left: rows of each bucket that are still to come; None: there is no end to them.
+        batches: that these make of each bucket; None: no end.
+        seed: of the order of the batches.
+        buckets: all of them.
+    """
+
+    first: int
+    sizes: tuple[int, ...]
+    given: tuple[int, ...]
+    left: tuple[int, ...] | None
+    batches: tuple[int, ...] | None
+    seed: int
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def end(self) -> int | None:
+        """The step before which all rows were delivered; None: there is none."""
+        return None if self.batches is None else self.first + sum(self.batches)
+
+    @cached_property
+    def deal(self) -> SourceMixture:
+        """Batches of the buckets as rows of a mixture, as many of each as it has: spread evenly over the stretch."""
+        names = [str(bucket.length) for bucket in self.buckets]
+        batches = self.batches or [None] * len(names)
+        shares = self.batches or [
+            bucket.rows / size for bucket, size in zip(self.buckets, self.sizes, strict=True)
+        ]
+        return SourceMixture(
+            dict(zip(names, batches, strict=True)),
+            constant({name: share / sum(shares) for name, share in zip(names, shares, strict=True)}),
+            batch_size=_TOGETHER,
+            block_size=_TOGETHER,
+            seed=self.seed,
+            stop="restart" if self.batches is None else "all_exhausted",
+        )
+
+    def delivered(self, step: int) -> tuple[int, ...]:
+        """Return how many rows of each bucket the pass delivered before a step of the stretch, or before its end."""
+        if step == self.first:  # also of a stretch without batches, which has no deal
+            return self.given
+        drawn = self.deal.drawn(0, step - self.first).tolist()
+        each = [count * size for count, size in zip(drawn, self.sizes, strict=True)]
+        if self.left is not None:
+            each = [min(rows, left) for rows, left in zip(each, self.left, strict=True)]
+        return tuple(before + rows for before, rows in zip(self.given, each, strict=True))
+
+    def drawn(self, block: int) -> tuple[Int64, Int64]:
+        """Return which bucket each batch of a block is of, and the how manieth of it, from 0."""
+        first, last = block * _TOGETHER, (block + 1) * _TOGETHER
+        draws = self.deal.lane(0, first, last if self.end is None else min(last, self.end - self.first))
+        return draws.source, draws.index
+
 
 @final
 class BucketSteps:
     """Which batches a pass has, where each is of one bucket; as :class:`tokenlake.loader.steps.PassSteps`.
 
     Args:
-        rows: of the buckets.
-        buckets: one for each of them.
-        orders: of the rows of each bucket.
-        epochs: of a pass; None: it has no end.
+        stored: the rows of the buckets.
+        buckets: one for each of them, with the sizes of step 0.
+        changes: rows of each bucket's batches from a step on, step 0 included, ascending.
+        first_groups: where the row groups of each dataset begin among all, int64[datasets + 1].
         seed: of the order of the batches.
         drop_last: leave out the last batch of each bucket if it is not full.
     """
 
     def __init__(
         self,
-        rows: BucketRows,
+        stored: BucketRows,
         buckets: Sequence[Bucket],
-        orders: Sequence[EpochOrder | StoredOrder],
+        changes: Sequence[tuple[int, tuple[int, ...]]],
+        first_groups: Int64,
         *,
-        epochs: int | None,
         seed: int,
         drop_last: bool,
     ) -> None:
         self.buckets: Final = tuple(buckets)
-        self._stored, self._orders, self._epochs, self._seed = rows, orders, epochs, seed
-        self._totals = [None if epochs is None else epochs * bucket.rows for bucket in buckets]
-        self._batches = [
-            None if total is None else total // bucket.size if drop_last else -(-total // bucket.size)
-            for bucket, total in zip(buckets, self._totals, strict=True)
-        ]
-        self.rows: Final = None if epochs is None else epochs * sum(bucket.rows for bucket in buckets)
-        self._count = None if epochs is None else sum(each or 0 for each in self._batches)
-        self._deal, self._streams = lru_cache(2)(self._dealt), lru_cache(2)(self._streams_of)
+        self._stored, self._changes, self._first_groups = stored, tuple(changes), first_groups
+        self._seed, self._drop_last = seed, drop_last
+        self._streams = lru_cache(2)(self._streams_of)
+        totals = [stream.length for stream in self._streams(0)]
+        self._totals = None if None in totals else tuple(total or 0 for total in totals)
+        self.rows: Final = None if self._totals is None else sum(self._totals)
+        self._stretches, self._begin = lru_cache(8)(self._stretches_of), lru_cache(8)(self._begin_of)
         self._ahead = lru_cache(8)(self._drawn)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Rows of full batches."""
-        return tuple(bucket.size for bucket in self.buckets)
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(rows, length) of full batches, each once."""
+        each = [zip(sizes, self.buckets, strict=True) for _, sizes in self._changes]
+        return tuple(dict.fromkeys((size, bucket.length) for pairs in each for size, bucket in pairs))
 
     @property
     def mean_rows(self) -> float:
-        """Rows of a batch, in the mean."""
+        """Rows of a batch of step 0, in the mean."""
         rows = sum(bucket.rows for bucket in self.buckets)
         return rows / sum(bucket.rows / bucket.size for bucket in self.buckets)
 
@@ -140,44 +217,43 @@ class BucketSteps:
 
     def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        index = position.step - self.begin(position.passes)
-        if self._count is not None and index >= self._count:
+        number, stretch = self._stretch(position.passes, position.step)
+        if stretch.end is not None and position.step >= stretch.end:
             return None
-        bucket, number = self._at(position.passes, index)
-        size, total = self.buckets[bucket].size, self._totals[bucket]
-        left = size if total is None else min(size, total - number * size)
-        delivered = position.rows + left
-        return BatchStep(position.step, position.passes, number * size, size, left, bucket, delivered)
+        block, place = divmod(position.step - stretch.first, _TOGETHER)
+        sources, numbers = self._ahead(position.passes, number, block)
+        bucket, turn = int(sources[place]), int(numbers[place])
+        size = stretch.sizes[bucket]
+        rows = size if stretch.left is None else min(size, stretch.left[bucket] - turn * size)
+        start, delivered = stretch.given[bucket] + turn * size, position.rows + rows
+        return BatchStep(position.step, position.passes, start, size, rows, bucket, delivered)
 
     def batches(self, first: int) -> int | None:
-        """Return how many batches a pass has; None: no end."""
-        return self._count
+        """Return how many batches a pass has that begins at step `first`; None: no end."""
+        return self._count(walk(self._count, self._changes[-1][0], step=first)[1], first)
 
     def begin(self, passes: int) -> int:
         """Return the step that begins a pass."""
-        return passes * (self._count or 0)
+        return self._begin(passes)
 
     def position(self, step: int) -> Position:
         """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
-        passes, index = (0, step) if self._count is None else divmod(step, self._count)
-        drawn = self._deal(passes).drawn(0, index).tolist()
-        rows = [
-            count * bucket.size if total is None else min(count * bucket.size, total)
-            for count, bucket, total in zip(drawn, self.buckets, self._totals, strict=True)
-        ]
-        return Position(step, passes, sum(rows))
+        passes = walk(self._count, self._changes[-1][0], step=step)[1]
+        return Position(step, passes, sum(self._stretch(passes, step)[1].delivered(step)))
 
     def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
         """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
-        if self._count is None:
+        if self._totals is None:
             return None
-        found = 0
-        for bucket, total, batches in zip(self.buckets, self._totals, self._batches, strict=True):
-            full = min((total or 0) // bucket.size, batches or 0)
-            found += full * len(wanted(bucket.size))
-            if (batches or 0) > full:
-                last = bucket.size if pad_last else (total or 0) - full * bucket.size
-                found += int(np.searchsorted(wanted(bucket.size), last))
+        stretches, found = self._stretches(passes, self.begin(passes)), 0
+        after = [each.given for each in stretches[1:]]
+        after.append(stretches[-1].delivered(stretches[-1].end or 0))
+        for stretch, rows in zip(stretches, after, strict=True):
+            for size, first, last in zip(stretch.sizes, stretch.given, rows, strict=True):
+                full, rest = divmod(last - first, size)
+                found += full * len(wanted(size))
+                if rest:
+                    found += int(np.searchsorted(wanted(size), size if pad_last else rest))
         return found
 
     def locate(self, steps: Sequence[BatchStep], rows: Sequence[Int64]) -> list[StreamRows]:
@@ -194,45 +270,117 @@ class BucketSteps:
             )
             stream = self._streams(steps[0].passes)[bucket]
             at = stream.at(start, size, np.concatenate([rows[number] for number in numbers]))
-            stored = at._replace(row=self._stored.rows(bucket, at.group, at.row))
+            source = self.buckets[bucket].sources[at.source]
+            row = self._stored.rows(bucket, self._first_groups[source] + at.group, at.row)
+            stored = at._replace(source=source, row=row)
             ends = offsets_of(counts)
             for number, first, last in zip(numbers, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
                 found[number] = StreamRows(*(column[first:last] for column in stored))
         return found
 
-    def _at(self, passes: int, index: int) -> tuple[int, int]:
-        """Which bucket a batch of a pass is of, and the how manieth of it, from 0."""
-        block, place = divmod(index, _TOGETHER)
-        source, number = self._ahead(passes, block)
-        return int(source[place]), int(number[place])
+    def epochs(self, passes: int, end: int, source: int, group: int, row: int) -> range:
+        """Return the epochs of a dataset in which a stored row may come before step `end` of a pass."""
+        bucket, _ = self._stored.bucket_of(int(self._first_groups[source]) + group, row)
+        there = np.flatnonzero(self.buckets[bucket].sources == source)
+        _, stretch = self._stretch(passes, end)
+        if not len(there) or end < stretch.first:
+            return range(0)
+        last = end if stretch.end is None else min(end, stretch.end)
+        return self._streams(passes)[bucket].epochs(int(there[0]), stretch.delivered(last)[bucket])
 
-    def _drawn(self, passes: int, block: int) -> tuple[Int64, Int64]:
-        first, last = block * _TOGETHER, (block + 1) * _TOGETHER
-        draws = self._deal(passes).lane(0, first, last if self._count is None else min(last, self._count))
-        return draws.source, draws.index
+    def place(
+        self, passes: int, source: int, epoch: int, group: int, row: int
+    ) -> tuple[BatchStep, int] | None:
+        """Return the batch, and the row of it, at which a stored row comes in an epoch of its dataset.
 
-    def _dealt(self, passes: int) -> SourceMixture:
-        """Batches of the buckets as rows of a mixture, as many of each as it has: spread evenly over the pass."""
-        names = [str(bucket.length) for bucket in self.buckets]
-        shares = [
-            bucket.rows / bucket.size if batches is None else batches
-            for bucket, batches in zip(self.buckets, self._batches, strict=True)
-        ]
-        return SourceMixture(
-            dict(zip(names, self._batches, strict=True)),
-            constant({name: share / sum(shares) for name, share in zip(names, shares, strict=True)}),
-            batch_size=_TOGETHER,
-            block_size=_TOGETHER,
-            seed=key_of(self._seed, _DEALT, passes),
-            stop="restart" if self._count is None else "all_exhausted",
+        The inverse of :meth:`locate`; None where it does not come in this pass.
+        """
+        bucket, number = self._stored.bucket_of(int(self._first_groups[source]) + group, row)
+        there = np.flatnonzero(self.buckets[bucket].sources == source)
+        if not len(there):
+            return None
+        stream = self._streams(passes)[bucket]
+        lane, place = stream.place_of(int(there[0]), epoch, np.array([group]), np.array([number]))
+        if place[0] < 0:
+            return None
+        batch = self._of_row(passes, bucket, int(stream.layout.beside(lane, place)[0]))
+        if batch is None:
+            return None
+        (at,) = stream.layout.row_in(np.array([batch.start]), np.array([batch.size]), lane, place).tolist()
+        return (batch, at) if at < batch.rows else None
+
+    def _of_row(self, passes: int, bucket: int, row: int) -> BatchStep | None:
+        """Return the batch that has a row of a bucket; None if it never comes."""
+        stretches = self._stretches(passes, self.begin(passes))
+        at = max(number for number, each in enumerate(stretches) if each.given[bucket] <= row)
+        stretch = stretches[at]
+        turn = (row - stretch.given[bucket]) // stretch.sizes[bucket]
+        if stretch.batches is not None and turn >= stretch.batches[bucket]:
+            return None
+        index = stretch.deal.place_of(0, bucket, turn)
+        return None if index is None else self.next(self.position(stretch.first + index))
+
+    def _stretch(self, passes: int, step: int) -> tuple[int, BucketStretch]:
+        """Return the stretch of a pass that a step is in, and its number; the last one for those behind it."""
+        stretches = self._stretches(passes, self.begin(passes))
+        number = max((at for at, each in enumerate(stretches) if each.first <= step), default=0)
+        return number, stretches[number]
+
+    def _stretches_of(self, passes: int, first: int) -> list[BucketStretch]:
+        """Deal what each stretch leaves to the next, until nothing is left or sizes change no more."""
+        found, given = list[BucketStretch](), (0,) * len(self.buckets)
+        for (change, sizes), (after, _) in pairwise([*self._changes, (-1, ())]):
+            if -1 < after <= first:
+                continue
+            key = key_of(self._seed, _DEALT, passes, *([len(found)] if found else []))
+            left = batches = None
+            if self._totals is not None:
+                left = tuple(total - rows for total, rows in zip(self._totals, given, strict=True))
+                batches = tuple(
+                    rows // size if self._drop_last else -(-rows // size)
+                    for rows, size in zip(left, sizes, strict=True)
+                )
+            stretch = BucketStretch(max(first, change), sizes, given, left, batches, key, self.buckets)
+            found.append(stretch)
+            if after < 0 or (stretch.end is not None and stretch.end <= after):
+                break
+            given = stretch.delivered(after)
+        return found
+
+    def _count(self, passes: int, first: int) -> int | None:
+        """Return how many batches a pass has that begins at a step."""
+        end = self._stretches(passes, first)[-1].end
+        return None if end is None else end - first
+
+    def _begin_of(self, passes: int) -> int:
+        return walk(self._count, self._changes[-1][0], passes=passes)[0]
+
+    def _drawn(self, passes: int, number: int, block: int) -> tuple[Int64, Int64]:
+        return self._stretches(passes, self.begin(passes))[number].drawn(block)
+
+    def _streams_of(self, passes: int) -> list[RowStream]:
+        return [bucket.stream(passes) for bucket in self.buckets]
+
+
+def bucket_changes(
+    sizes: BatchSizes, bounds: Sequence[int], longest: int, multiple: int, *, equal: bool
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the rows of each bucket's batches from each step on at which batch sizes change.
+
+    Args:
+        sizes: of the batches of the longest bucket.
+        bounds: the lengths of the buckets that have rows.
+        longest: of all buckets.
+        multiple: rows are a multiple of it.
+        equal: all buckets have batches of as many rows; else of as many ids, or a little less.
+    """
+    return [
+        (
+            step,
+            tuple(size if equal else bucket_size(size * longest, length, multiple) for length in bounds),
         )
-
-    def _streams_of(self, passes: int) -> list[EpochStream]:
-        first = passes * (self._epochs or 0)
-        return [
-            EpochStream(order, epochs=self._epochs, first=first, batch_size=bucket.size)
-            for order, bucket in zip(self._orders, self.buckets, strict=True)
-        ]
+        for step, size in sizes.points
+    ]
 
 
 def bucket_size(ids: int, length: int, multiple: int) -> int:

@@ -34,6 +34,7 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 
 _COLUMNS: Final = ["segment_lengths", "documents"]
+_PLACE: Final = ["file", "position"]  # of a row that is one document
 
 
 @final
@@ -67,19 +68,15 @@ class Provenance:
         fields = [_numbers(documents.flatten().field(name)) for name in ("file", "position", "start")]
         return cls(offsets_of(_numbers(counts)), _numbers(lengths.flatten()), *fields)
 
+    @classmethod
+    def of_documents(cls, batch: pa.RecordBatch, lengths: Int64) -> Provenance:
+        """Read a row group whose rows are documents, or preferences, of so many ids each, int64[rows]."""
+        file, position = (_numbers(cast("Any", batch.column(name))) for name in _PLACE)
+        return cls(np.arange(len(lengths) + 1), lengths, file, position, np.zeros(len(lengths), np.int64))
+
     def row_of(self, index: Int64) -> Int64:
         """Return the row that each segment is of, int64[n]."""
         return np.searchsorted(self.offsets, index, side="right") - 1
-
-
-def read_pieces(dataset: Dataset, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
-    """Yield row groups with their segments.
-
-    Raises:
-        IntegrityError: a file is missing or damaged; names file and row group.
-    """
-    for group in groups:
-        yield group, Provenance.of(dataset.rows.read(group, _COLUMNS))
 
 
 def groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
@@ -130,7 +127,8 @@ class ExplainedSegment:
     Attributes:
         source, path: the input file.
         position: of the document in it: a row number, or a byte offset in files of lines.
-        start, stop: the ids' range in the document, half open.
+        start, stop: the ids' range in the document, half open; where rows are documents, or preferences, in the stored
+            row, of the longest answer with its prompt.
         begin, end: and in the row.
     """
 
@@ -184,7 +182,7 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
         row: only this one of the global batch.
 
     Raises:
-        ConfigError: there is no such step or row, or rows are not packed.
+        ConfigError: there is no such step or row.
         IntegrityError: a file is missing or damaged.
     """
     if step < 0:
@@ -194,14 +192,15 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
         raise ConfigError(f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}")
     rows = np.arange(batch.rows) if row is None else np.array([row])
     (found,) = plan.rows([batch], lambda size: rows)
+    (length,) = plan.lengths([batch])
     explained: dict[int, ExplainedRow] = {}
     for number, source in enumerate(_sources(plan)):
         there = np.flatnonzero(found.source == number)
         group, inside, epoch = (column[there] for column in (found.group, found.row, found.epoch))
-        for each, pieces in read_pieces(source.dataset, np.unique(group).tolist()):
+        for each, pieces in source.pieces(np.unique(group).tolist()):
             for index in np.flatnonzero(group == each).tolist():
                 at, stored = int(rows[there[index]]), int(inside[index])
-                explained[at] = source.row(Seen(batch, at, int(epoch[index])), each, pieces, stored)
+                explained[at] = source.row(Seen(batch, at, int(epoch[index]), length), each, pieces, stored)
     return [explained[at] for at in sorted(explained)]
 
 
@@ -270,22 +269,34 @@ def steps_of_document(
 @final
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A row of a batch, and the epoch of the dataset that it is of."""
+    """A row of a batch, the epoch of the dataset that it is of, and how long the batch is."""
 
     batch: BatchStep
     row: int
     epoch: int
+    length: int
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _PlannedDataset:
-    """A dataset of a plan, by its name there, its input files by id, and the ids of a row."""
+    """A dataset of a plan, by its name and its number there, and its input files by id."""
 
     name: str
+    number: int
     dataset: Dataset
     files: Mapping[int, InputFileEntry]
-    length: int
+    plan: BatchPlan
+
+    def pieces(self, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
+        """Yield row groups with their segments; IntegrityError where a file is missing or damaged."""
+        index, stored = self.plan.index, self.dataset.rows
+        for group in groups:
+            if index is None:
+                yield group, Provenance.of(stored.read(group, _COLUMNS))
+                continue
+            first, last = index.first_rows[index.first_groups[self.number] + group :][:2].tolist()
+            yield group, Provenance.of_documents(stored.read(group, _PLACE), index.whole(slice(first, last)))
 
     def row(
         self, seen: Seen, group: int, pieces: Provenance, row: int, document: Document | None = None
@@ -302,8 +313,8 @@ class _PlannedDataset:
             stored_row=self.dataset.rows.row_of(group) + row,
             shard=shard.path,
             shard_row=shard.row_groups[index] + row,
-            segments=tuple(self._segments(pieces, row, document)),
-            length=self.length,
+            segments=tuple(self._segments(pieces, row, document, seen.length)),
+            length=seen.length,
         )
 
     def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Provenance, Int64]]:
@@ -312,7 +323,7 @@ class _PlannedDataset:
             return
         for alone, groups in groups_with(self.dataset, document.file, document.position):
             here = False
-            for group, pieces in read_pieces(self.dataset, groups):
+            for group, pieces in self.pieces(groups):
                 of_file = pieces.file == document.file
                 segments = np.flatnonzero(of_file & (pieces.position == document.position))
                 if len(segments):
@@ -323,13 +334,18 @@ class _PlannedDataset:
                 return
 
     def _segments(
-        self, pieces: Provenance, row: int, document: Document | None
+        self, pieces: Provenance, row: int, document: Document | None, width: int
     ) -> Iterator[ExplainedSegment]:
         end = 0
         for each in range(int(pieces.offsets[row]), int(pieces.offsets[row + 1])):
             file, position = int(pieces.file[each]), int(pieces.position[each])
             length, start = int(pieces.length[each]), int(pieces.start[each])
             begin, end = end, end + length
+            if (padding := self.plan.padding) is not None:
+                length, cut = min(length, width), max(0, length - width)
+                start = cut if padding.truncate == "left" else 0
+                begin = width - length if padding.side == "left" else 0
+                end = begin + length
             if document is not None and (file, position) != (document.file, document.position):
                 continue
             if (entry := self.files.get(file)) is None:
@@ -340,9 +356,9 @@ class _PlannedDataset:
 def _sources(plan: BatchPlan) -> list[_PlannedDataset]:
     return [
         _PlannedDataset(
-            name, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, dataset.seq_length
+            name, number, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, plan
         )
-        for name, dataset in plan.datasets.items()
+        for number, (name, dataset) in enumerate(plan.datasets.items())
     ]
 
 
@@ -361,12 +377,11 @@ def _deliveries(
 ) -> Iterator[Seen]:
     """Yield when a stored row is delivered."""
     at = np.array([group]), np.array([row])
-    for passes, first, end in spans:
-        rows = plan.sizes.rows_before(end) - plan.sizes.rows_before(first)
-        for epoch in plan.stream(passes).epochs(source, rows):
+    for passes, _, end in spans:
+        for epoch in plan.epochs_of(passes, end, source, group, row):
             (place,) = plan.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
-                yield Seen(*place, epoch)
+                yield Seen(*place, epoch, plan.lengths([place[0]])[0])
 
 
 def _files(plan: BatchPlan) -> dict[int, InputFileEntry]:

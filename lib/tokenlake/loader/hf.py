@@ -44,7 +44,7 @@ def hf_dataset(
         data: as of :class:`tokenlake.DataLoader`.
         batch_size: rows of the global batch.
         rename: as of :meth:`tokenlake.Dataset.to_hf`.
-        options: all others of :class:`tokenlake.DataLoader` but `sharding` and `pad_last`; epochs are laid end to end.
+        options: all others of :class:`tokenlake.DataLoader` but `sharding`; epochs are laid end to end.
             `columns` are those of :meth:`tokenlake.Dataset.to_hf`, of which ``labels`` and ``targets`` are int64 here,
             which losses of PyTorch insist on; of documents ``input_ids``, ``attention_mask`` and ``labels`` where none
             are given; of preferences those of the loader; `cache_bytes` is 256 MiB by default.
@@ -63,10 +63,12 @@ def hf_dataset(
         )
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **asked))
     plan = reader.get().plan
-    if plan.padding is not None and plan.padding.buckets is not None:
+    full = reader.get().options.drop_last or reader.get().options.pad_last
+    if plan.bucket_shapes and not (plan.rows_alike and full):
         raise ConfigError(
             "padding.buckets: what takes rows from a dataset of Hugging Face makes batches of one number of rows of "
-            "them; pad to `length` or `multiple`"
+            "them; give padding equal_rows=True, and drop_last=True or pad_last=True: else the rows of two buckets, "
+            "which have two lengths, would come into one batch"
         )
     batches = plan.batches_in(0)
     if batches is None:

@@ -276,7 +276,7 @@ class _Work:
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""
         plan = self.reader.plan
-        return min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.buckets)), _MOST)
+        return min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.bucket_shapes)), _MOST)
 
 
 def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:

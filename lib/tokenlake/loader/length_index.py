@@ -77,6 +77,11 @@ class LengthIndex:
         """Where the rows of each row group begin, and the last ends, int64[G + 1]."""
         return self._first_rows
 
+    @property
+    def first_groups(self) -> Int64:
+        """Where the row groups of each dataset begin among all, and the last one's end, int64[datasets + 1]."""
+        return self._first_groups
+
     def longest_of(self, rows: StreamRows) -> int:
         """Return how long a batch of these rows must be; 0 for none."""
         return int(
@@ -100,6 +105,10 @@ class LengthIndex:
         """Return how long a batch must be for each row: as its longest run, at most what a batch may be, int64[n]."""
         whole = self._whole[rows].astype(np.int64)
         return whole if self._padding.longest is None else np.minimum(whole, self._padding.longest)
+
+    def whole(self, rows: Int64 | slice) -> Int64:
+        """Return how long the longest run of each row is, of which nothing is cut, int64[n]."""
+        return self._whole[rows].astype(np.int64)
 
     def chunks(self) -> Iterator[slice]:
         """Yield all rows, some whole row groups at a time."""

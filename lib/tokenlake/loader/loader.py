@@ -135,8 +135,8 @@ class DataLoader:
     def shapes(self) -> tuple[tuple[int, int], ...] | None:
         """(rows, L) of full batches, for a compiler of fixed shapes; None where L is that of the longest row."""
         plan = self.plan
-        if plan.buckets:
-            return tuple((bucket.size, bucket.length) for bucket in plan.buckets)
+        if plan.bucket_shapes:
+            return plan.bucket_shapes
         lengths = plan.batch_lengths
         return None if lengths is None else tuple((size, lengths[0]) for size in plan.batch_sizes)
 

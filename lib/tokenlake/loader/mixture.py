@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, Literal, final
 
+import numpy as np
+
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
@@ -13,6 +15,7 @@ from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_o
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
 from tokenlake.mixing.stream import MixtureStream, source_order
+from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 
@@ -153,6 +156,106 @@ class Mixture:
             for point in data["points"]
         ]
         return WeightScheduler(points, data["interpolation"])
+
+
+@final
+class MixtureParts:
+    """A mixture taken apart: rows of each source in several parts, of which each is a mixture of its own.
+
+    In a part a source weighs as much as in the mixture, times the share of its rows that the part holds. So all parts
+    together, drawn by their weights, have the weights of the mixture.
+
+    Args:
+        mixture: of weights that do not change.
+        group_rows: of each part, rows of each row group of all datasets, int64[parts, G].
+        first_groups: where the row groups of each dataset begin, int64[datasets + 1].
+
+    Raises:
+        ConfigError: the weights change, a source has none, or it is to end with the first source.
+    """
+
+    def __init__(self, mixture: Mixture, group_rows: Int64, first_groups: Int64) -> None:
+        _check_parts(mixture)
+        self._mixture = mixture
+        self._groups = [
+            {
+                name: part[first:last]
+                for name, first, last in zip(mixture.names, *_ends(first_groups), strict=True)
+            }
+            for part in group_rows
+        ]
+        totals = {name: len(dataset) for name, dataset in mixture.datasets.items()}
+        given = dict(zip(mixture.names, mixture.scheduler.pieces[0].first.given, strict=True))
+        self._weights = [
+            {name: given[name] * int(rows.sum()) / totals[name] for name, rows in part.items() if rows.sum()}
+            for part in self._groups
+        ]
+        self._rows = sum(totals.values())
+
+    def weight(self, part: int) -> float:
+        """Return how many rows a part has of as many as all sources have."""
+        return self._rows * sum(self._weights[part].values())
+
+    def sources(self, part: int) -> Int64:
+        """Return which sources have rows in a part, ascending."""
+        return np.array([self._mixture.names.index(name) for name in self._weights[part]], np.int64)
+
+    def stream(self, part: int, passes: int, *, lanes: int, batch_size: int, seed: int) -> MixtureStream:
+        """Return the order of a part's rows; as of :meth:`Mixture.stream`."""
+        weights, mixture = self._weights[part], self._mixture
+        groups = {name: self._groups[part][name] for name in weights}
+        rows = {name: int(each.sum()) for name, each in groups.items()}
+        lanes, dealt = divisor_of(lanes, min(rows.values())), seed if passes == 0 else key_of(seed, passes)
+        order = SourceMixture(
+            rows,
+            constant({name: weight / sum(weights.values()) for name, weight in weights.items()}),
+            lanes=lanes,
+            batch_size=batch_size,
+            block_size=mixture.block_size,
+            step_rows=batch_size,
+            seed=seed,
+            stop=mixture.stop,
+            order=mixture.order,
+        )
+        orders = [source_order(name, each, lanes=lanes, seed=dealt) for name, each in groups.items()]
+        return MixtureStream(
+            order, orders, rows=None if mixture.rows is None else self._cut(mixture.rows)[part]
+        )
+
+    def _cut(self, rows: int) -> list[int]:
+        """Share out rows by the weights of the parts: whole numbers, those nearest to the next one rounded up."""
+        weights = [self.weight(part) for part in range(len(self._weights))]
+        exact = [rows * weight / sum(weights) for weight in weights]
+        found = [int(each) for each in exact]
+        nearest = sorted(range(len(exact)), key=lambda part: (found[part] - exact[part], part))
+        for part in nearest[: rows - sum(found)]:
+            found[part] += 1
+        return found
+
+
+def divisor_of(lanes: int, most: int) -> int:
+    """Return the largest divisor of a number of lanes that is at most `most`, and at least 1."""
+    return max(number for number in range(1, max(1, most) + 1) if lanes % number == 0)
+
+
+def _ends(offsets: Int64) -> tuple[list[int], list[int]]:
+    return offsets[:-1].tolist(), offsets[1:].tolist()
+
+
+def _check_parts(mixture: Mixture) -> None:
+    if mixture.scheduler.changes:
+        raise ConfigError(
+            "padding.buckets: the weights of the mixture change with its rows, of which each bucket has its own count; "
+            "give weights that stay, or pad to `multiple` or `length`"
+        )
+    if idle := [name for name, weight in mixture.scheduler.get_weights(0).items() if not weight]:
+        raise ConfigError(f"padding.buckets: {', '.join(idle)} weighs 0 in the mixture; leave it out of it")
+    if mixture.stop == "first_exhausted" or (mixture.stop != "restart" and mixture.rows is not None):
+        raise ConfigError(
+            f"padding.buckets: stop {mixture.stop!r}{'' if mixture.rows is None else ' with rows'} ends at one place "
+            "of the whole stream, and each bucket has a stream of its own; give stop='restart' (and rows, for an end) "
+            "or stop='all_exhausted' without rows, or pad to `multiple` or `length`"
+        )
 
 
 def _totals(datasets: Mapping[str, Dataset]) -> dict[str, Any]:

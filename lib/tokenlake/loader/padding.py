@@ -39,6 +39,8 @@ class BatchPadding:
         buckets: lengths, ascending, or how many of them, which are then chosen so that an epoch has the least padding.
             The longest one's batches have `batch_size` rows, the others as many more as they are shorter, rounded down
             to a multiple of the loader's `lanes`.
+        equal_rows: batches of all buckets have `batch_size` rows, as what takes single rows and makes batches of one
+            number of them needs (``tl.hf_dataset``).
         multiple: lengths of batches are multiples of this.
         max_length: no batch is longer; what `length` and the last of given `buckets` also say.
         side: where the padding goes. "left" for generating from prompts.
@@ -51,6 +53,7 @@ class BatchPadding:
 
     length: int | None = None
     buckets: int | Sequence[int] | None = None
+    equal_rows: bool = False
     multiple: int = 1
     max_length: int | None = None
     side: Side = "right"
@@ -64,6 +67,10 @@ class BatchPadding:
             raise ConfigError(f"padding.side: got {self.side!r}, must be left or right")
         if self.truncate not in (None, *_SIDES):
             raise ConfigError(f"padding.truncate: got {self.truncate!r}, must be left, right or None")
+        if not isinstance(self.equal_rows, bool) or (self.equal_rows and self.buckets is None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"padding.equal_rows: got {self.equal_rows!r}, must be True or False, and is of buckets: give them, too"
+            )
         if self.buckets is not None:
             self._check_buckets(self.buckets)
         self._check_together()

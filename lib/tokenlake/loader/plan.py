@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final, final
 
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps, bucket_size
+from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps, bucket_changes
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.mixture import Mixture, MixtureParts, divisor_of
 from tokenlake.loader.options import LoaderOptions, check_counts, whole_seed
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch
@@ -93,16 +93,21 @@ class BatchPlan:
         return -(-self.window_rows // max(1, int(rows) // self.lanes))
 
     @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The buckets that rows are put into; none where they are not."""
-        return self.steps.buckets if isinstance(self.steps, BucketSteps) else ()
+    def bucket_shapes(self) -> tuple[tuple[int, int], ...]:
+        """(rows, length) of the full batches of buckets; none where rows are not put into any."""
+        return self.steps.shapes if isinstance(self.steps, BucketSteps) else ()
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """How many rows full batches have, each number once, ascending."""
         if isinstance(self.steps, BucketSteps):
-            return tuple(sorted(set(self.steps.sizes)))
+            return tuple(sorted({rows for rows, _ in self.steps.shapes}))
         return tuple(sorted({size for _, size in self.sizes.points}))
+
+    @property
+    def rows_alike(self) -> bool:
+        """Whether the full batches of a step have as many rows, whichever bucket they are of."""
+        return not self._bucketed or (self.padding is not None and self.padding.equal_rows)
 
     @property
     def common_rows(self) -> int:
@@ -169,11 +174,11 @@ class BatchPlan:
 
         The inverse of :meth:`rows`; None where it does not come in this pass.
         """
-        stream, steps, first = self.stream(passes), self.steps, self.steps.begin(passes)
+        stream, steps = self.stream(passes), self.steps
         if isinstance(steps, BucketSteps):
-            raise ConfigError(
-                "padding.buckets: where a stored row comes is not looked up where there are buckets"
-            )
+            each = zip(group.tolist(), row.tolist(), strict=True)
+            return [steps.place(passes, source, epoch, *stored) for stored in each]
+        first = steps.begin(passes)
         lane, place = stream.place_of(source, epoch, group, row)
         there = np.flatnonzero(place >= 0)
         lane, place = lane[there], place[there]
@@ -188,6 +193,13 @@ class BatchPlan:
             # What a mixture is cut off, and a last batch that is left out, never comes.
             found[index] = (batch, at) if batch is not None and at < batch.rows else None
         return found
+
+    def epochs_of(self, passes: int, end: int, source: int, group: int, row: int) -> range:
+        """Return the epochs of a source in which a stored row may come before step `end` of a pass."""
+        if isinstance(self.steps, BucketSteps):
+            return self.steps.epochs(passes, end, source, group, row)
+        rows = self.sizes.rows_before(end) - self.sizes.rows_before(self.steps.begin(passes))
+        return self.stream(passes).epochs(source, rows)
 
     def begin(self, passes: int) -> Position:
         """Return where a pass begins; ConfigError if the one before never ends."""
@@ -257,22 +269,50 @@ class BatchPlan:
             return PassSteps(self.sizes, self.stream(0).length, self.options.drop_last)
         assert self.index is not None
         bounds = self.padding.chosen(self.index.histogram)
-        rows, ids = BucketRows(self.index, bounds), self.sizes.first * bounds[-1]
-        found = [
-            Bucket(length, bucket_size(ids, length, self.lanes), int(each.sum()))
-            for length, each in zip(rows.bounds, rows.group_rows, strict=True)
-        ]
-        orders = [
-            self._order_of(each, self._lanes_for(self.lanes, bucket.rows))
-            for each, bucket in zip(rows.group_rows, found, strict=True)
-        ]
-        return BucketSteps(
-            rows, found, orders, epochs=self.epochs, seed=self.seed, drop_last=self.options.drop_last
+        rows = BucketRows(self.index, bounds)
+        changes = bucket_changes(
+            self.sizes, rows.bounds, bounds[-1], self.lanes, equal=self.padding.equal_rows
         )
+        if isinstance(self.data, Mixture):
+            found = self._mixed_buckets(self.data, rows, changes[0][1])
+        else:
+            found = [
+                self._bucket(length, size, each)
+                for length, size, each in zip(rows.bounds, changes[0][1], rows.group_rows, strict=True)
+            ]
+        return BucketSteps(
+            rows, found, changes, self.index.first_groups, seed=self.seed, drop_last=self.options.drop_last
+        )
+
+    def _bucket(self, length: int, size: int, group_rows: Int64) -> Bucket:
+        """A bucket of a single dataset."""
+        rows = int(group_rows.sum())
+        order = self._order_of(group_rows, self._lanes_for(self.lanes, rows))
+
+        def stream(passes: int) -> EpochStream:
+            first = passes * (self.epochs or 0)
+            return EpochStream(order, epochs=self.epochs, first=first, batch_size=size)
+
+        return Bucket(length, size, rows, stream, np.zeros(1, np.int64))
+
+    def _mixed_buckets(self, mixture: Mixture, rows: BucketRows, sizes: Sequence[int]) -> list[Bucket]:
+        assert self.index is not None
+        parts = MixtureParts(mixture, rows.group_rows, self.index.first_groups)
+        return [
+            Bucket(
+                length,
+                size,
+                parts.weight(number),
+                partial(parts.stream, number, lanes=self.lanes, batch_size=size, seed=self.seed),
+                parts.sources(number),
+            )
+            for number, (length, size) in enumerate(zip(rows.bounds, sizes, strict=True))
+        ]
 
     def _choose_lanes(self) -> int:
         if isinstance(self.data, Mixture):
-            return self.data.lanes(self.sizes.common)
+            lanes = self.data.lanes(self.sizes.common)
+            return divisor_of(lanes, self.sizes.first // _FINENESS) if self._bucketed else lanes
         if not self.options.shuffle:
             return 1
         most = min(self._most_lanes(), len(self.data))
@@ -295,7 +335,7 @@ class BatchPlan:
     def _lanes_for(self, lanes: int, rows: int) -> int:
         if self.epochs is not None or rows >= lanes:
             return lanes
-        return max(number for number in range(1, max(1, rows) + 1) if lanes % number == 0)
+        return divisor_of(lanes, rows)
 
     @property
     def _bucketed(self) -> bool:
@@ -303,12 +343,6 @@ class BatchPlan:
 
     def _check(self) -> None:
         options = self.options
-        if self._bucketed and (isinstance(self.data, Mixture) or len(self.sizes.points) > 1):
-            what = "a mixture" if isinstance(self.data, Mixture) else "batch sizes that change along the way"
-            raise ConfigError(
-                f"padding.buckets: which rows make a batch is not defined for {what}; pad to `multiple` or `length` "
-                "instead, or give one dataset and one batch size"
-            )
         if isinstance(self.data, Mixture):
             self._check_mixture(self.data)
         elif not options.shuffle and (options.lanes or options.window != 1):

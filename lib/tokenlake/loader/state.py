@@ -97,11 +97,12 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
             [] if isinstance(plan.data, Dataset) and theirs is None else ["only one of them is of a mixture"]
         )
     ours = plan.data.to_json()
+    # A stream may be cut elsewhere: what comes before stays what it was, but where each bucket is cut.
+    free = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     found = [
         f"mixture.{name} is {theirs.get(name)!r} there and {value!r} here"
         for name, value in ours.items()
-        # A stream may be cut elsewhere: what comes before stays what it was.
-        if name not in ("schedule", "rows") and theirs.get(name) != value
+        if name not in free and theirs.get(name) != value
     ]
     if not found and ours["schedule"] != theirs.get("schedule"):
         found.extend(_schedule_problem(plan, WeightScheduler.from_json(theirs["schedule"]), passes, rows))

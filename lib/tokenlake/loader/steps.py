@@ -118,26 +118,41 @@ class PassSteps:
 
     def begin(self, passes: int) -> int:
         """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
-        return self._walk(passes, None)[0]
+        return self._walk(passes=passes)[0]
 
     def position(self, step: int) -> Position:
         """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
-        first, passes = self._walk(None, step)
+        first, passes = self._walk(step=step)
         return Position(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
 
-    def _walk(self, passes: int | None, step: int | None) -> tuple[int, int]:
-        """The step that begins a pass, and its number: of that pass, or of the one that a step is in.
+    def _walk(self, **to: int) -> tuple[int, int]:
+        return walk(lambda _, first: self.batches(first), self.sizes.points[-1][0], **to)
 
-        Passes are gone through one by one until the sizes have stopped changing, then counted.
-        """
-        first = number = 0
-        while batches := self.batches(first):
-            left = (step - first) // batches if step is not None else (passes or 0) - number
-            if left <= 0:
-                break
-            skipped = left if first >= self.sizes.points[-1][0] else 1
-            first, number = first + skipped * batches, number + skipped
-        return first, number
+
+def walk(
+    batches: Callable[[int, int], int | None],
+    settled: int,
+    *,
+    passes: int | None = None,
+    step: int | None = None,
+) -> tuple[int, int]:
+    """Return the step that begins a pass, and its number: of that pass, or of the one that a step is in.
+
+    Passes are gone through one by one until the sizes have stopped changing, then counted.
+
+    Args:
+        batches: number and first step of a pass -> how many batches it has; None: no end.
+        settled: the step from which on sizes do not change.
+        passes, step: one of the two.
+    """
+    first = number = 0
+    while each := batches(number, first):
+        left = (step - first) // each if step is not None else (passes or 0) - number
+        if left <= 0:
+            break
+        skipped = left if first >= settled else 1
+        first, number = first + skipped * each, number + skipped
+    return first, number
 
 
 def rows_of_host(host: tuple[int, int] | None, common: int) -> RowsOfBatch:

@@ -95,10 +95,10 @@ def torch_dataset(
     if rows and asked.batch_layout.flat:
         raise ConfigError("rows: got True, but a flat batch has no rows; leave out rows or layout")
     reader = shared_reader(data, asked)
-    padding = reader.get().plan.padding
-    if rows and padding is not None and padding.buckets is not None:
+    if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
-            "rows: got True, but batches of buckets have different numbers of rows; leave it out"
+            "rows: got True, but batches of buckets have different numbers of rows; leave it out, or give padding "
+            "equal_rows=True"
         )
     return TorchBatches(reader, integers=integers, rows=rows)
 

@@ -5,6 +5,7 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
 - `source`: the contract of a source, the base of all sources here, and the sources that its methods make of it
+- `shards`: what is known of a shard, and the rows of one, or of several ahead of time
 - `position`, `meter`, `checks`: where a reader stands and its share, what is counted, what is refused
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights

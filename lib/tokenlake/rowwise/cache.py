@@ -21,7 +21,8 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, InputChangedError
 from tokenlake.etl.job import produced_by
 from tokenlake.fingerprint import fingerprint
-from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource
+from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.source import DerivedSource, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import stat_token

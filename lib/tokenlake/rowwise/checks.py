@@ -41,6 +41,13 @@ def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError
     return BadRecordError(f"shard {shard!r}, row {number}: {why}", **{**details, **place})
 
 
+def no_row(shard: str, number: int, got: object, what: str, *, drops: bool) -> ConfigError:
+    """Return the error for something else that was made of a row; `drops`: None would leave the row out."""
+    hint = " or None, which leaves the row out" if drops else "; `filter` leaves rows out"
+    why = f"{what} returned {type(got).__name__}, must be a dict{hint}"
+    return ConfigError(f"shard {shard!r}, row {number}: {why}", shard=shard, row=number)
+
+
 def fields_in(row: Mapping[str, Any]) -> str:
     """Return the names of a row's fields, as messages give them."""
     return ", ".join(map(repr, list(row)[:_SHOWN])) or "no fields"

@@ -25,7 +25,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.checks import bad_row, beyond
-from tokenlake.rowwise.source import Numbered
+from tokenlake.rowwise.shards import Numbered
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile

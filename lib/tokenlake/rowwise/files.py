@@ -23,14 +23,8 @@ from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, Sour
 from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
-from tokenlake.rowwise.source import (
-    Numbered,
-    NumberedSource,
-    ShardedDataSource,
-    ShardInfo,
-    TransformedShardedSource,
-    limited,
-)
+from tokenlake.rowwise.shards import Numbered, ShardInfo, limited
+from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs, spelled_out
 from tokenlake.sources.where import Predicate

@@ -17,7 +17,8 @@ from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.rowwise.checks import fields_in
 from tokenlake.rowwise.files import create_source
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.sources.formats import format_of
 
 DatasetLoadError = SourceError

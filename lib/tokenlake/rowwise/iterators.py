@@ -12,7 +12,7 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, batch_of
 from tokenlake.rowwise.loader import AsyncDataLoader, RowPlacement
-from tokenlake.rowwise.source import Row
+from tokenlake.rowwise.shards import Row
 
 Item = TypeVar("Item")
 

@@ -24,7 +24,8 @@ from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, ba
 from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.meter import RowMeter
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead

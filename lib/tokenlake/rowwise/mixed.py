@@ -14,7 +14,8 @@ from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
 from tokenlake.rowwise.checks import beyond
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
-from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource, known_length
+from tokenlake.rowwise.shards import Numbered, Row, known_length
+from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 SOURCE_FIELD: Final = "__source__"
 """Field of a mixed row that names the source it is of."""

@@ -8,7 +8,8 @@ from typing import Any, Self, cast, final
 
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 
 
 @final

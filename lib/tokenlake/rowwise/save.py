@@ -26,7 +26,8 @@ from tokenlake.export.shard_files import (
 )
 from tokenlake.export.version import shard_bytes
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.source import Numbered, NumberedSource, Row, ShardedDataSource, ShardInfo, known_length
+from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
+from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch

@@ -4,56 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice, takewhile
-from typing import Any, Final, Literal, final
+from itertools import islice, takewhile
+from typing import Any, Literal, final
 
 from tokenlake.config.values import expected, require_one_of, whole_number
-from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
-from tokenlake.rowwise.checks import bad_row, beyond, index_of
+from tokenlake.rowwise.checks import bad_row, index_of, no_row
 from tokenlake.rowwise.meter import RowMeter
 from tokenlake.rowwise.position import Placed, RowPosition, Share, positioned
+from tokenlake.rowwise.shards import (
+    Numbered,
+    Row,
+    ShardInfo,
+    Transform,
+    limited,
+    rows_from,
+    rows_in_turn,
+    unknown_length,
+)
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
-
-Row = dict[str, Any]
-Numbered = Iterator[tuple[int, Row]]
-"""Rows, each with its number."""
-
-_AHEAD: Final = 1024  # rows of a shard that are drawn ahead
-
-Transform = Callable[[Row], Row | None]
-"""A function of a row; None leaves the row out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardInfo:
-    """What is known of a shard without reading it.
-
-    Attributes:
-        name: as in ``shard_names``.
-        index: its place in ``shard_names``.
-        url: path of a local file, or URL without credentials; None for what lies in memory.
-        format: such as ``parquet`` or ``jsonl``; None for what lies in memory.
-        compression: of the file as a whole (``gzip``, ``zstd``), None for none.
-        bytes: as stored, exact; None for what lies in memory.
-        rows: how many rows are numbered, good or bad, kept or filtered out; exact. None where only
-            reading the shard would tell (lines, JSON arrays, CSV, Arrow streams, whatever is compressed), and nobody
-            has read or indexed it to its end yet.
-    """
-
-    name: str
-    index: int
-    url: str | None = None
-    format: str | None = None
-    compression: str | None = None
-    bytes: int | None = None
-    rows: int | None = None
 
 
 class ShardedDataSource(ABC):
@@ -147,27 +121,8 @@ class ShardedDataSource(ABC):
         whole_number("start_shard", start_shard, 0, len(indices))
         whole_number("start_row", start_row, 0)
         ahead = whole_number("workers", workers, 1) if workers != 1 else 0
-        return self._rows_of([names[index] for index in indices][start_shard:], start_row, ahead)
-
-    def _rows_of(self, names: list[str], row: int, ahead: int) -> Iterator[Row]:
-        wanted = ((name, 0 if place else row) for place, name in enumerate(names))
-        if not ahead:
-            yield from chain.from_iterable(self.open_shard_at_row(*each) for each in wanted)
-            return
-        with closing(Prefetched(wanted, self._begun, workers=ahead, ahead=ahead)) as begun:
-            for first, others in begun:
-                yield from first
-                yield from others
-
-    def _begun(self, wanted: tuple[str, int]) -> tuple[list[Row], Iterator[Row]]:
-        """Return the first rows of a shard and the others, of which the first may be an error."""
-        first: list[Row] = []
-        rows = self.open_shard_at_row(*wanted)
-        try:
-            first.extend(islice(rows, _AHEAD))
-        except Exception as error:
-            return first, _raised(error)
-        return first, rows
+        wanted = [names[index] for index in indices][start_shard:]
+        return rows_in_turn(self.open_shard_at_row, wanted, start_row, ahead)
 
     def __iter__(self) -> Iterator[Row]:
         return self.iter_shards()
@@ -175,12 +130,12 @@ class ShardedDataSource(ABC):
     def __len__(self) -> int:
         """Return how many rows come out, exactly; TypeError where only reading them all would tell."""
         if not self.every_row:
-            raise _unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
+            raise unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
         total = 0
         for name in self.shard_names:
             rows = self.get_shard_info(name).rows
             if rows is None:
-                raise _unknown_length(self, f"shard {name!r} does not say how many rows it has")
+                raise unknown_length(self, f"shard {name!r} does not say how many rows it has")
             total += rows
         return total
 
@@ -243,10 +198,6 @@ class ShardedDataSource(ABC):
 
     def to_torch(self, *, host: tuple[int, int] | None = None) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of the rows, each once over all processes and workers.
-
-        ::
-
-            loader = torch.utils.data.DataLoader(source.to_torch(), batch_size=8, num_workers=2)
 
         Lists and arrays of numbers are tensors (whole numbers int64), all other values stay as they are. Its iterators
         and those of ``torchdata.stateful_dataloader.StatefulDataLoader`` resume exactly; see
@@ -418,7 +369,7 @@ class TransformedShardedSource(DerivedSource):
                 raise
             for result in made:
                 if not isinstance(result, dict):
-                    raise self._refused(shard, number, result)
+                    raise no_row(shard, number, result, self._what, drops=self._drops)
                 yield number, result
 
     def _made(self, row: Row) -> Sequence[Any]:
@@ -426,11 +377,6 @@ class TransformedShardedSource(DerivedSource):
             return self._transform.expand(row)
         result = self._transform(row)
         return () if result is None and self._drops else (result,)
-
-    def _refused(self, shard: str, number: int, result: object) -> ConfigError:
-        hint = " or None, which leaves the row out" if self._drops else "; `filter` leaves rows out"
-        why = f"{self._what} returned {type(result).__name__}, must be a dict{hint}"
-        return ConfigError(f"shard {shard!r}, row {number}: {why}", shard=shard, row=number)
 
 
 class CountedSource(DerivedSource):
@@ -442,12 +388,8 @@ class CountedSource(DerivedSource):
 
     def __init__(self, source: ShardedDataSource, rows: int) -> None:
         self._source, self._first = source, rows
-        self._lefts = [
-            rows
-        ]  # of the first rows, those that are not in the shards before; grows with what is counted
-
-    def _infos(self, index: int) -> list[int | None]:
-        return [self._source.get_shard_info(name).rows for name in self.shard_names[: index + 1]]
+        # Of the first rows, those that are not in the shards before; grows with what is counted.
+        self._lefts = [rows]
 
     def _left(self, index: int) -> int:
         """Return how many of the first rows may come out of the shard at `index`."""
@@ -486,11 +428,12 @@ class LimitedShardedSource(CountedSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        return replace(info, rows=limited(self._infos(info.index), self._first) if self.every_row else None)
+        each = [self._source.get_shard_info(name).rows for name in self.shard_names[: info.index + 1]]
+        return replace(info, rows=limited(each, self._first) if self.every_row else None)
 
     def _rows(self, index: int, row: int) -> Numbered:
-        still = self._still(index, row)
-        yield from islice(self._source.open_shard_numbered(self.shard_names[index], row), still)
+        rows = self._source.open_shard_numbered(self.shard_names[index], row)
+        yield from islice(rows, self._still(index, row))
 
 
 @final
@@ -515,12 +458,6 @@ class SkippedShardedSource(CountedSource):
             row = max(row, left if self.endless else self._counted(index, left))
             return self._source.open_shard_numbered(name, row)
         return islice(self._source.open_shard_numbered(name, row), self._still(index, row), None)
-
-
-def limited(rows: Sequence[int | None], most: int) -> int | None:
-    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
-    *before, own = [-1 if count is None else count for count in rows]
-    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
 
 
 @final
@@ -550,8 +487,8 @@ class ShuffledShardedSource(DerivedSource):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
-        rows = info.rows if self._source.every_row else None
-        return replace(info, index=self._index(shard_name), rows=rows)
+        known = info.rows if self._source.every_row else None
+        return replace(info, index=self._index(shard_name), rows=known)
 
     @property
     def every_row(self) -> bool:
@@ -561,30 +498,3 @@ class ShuffledShardedSource(DerivedSource):
         name = self.shard_names[index]
         rows = shuffled_by_buffer(self._source.open_shard(name), self._size, key_of(self._seed, index))
         return rows_from(row, rows, name)
-
-
-def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
-    """Number the rows of a shard that is read from its beginning, and drop those before number `first`."""
-    count = 0
-    for count, row in enumerate(rows, start=1):
-        if count > first:
-            yield count - 1, row
-    if first > count:
-        raise beyond(shard, first, count)
-
-
-def _raised(error: Exception) -> Iterator[Row]:
-    raise error
-    yield {}
-
-
-def known_length(rows: Any) -> int | None:
-    """Return how many rows there are where that is said without reading, else None."""
-    try:
-        return len(rows)
-    except TypeError:
-        return None
-
-
-def _unknown_length(source: ShardedDataSource, why: str) -> TypeError:
-    return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")

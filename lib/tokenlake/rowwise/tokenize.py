@@ -17,7 +17,8 @@ from tokenlake.export.shard_files import DEFAULT_NAMING, check_naming
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.files import DataFiles
 from tokenlake.rowwise.save import save_dataset
-from tokenlake.rowwise.source import Row, ShardedDataSource
+from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
 from tokenlake.store.address import open_store
 

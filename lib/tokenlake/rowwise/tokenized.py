@@ -25,7 +25,8 @@ from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
 from tokenlake.rowwise.checks import bad_row, fields_in
 from tokenlake.rowwise.memory import IterableShardedSource
-from tokenlake.rowwise.source import DerivedSource, Numbered, Row, ShardedDataSource, TransformedShardedSource
+from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer

@@ -1,0 +1,115 @@
+"""Shards: what is known of one without reading it, and the rows of one, or of several ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final
+
+from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.rowwise.checks import beyond
+
+Row = dict[str, Any]
+Numbered = Iterator[tuple[int, Row]]
+"""Rows, each with its number."""
+
+Transform = Callable[[Row], Row | None]
+"""A function of a row; None leaves the row out."""
+
+_AHEAD: Final = 1024  # rows of a shard that are drawn ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardInfo:
+    """What is known of a shard without reading it.
+
+    Attributes:
+        name: as in ``shard_names``.
+        index: its place in ``shard_names``.
+        url: path of a local file, or URL without credentials; None for what lies in memory.
+        format: such as ``parquet`` or ``jsonl``; None for what lies in memory.
+        compression: of the file as a whole (``gzip``, ``zstd``), None for none.
+        bytes: as stored, exact; None for what lies in memory.
+        rows: how many rows are numbered, good or bad, kept or filtered out; exact. None where only
+            reading the shard would tell (lines, JSON arrays, CSV, Arrow streams, whatever is compressed), and nobody
+            has read or indexed it to its end yet.
+    """
+
+    name: str
+    index: int
+    url: str | None = None
+    format: str | None = None
+    compression: str | None = None
+    bytes: int | None = None
+    rows: int | None = None
+
+
+def rows_from(first: int, rows: Iterator[Row], shard: str) -> Numbered:
+    """Number the rows of a shard that is read from its beginning, and drop those before number `first`."""
+    count = 0
+    for count, row in enumerate(rows, start=1):
+        if count > first:
+            yield count - 1, row
+    if first > count:
+        raise beyond(shard, first, count)
+
+
+def rows_in_turn(
+    open_at: Callable[[str, int], Iterator[Row]], names: Sequence[str], row: int, workers: int
+) -> Iterator[Row]:
+    """Yield the rows of shards one after the other, of the first one from number `row` on.
+
+    Args:
+        open_at: name of a shard and number of a row -> its rows from there on.
+        names: of the shards.
+        row: number of the first row.
+        workers: shards that threads open ahead, each up to its first 1,024 rows; 0: none.
+    """
+    wanted = ((name, 0 if place else row) for place, name in enumerate(names))
+    if not workers:
+        yield from chain.from_iterable(open_at(*each) for each in wanted)
+        return
+
+    def begun(each: tuple[str, int]) -> tuple[list[Row], Iterator[Row]]:
+        return _begun(open_at(*each))
+
+    with closing(Prefetched(wanted, begun, workers=workers, ahead=workers)) as shards:
+        for first, others in shards:
+            yield from first
+            yield from others
+
+
+def _begun(rows: Iterator[Row]) -> tuple[list[Row], Iterator[Row]]:
+    """Return the first rows of a shard and the others, of which the first may be an error."""
+    first: list[Row] = []
+    try:
+        first.extend(islice(rows, _AHEAD))
+    except Exception as error:
+        return first, _raised(error)
+    return first, rows
+
+
+def _raised(error: Exception) -> Iterator[Row]:
+    raise error
+    yield {}
+
+
+def limited(rows: Sequence[int | None], most: int) -> int | None:
+    """Return how many rows the last of some shards gives where all together give `most`; `rows`: of each."""
+    *before, own = [-1 if count is None else count for count in rows]
+    return None if min(own, *before, 0) < 0 else min(own, max(0, most - sum(before)))
+
+
+def known_length(rows: Any) -> int | None:
+    """Return how many rows there are where that is said without reading, else None."""
+    try:
+        return len(rows)
+    except TypeError:
+        return None
+
+
+def unknown_length(source: object, why: str) -> TypeError:
+    """Return the error for a source that does not know how many rows it has."""
+    return TypeError(f"the length of this {type(source).__name__} is unknown: {why}; count its rows")
