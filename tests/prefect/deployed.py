@@ -200,9 +200,19 @@ class started:  # noqa: N801 - reads as what it does
 
 def prefect(environment: dict[str, str], *arguments: str) -> str:
     """Run a command of Prefect to its end and return what it printed."""
-    command = [sys.executable, "-m", "prefect", *arguments]
+    return run_module(environment, "prefect", *arguments)
+
+
+def run_module(environment: dict[str, str], module: str, *arguments: str) -> str:
+    """Run a module to its end and return what it printed."""
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
