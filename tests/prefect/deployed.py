@@ -94,7 +94,7 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
     with started(environment, "server", "start", "--port", str(port)):
-        until(lambda: answers(f"{url}/health"), "the server answers")
+        until(lambda: answers(f"{url}/health"), "the server answers", 180)
         yield environment | {"PREFECT_API_URL": url}
 
 

@@ -20,7 +20,7 @@ from tokenlake.prefect.engine import LocalEngine
 from tokenlake.report import numbers
 
 #: Seconds between two updates.
-EVERY_SECONDS: Final = 5.0
+EVERY_SECONDS: Final = 10.0
 
 
 @contextmanager
