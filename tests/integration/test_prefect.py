@@ -194,6 +194,13 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
         lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
         "all tasks are completed",
     )
+    found = post(worker, "events/filter", filter={"event": {"prefix": ["tokenlake.version.damaged"]}})[
+        "events"
+    ]
+    assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
+    assert "Traceback" not in json.dumps(
+        post(worker, "logs/filter", logs={"flow_run_id": {"any_": [reading]}})
+    )
     page = artifact(worker, "verification")
     assert f"data/{shard.name}" in page
     assert "sha256" in page
