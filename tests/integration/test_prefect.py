@@ -21,6 +21,8 @@ from tests.prefect.deployed import (
     get,
     launched,
     post,
+    prefect,
+    run_module,
     tasks_of,
     two_sources,
     until,
@@ -30,6 +32,9 @@ from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import committing_run
+from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +42,11 @@ pytestmark = pytest.mark.integration
 def artifact(worker: dict[str, str], key: str) -> str:
     [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": [key]}})
     return page["data"]
+
+
+def parents(task: dict[str, Any]) -> set[str]:
+    """The task runs that arrows lead from to this one."""
+    return {each["id"] for inputs in task["task_inputs"].values() for each in inputs}
 
 
 @promise(318, 329, 330, 332, 335, 338)
@@ -68,21 +78,74 @@ def test_deployments_run_to_committed_versions_side_by_side(
         assert told in page
     assert f"[report.html]({report.as_uri()})" in page and report.read_bytes().startswith(b"<!doctype html>")
 
+    before = {task["name"]: parents(task) for task in tasks_of(worker, nightly)}
+    ids = {task["name"]: task["id"] for task in tasks_of(worker, nightly)}
+    assert before == {
+        "plan": set(),
+        "unit 00000": {ids["plan"]},
+        "commit": {ids["plan"], ids["unit 00000"]},
+        "report": {ids["commit"]},
+    }
+    assert committing_run(catalog.store, Layout("llama2-2048", 1))["id"] == nightly
+    [progress] = post(worker, "artifacts/filter", artifacts={"key": {"any_": ["progress-llama2-2048"]}})
+    assert (progress["type"], progress["data"]) == ("progress", 100)
+    assert progress["description"].startswith("llama2-2048 v1: 100%, 1 of 1 unit, ")
+
     run = ended(worker, mixture)
-    assert (run["name"], run["state_type"]) == ("pile", "COMPLETED")
+    assert (run["name"], run["state_type"]) == ("pile v1", "COMPLETED")
     mixed = catalog.manifest("pile", 1).mixture
     assert mixed is not None
     assert list(mixed.sources) == ["code", "web"]
     children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [mixture]}})
     assert {child["name"]: child["state_type"] for child in children} == {
-        "pile.code.tokens": "COMPLETED",
-        "pile.web.tokens": "COMPLETED",
+        "pile.code.tokens v1": "COMPLETED",
+        "pile.web.tokens v1": "COMPLETED",
     }
     names = [task["name"] for task in tasks_of(worker, mixture) if "/" not in task["task_key"]]
     assert {"plan", "unit 00000", "commit", "report"} <= set(names)
     assert "| all | load | mix | pack | save |" in artifact(worker, "tokens-pile")
     for told in ("### Mixture", "| code | pile.code.tokens@v1 | 25.00% |", "### Order"):
         assert told in artifact(worker, "tokens-pile")
+
+
+def test_a_version_starts_what_follows_it_and_a_failure_is_told(
+    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    follower = get(worker, "deployments/name/verify/new-version")["id"]
+    [automation] = post(worker, "automations/filter")
+    assert (automation["name"], automation["enabled"]) == ("new-version", False)
+    with HttpServer({"hook": b""}) as hook:
+        told = run_module(worker, "tokenlake.prefect.notifications", f"{hook.url}/hook")
+        assert told == "created tokenlake-failed, tokenlake-damaged\n"
+        prefect(worker, "automation", "resume", "new-version")
+        files = two_sources(tmp_path)
+        values = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store"), "config": "llama2-2048"}
+        built = begin(worker, "tokenize/demo", data_files=files["code"], name="followed", **values)
+        wrong = begin(worker, "tokenize/demo", data_files=f"{tmp_path}/absent.jsonl", **values)
+        assert (ended(worker, built)["name"], ended(worker, wrong)["state_type"]) == ("followed v1", "FAILED")
+        until(lambda: [each.method for each in hook.log] == ["POST"], "the message is there")
+    followers = {"deployment_id": {"any_": [follower]}}
+    until(lambda: bool(post(worker, "flow_runs/filter", flow_runs=followers)), "the automation acts")
+    [run] = post(worker, "flow_runs/filter", flow_runs=followers)
+    assert run["parameters"] == {"names": ["followed@v1"], "store": str(tmp_path / "store")}
+    assert ended(worker, run["id"])["state_type"] == "COMPLETED"
+    about = {"event": {"prefix": ["tokenlake.", "prefect.asset.materialization"]}}
+    found = post(worker, "events/filter", filter=about)["events"]
+    events = {each["event"]: each for each in found if each["payload"].get("dataset") == "followed"}
+    committed = events["tokenlake.version.committed"]
+    assert committed["resource"]["prefect.resource.id"] == "tokenlake.dataset.followed"
+    assert committed["payload"]["manifest_sha256"] == manifest_of(tmp_path / "store", "followed").sha256
+    made = events["prefect.asset.materialization.succeeded"]
+    assert made["resource"]["prefect.resource.id"] == f"file://{tmp_path}/store/followed"
+    related = {each["prefect.resource.id"] for each in made["related"]}
+    assert {f"file://{files['code']}", f"prefect.flow-run.{built}"} <= related
+    lines = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [wrong]}})
+    assert [line["message"] for line in lines if "nothing matches" in line["message"]]
+    assert [line["message"] for line in lines if "Traceback" in line["message"]] == []
+
+
+def manifest_of(store: Path, dataset: str) -> Manifest:
+    return Catalog(open_store(str(store))).manifest(dataset, 1)
 
 
 @promise(337)
@@ -130,6 +193,13 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     until(
         lambda: {task["name"]: task["state_type"] for task in tasks_of(worker, verification)} == expected,
         "all tasks are completed",
+    )
+    found = post(worker, "events/filter", filter={"event": {"prefix": ["tokenlake.version.damaged"]}})[
+        "events"
+    ]
+    assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
+    assert "Traceback" not in json.dumps(
+        post(worker, "logs/filter", logs={"flow_run_id": {"any_": [reading]}})
     )
     page = artifact(worker, "verification")
     assert f"data/{shard.name}" in page

@@ -94,7 +94,7 @@ def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
     with started(environment, "server", "start", "--port", str(port)):
-        until(lambda: answers(f"{url}/health"), "the server answers")
+        until(lambda: answers(f"{url}/health"), "the server answers", 180)
         yield environment | {"PREFECT_API_URL": url}
 
 
@@ -200,9 +200,19 @@ class started:  # noqa: N801 - reads as what it does
 
 def prefect(environment: dict[str, str], *arguments: str) -> str:
     """Run a command of Prefect to its end and return what it printed."""
-    command = [sys.executable, "-m", "prefect", *arguments]
+    return run_module(environment, "prefect", *arguments)
+
+
+def run_module(environment: dict[str, str], module: str, *arguments: str) -> str:
+    """Run a module to its end and return what it printed."""
     done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prefect.utilities.names import generate_slug
+from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from tests.seeds import promise
 from tokenlake.config.stages import TokenizerConfig
@@ -18,8 +19,16 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.events import UnitProgress
 from tokenlake.prefect import request as request_module
 from tokenlake.prefect.engine import ProgressLog, group_name, group_units
+from tokenlake.prefect.flows import mix, tokenize
 from tokenlake.prefect.policy import check_paths
-from tokenlake.prefect.request import DEFAULT, DEPLOYMENTS, requested_name, resolve_request
+from tokenlake.prefect.request import (
+    DEFAULT,
+    DEPLOYMENTS,
+    known_configurations,
+    requested_name,
+    resolve_request,
+    stage_values,
+)
 from tokenlake.prefect.run_state import given_name
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
@@ -74,6 +83,15 @@ class TestRequest:
         assert config.default_tokenizer == "my/tokenizer"
         assert config.save.output_dir == "here"
         assert config.name == "other"
+
+    def test_the_fields_of_the_form_are_overrides_and_empty_ones_are_none(self, tmp_path: Path) -> None:
+        path = write(tmp_path, *DATA, "pack: {enabled: true, seq_length: 64, strategy: pool}")
+        assert stage_values(0, "", None, {}) == stage_values() == []
+        given = stage_values(512, "best_fit", "tokenizers", {"train": 0.9, "test": 0.1})
+        config = resolve_request(path, overrides=[*given, "pack.seq_length=128"])
+        assert (config.pack.seq_length, config.pack.strategy) == (128, "best_fit")
+        assert config.tokenize.engine == "tokenizers"
+        assert config.source.splits == {"train": 0.9, "test": 0.1}
 
     def test_overrides_come_last(self, tmp_path: Path) -> None:
         config = resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
@@ -178,6 +196,19 @@ class TestRequest:
     def test_a_reference_to_a_secret_is_taken(self) -> None:
         config = resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
         assert config.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
+
+
+@pytest.mark.parametrize("of", [tokenize, mix], ids=["tokenize", "mix"])
+def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: Any) -> None:
+    schema = of.parameters.model_dump()
+    fields = schema["properties"]
+    assert fields["config"]["anyOf"][0]["enum"] == ["", *known_configurations()]
+    assert fields["strategy"]["enum"] == ["", "greedy", "pool", "first_fit", "best_fit"]
+    assert {"", "auto", "tokenizers"} <= set(fields["engine"]["enum"])
+    empty = {name: field["default"] for name, field in fields.items()}
+    validate(empty, schema, raise_on_error=True, allow_none_with_default=True)
+    with pytest.raises(ValidationError, match="strategy"):
+        validate({"strategy": "bestfit"}, schema, raise_on_error=True)
 
 
 @pytest.mark.parametrize(
@@ -288,5 +319,6 @@ class TestPolicy:
 
 def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:
     assert not [name for name in (generate_slug(2) for _ in range(2000)) if given_name(name)]
-    for name in ("nightly", "my-run", "llama2-2048", "books of June"):
+    assert not [name for name in ("lambda560-forlond", "xi3-barad-dur") if given_name(name)]
+    for name in ("nightly", "my-run", "llama2-2048", "books of June", "alpha-books", "pi3"):
         assert given_name(name) == name

@@ -15,11 +15,11 @@ from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.report import dataset, numbers
-from tokenlake.report.table import Table, label, listed, number
+from tokenlake.report.table import Table, facts, label, listed, number
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import unfinished
+from tokenlake.store.claims import committing_run, unfinished
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import Layout
@@ -123,7 +123,7 @@ def show(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
-    """Show a version: totals, splits, account, tokenizer, inputs and lineage.
+    """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
 
     `--json` prints the manifest as it is stored.
 
@@ -140,6 +140,8 @@ def show(
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
     stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
     print_tables(_sections(manifest, files))
+    if run := committing_run(catalog.store, Layout(manifest.dataset, manifest.version)):
+        print_tables([facts(list(run.items()), "Flow run")])
     if not files:
         note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
     return 0

@@ -172,12 +172,18 @@ class RunLog:
         facts = {"engine": engine, "error": str(error), "details": error.details}
         self._put(f"{self.run_id}-condemned-{engine}", {**facts, "produced_by": produced_by(engine)})
 
-    def finish(self, how: Mapping[int, str], commits: Mapping[str, Mapping[str, str]]) -> None:
+    def finish(
+        self,
+        how: Mapping[int, str],
+        commits: Mapping[str, Mapping[str, str]],
+        run: Mapping[str, str],
+    ) -> None:
         """Publish the run's facts.
 
         Args:
             how: unit to what became of it.
             commits: source to dataset of the Hub to the commit that was read.
+            run: names of whoever drove it; empty: a program.
         """
         with self._lock:
             seconds = dict(sorted(self._seconds.items()))
@@ -193,6 +199,7 @@ class RunLog:
             "unit_seconds": seconds,
             "stage_seconds": {stage: round(spent, 3) for stage, spent in sorted(self._stages.items())},
             "hub_commits": commits,
+            **({"flow_run": run} if run else {}),
         }
         self._put(self.run_id, facts)
 

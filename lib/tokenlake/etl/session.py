@@ -263,8 +263,11 @@ class BuildSession:
             if self._accept(unit, record, sealed, spent):
                 return record
 
-    def commit(self) -> Manifest:
+    def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Judge the whole and make the version visible.
+
+        Args:
+            run: who does it, such as the id and the URL of a flow run; kept in ``runs/``.
 
         Raises:
             StoreError: units are missing.
@@ -283,7 +286,7 @@ class BuildSession:
         self._budget.check()
         manifest = commit_version(self._store, self.plan, self._layout, records)
         inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
-        self._log.finish(self.how, hub_commits(inputs))
+        self._log.finish(self.how, hub_commits(inputs), run or {})
         self.status, self._manifest = "committed", manifest
         self._emit(Committed(self.dataset, self.version))
         return manifest

@@ -41,7 +41,7 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
-from tokenlake.observability.tally import source_name
+from tokenlake.observability.tally import RunTallies, source_name
 from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
@@ -152,6 +152,8 @@ class LocalEngine:
 
     Attributes:
         blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
+        tallies: the figures of the builds so far.
+        is_part: whether this is the build of one source, for another engine.
 
     Raises:
         ConfigError: a build is wrong, the last one too: hours of tokens must not come before that is known.
@@ -175,7 +177,8 @@ class LocalEngine:
         self._watching = ExitStack()
         # The whole run's figures, not those of a part of it.
         counted = measured(config.observability, on_event) if pool is None else nullcontext(on_event)
-        self._on_event = self._watching.enter_context(counted)
+        self._told = self._watching.enter_context(counted)
+        self.tallies = RunTallies()
         self._cancelled = False
         self._planning: Planning | None = None
         self._progress: dict[int, ProgressLog] = {}
@@ -186,7 +189,7 @@ class LocalEngine:
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._pool = pool or WorkerPool(self.workers)
-        self._lent = pool is not None
+        self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
         self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
@@ -299,9 +302,13 @@ class LocalEngine:
             **{f"{stage}_seconds": round(seconds, 3) for stage, seconds in spent.items()},
         }
 
-    def commit(self) -> BuildResult:
-        """Make the version visible, or find that it is."""
-        manifest = self.session().commit()
+    def commit(self, run: Mapping[str, str] | None = None) -> BuildResult:
+        """Make the version visible, or find that it is.
+
+        Args:
+            run: which run does it, kept beside the version.
+        """
+        manifest = self.session().commit(run or {})
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
         self._result = replace(result, notes=self._notes + result.notes)
         return self._result
@@ -357,7 +364,7 @@ class LocalEngine:
             if not self._cancelled and self._opening.done() and not self._opening.exception():
                 self._opening.result().failed(error)
             self.cancel()
-        if not self._lent:
+        if not self.is_part:
             self._pool.close()
         self._watching.close()
 
@@ -408,6 +415,10 @@ class LocalEngine:
             with self._lock:
                 self._built[event.unit] = event
         self._on_event(event)
+
+    def _on_event(self, event: Event) -> None:
+        self.tallies.add(event)
+        self._told(event)
 
 
 # Parameters of a flow must be JSON, so an engine cannot be one. A context variable holds it for the one call that is

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
-from pydantic import WithJsonSchema
+from pydantic import BaseModel, WithJsonSchema
 
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.errors import TokenlakeError
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
-from tokenlake.prefect.request import DEFAULT, DEFAULT_MIXTURE, requested_name, require_flow, resolve_request
-from tokenlake.prefect.run_state import cancellable, final_state, result_of_flow, run_name
+from tokenlake.prefect.progress import progress_shown
+from tokenlake.prefect.request import (
+    DEFAULT,
+    DEFAULT_MIXTURE,
+    known_configurations,
+    requested_name,
+    require_flow,
+    resolve_request,
+    stage_values,
+)
+from tokenlake.prefect.run_state import call_run, cancellable, final_state, result_of_flow, run_name
 from tokenlake.prefect.tasks import (
     Summary,
+    artifact_key,
     build_all,
     commit_version,
     export_version,
     plan_build,
     publish_table,
+    submitted,
 )
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
@@ -36,9 +48,30 @@ Texts: TypeAlias = Annotated[
 ]
 Count: TypeAlias = Annotated[int | None, WithJsonSchema({"type": "integer", "minimum": 0})]
 Files: TypeAlias = Annotated[str | Sequence[str] | None, WithJsonSchema(_FILES)]
-Config: TypeAlias = Annotated[
-    str | dict[str, Any] | None, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})
+_CONFIGS = {
+    "anyOf": [
+        {"title": "Known", "type": "string", "enum": ["", *known_configurations()]},
+        {"title": "File", "type": "string"},
+        {"title": "Written out", "type": "object"},
+    ]
+}
+Config: TypeAlias = Annotated[str | dict[str, Any] | None, WithJsonSchema(_CONFIGS)]
+Splits: TypeAlias = Annotated[
+    Mapping[str, float] | None,
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0, "maximum": 1}}
+    ),
 ]
+
+
+def _one_of(section: type[BaseModel], key: str) -> Any:
+    """The choices of a key of a configuration as a dropdown, which may stay empty."""
+    choices = get_args(section.model_fields[key].annotation)
+    return WithJsonSchema({"type": "string", "enum": ["", *choices]})
+
+
+Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
+Engine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
 FilesBySource: TypeAlias = Annotated[
     Mapping[str, str | Sequence[str]] | None,
     WithJsonSchema({"type": "object", "additionalProperties": _FILES}),
@@ -49,13 +82,21 @@ Weights: TypeAlias = Annotated[
 ]
 
 
-@flow(name="tokenize", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
+_named = partial(requested_name, DEFAULT)
+_mixture_named = partial(requested_name, DEFAULT_MIXTURE)
+
+
+@flow(name="tokenize", flow_run_name=run_name(_named), persist_result=False)
 def tokenize(
     config: Config = "",
     data_files: Files = "",
     tokenizer: Text = "",
     output: Text = "",
     name: Text = "",
+    seq_length: Count = 0,
+    strategy: Strategy = "",
+    engine: Engine = "",
+    splits: Splits = None,
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -67,14 +108,21 @@ def tokenize(
         tokenizer: Hub id, folder or tokenizer.json. Empty: the configuration's.
         output: Store to write to. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
         name: Name of the dataset in the store. Empty: the configuration's, else its file's.
+        seq_length: Tokens of a row. 0: what the configuration says.
+        strategy: How documents are laid into rows. Empty: what the configuration says.
+        engine: What makes ids of text, always the same ids. Empty: what the configuration says.
+        splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
         workers: Worker processes. 0: one per core.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
     """  # noqa: E501 - a line break here is a line break in the form
-    asked = partial(resolve_request, config, data_files, tokenizer, output, name, overrides or ())
-    return _run("tokenize", asked, workers)
+    stages = stage_values(seq_length, strategy, engine, splits)
+    asked = partial(
+        resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
+    )
+    return _run("tokenize", _named, asked, workers)
 
 
-@flow(name="mix", flow_run_name=run_name(partial(requested_name, DEFAULT_MIXTURE)), persist_result=False)
+@flow(name="mix", flow_run_name=run_name(_mixture_named), persist_result=False)
 def mix(
     config: Config = "",
     data_files: FilesBySource = None,
@@ -82,6 +130,10 @@ def mix(
     tokenizer: Text = "",
     output: Text = "",
     name: Text = "",
+    seq_length: Count = 0,
+    strategy: Strategy = "",
+    engine: Engine = "",
+    splits: Splits = None,
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -94,15 +146,27 @@ def mix(
         tokenizer: Hub id, folder or tokenizer.json of what is text still. Empty: the configuration's.
         output: Store to write to, which holds the tokens of the sources too. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
         name: Name of the dataset in the store. Empty: the configuration's, else its file's.
+        seq_length: Tokens of a row. 0: what the configuration says.
+        strategy: How documents are laid into rows. Empty: what the configuration says.
+        engine: What makes ids of text, always the same ids. Empty: what the configuration says.
+        splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
         workers: Worker processes. 0: one per core.
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     config = config or DEFAULT_MIXTURE
-    asked = partial(resolve_request, config, data_files, tokenizer, output, name, overrides or ())
-    return _run("mix", partial(asked, weights=weights), workers)
+    stages = stage_values(seq_length, strategy, engine, splits)
+    asked = partial(
+        resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
+    )
+    return _run("mix", _mixture_named, partial(asked, weights=weights), workers)
 
 
-def _run(flow: str, asked: Callable[..., PipelineConfig], workers: int | None) -> Summary | State[Any]:
+def _run(
+    flow: str,
+    named: Callable[[dict[str, Any]], str],
+    asked: Callable[..., PipelineConfig],
+    workers: int | None,
+) -> Summary | State[Any]:
     """Build with the engine that a command has made ready; of a deployment's run, what its parameters ask for."""
     try:
         engine = take_engine()
@@ -111,22 +175,31 @@ def _run(flow: str, asked: Callable[..., PipelineConfig], workers: int | None) -
             require_flow(flow, request)
             require_allowed(request)
             engine = LocalEngine(request, workers=workers)
-        return _build(engine)
+        return _build(engine, named)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
 
 
-def _build(engine: LocalEngine) -> Summary:
+def _build(engine: LocalEngine, named: Callable[[dict[str, Any]], str]) -> Summary:
     """The graph of both flows: the tokens of each source by a flow of its own, then the build itself."""
-    with engine, cancellable(engine):
-        for part in engine.parts():
-            with prepared(part):
-                config = part.config.model_dump(mode="json", exclude_unset=True)
-                result_of_flow(tokenize(config=config, workers=engine.workers, return_state=True))
-        plan_build(engine)
-        build_all(engine)
-        summary = commit_version(engine)
+    progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
+    with engine, cancellable(engine), progress:
+        parts = [_build_part(part) for part in engine.parts()]
+        plan = submitted(plan_build, engine, after=parts)
+        planned = plan.result()
+        call_run(f"{planned['dataset']} v{planned['version']}", named)
+        last = commit_version(engine, [plan, *build_all(engine, [plan])])
         if engine.has_exports:
-            summary = export_version(engine)
-        publish_table(engine)
+            last = submitted(export_version, engine, after=[last])
+        summary = last.result()
+        submitted(publish_table, engine, after=[last]).result()
         return summary
+
+
+def _build_part(part: LocalEngine) -> State[Any]:
+    """Build the tokens of one source in a flow of its own; return what it ended with."""
+    with prepared(part):
+        config = part.config.model_dump(mode="json", exclude_unset=True)
+        state = tokenize(config=config, workers=part.workers, return_state=True)
+    result_of_flow(state)
+    return state

@@ -19,6 +19,7 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
+from tokenlake.prefect.assets import tell_damaged, tell_pushed
 from tokenlake.prefect.flows import Count, Text, Texts
 from tokenlake.prefect.policy import (
     require_allowed_reference,
@@ -87,6 +88,7 @@ def push_version(
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
         log.warning("looks like a secret: %s", finding)
+    tell_pushed(open_store(store).url, dataset, version, report)
     return report
 
 
@@ -123,6 +125,8 @@ def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, wor
     log.info("%s, %s read", numbers.plural(report.files, "file"), numbers.size(report.bytes))
     for problem in report.problems:
         log.error("%s: %s: expected %s, got %s", problem.path, problem.problem, problem.expected, problem.got)
+    if not report.ok:
+        tell_damaged(store.url, report)
     return report
 
 

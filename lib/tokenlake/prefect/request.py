@@ -61,6 +61,27 @@ def resolve_request(
     return _load(source, data, [*given, *overrides], report)
 
 
+def stage_values(
+    seq_length: int | None = None,
+    strategy: str | None = None,
+    engine: str | None = None,
+    splits: Mapping[str, float] | None = None,
+) -> list[str]:
+    """Return the overrides that fields of the form stand for; an empty one stands for none."""
+    given = {
+        "pack.seq_length": seq_length,
+        "pack.strategy": strategy,
+        "tokenize.engine": engine,
+        "source.splits": dict(splits) if splits else None,
+    }
+    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value]
+
+
+def known_configurations() -> list[str]:
+    """Return the names of the configurations in :data:`DEPLOYMENTS`, sorted."""
+    return sorted(file.stem for file in DEPLOYMENTS.glob("*.yaml"))
+
+
 def require_flow(flow: str, config: PipelineConfig) -> None:
     """Refuse what the flow `tokenize`, or `mix`, does not build.
 
@@ -145,7 +166,7 @@ def _find(config: str) -> Path:
     named = DEPLOYMENTS / f"{config}.yaml"
     if named.is_file():
         return named
-    known = sorted(file.stem for file in DEPLOYMENTS.glob("*.yaml") if file.stem != "prefect")
+    known = known_configurations()
     raise ConfigError(
         f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
         f" the names are {', '.join(known)}; or give the path of a YAML file"

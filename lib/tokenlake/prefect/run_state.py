@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from uuid import UUID
 from prefect import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.exceptions import ParameterTypeError
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Failed
 
 from tokenlake.errors import CancelledError, TokenlakeError
@@ -48,15 +50,25 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
     return Failed(data=error, message=message)
 
 
+#: What a user did wrong: the message says all, and a traceback hides it.
+_MISTAKES: Final = (TokenlakeError, ParameterTypeError)
+
+
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """A logging filter: an error that was raised on purpose says all in its message."""
-    if record.exc_info and isinstance(record.exc_info[1], TokenlakeError):
+    """A logging filter: a task that fails on purpose says so in its message."""
+    if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
         record.exc_info = None
     return True
 
 
-# What Prefect itself says when a task raises.
+def _told_once(record: logging.LogRecord) -> bool:
+    """A logging filter: how a flow ended is in its log already, when its process ends with the same error."""
+    return not (record.exc_info and isinstance(record.exc_info[1], _MISTAKES))
+
+
+# What Prefect itself says when a task raises, and when a deployment's run has failed.
 logging.getLogger("prefect.task_runs").addFilter(_without_traceback)
+logging.getLogger("prefect.flow_runs").addFilter(_told_once)
 
 
 @contextmanager
@@ -102,9 +114,39 @@ def run_name(of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
     return name
 
 
+def call_run(version: str, asked: Callable[[dict[str, Any]], str]) -> None:
+    """Call the run after the version that it builds, unless somebody gave it a name.
+
+    Args:
+        version: such as ``books v3``.
+        asked: what :func:`run_name` named it by.
+    """
+    context = FlowRunContext.get()
+    run = context.flow_run if context is not None else None
+    if run is not None and run.name == asked(flow_run.parameters or {}):
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_name(run.id, version)
+        run.name = version
+
+
+def this_run() -> dict[str, str]:
+    """Return id and name of the flow run, and the deployment that it is of."""
+    found = {"id": flow_run.id, "name": flow_run.name, "deployment": deployment.name}
+    return {key: str(value) for key, value in found.items() if value}
+
+
+_GREEK: Final = (
+    *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"),
+    *("nu", "xi", "omicron", "pi", "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega"),
+)
+_OF_THE_FORM: Final = re.compile(rf"({'|'.join(_GREEK)})[0-9]+-[a-z-]+")
+
+
 def given_name(name: str | None) -> str | None:
-    """The name of a run, unless Prefect made it up: two words of its generator, such as `amber-fox`."""
-    made_up = name is None or (name.count("-") == 1 and _words().issuperset(name.split("-")))
+    """The name of a run, unless Prefect made it up: `amber-fox`, or in the form of its pages `lambda560-forlond`."""
+    if name is None or _OF_THE_FORM.fullmatch(name):
+        return None
+    made_up = name.count("-") == 1 and _words().issuperset(name.split("-"))
     return None if made_up else name
 
 

@@ -10,21 +10,24 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
+from prefect.assets import add_asset_metadata
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled
-from prefect.tasks import Task
+from prefect.tasks import MaterializingTask, Task
 
 from tokenlake.config.references import scrub
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.runner import BuildResult, worth_a_retry
 from tokenlake.observability.stages import time_tables
+from tokenlake.prefect.assets import dataset_asset, facts_of, tell_committed, upstream_assets
 from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
+from tokenlake.prefect.run_state import this_run
 from tokenlake.query.report import store_report
 from tokenlake.report import numbers
 from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
@@ -49,10 +52,13 @@ def is_worth_a_retry(task: Task[..., Any], run: TaskRun, state: State[Any]) -> b
 
 
 def retried(
-    name: str, run_name: str | Callable[[dict[str, Any]], str], condition: Any = is_worth_a_retry
+    name: str,
+    run_name: str | Callable[[dict[str, Any]], str],
+    condition: Any = is_worth_a_retry,
+    make: Callable[..., Any] = task,
 ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
     """A task that is tried up to three times; of its result nothing is stored, for it may be unpickled later."""
-    return task(
+    return make(
         name=name,
         task_run_name=cast("Any", run_name),  # typed by Prefect as if it took nothing
         retries=len(RETRY_SECONDS),
@@ -62,6 +68,23 @@ def retried(
         persist_result=False,
         cache_policy=NO_CACHE,
     )
+
+
+def submitted(
+    task: Task[..., _R], engine: LocalEngine, *arguments: Any, after: Sequence[Any]
+) -> PrefectFuture[_R]:
+    """Submit a task that comes after others, as the arrows of the run's graph say.
+
+    Args:
+        after: futures, and states of flows; not what they hold, for of equal values Prefect draws arrows that are none.
+    """
+    submit: Any = task.submit  # whose types know nothing of wait_for
+    return submit(engine, *arguments, wait_for=after)
+
+
+def _materializing(**options: Any) -> Callable[[Callable[_P, _R]], MaterializingTask[_P, _R]]:
+    """A task with assets, which are not known before there is a plan."""
+    return lambda function: MaterializingTask(function, assets=(), **options)
 
 
 def _log(engine: LocalEngine, level: str = "INFO") -> Callable[[str], None]:
@@ -80,18 +103,28 @@ def build_units(engine: LocalEngine, units: Sequence[int]) -> dict[str, int | fl
         return Cancelled(message=str(error))
 
 
-def build_all(engine: LocalEngine) -> None:
-    """Submit all groups of units, a few at a time, until every unit is built.
+Built: TypeAlias = PrefectFuture[dict[str, int | float] | State[Any]]
+"""A group of units, done or on its way."""
+
+
+def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
+    """Submit all groups of units, a few at a time, until every unit is built; return what is to come before the commit.
+
+    Args:
+        after: what is to be done before, for the arrows of the run's graph.
 
     Raises:
         TokenlakeError: the first error of a group, after its retries.
     """
+    built: list[Built] = []
     # An engine found wrong makes finished units pending again.
     while groups := engine.groups():
-        _build_round(engine, groups)
+        built += _build_round(engine, groups, after)
+    return built
 
 
-def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None:
+def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]], after: Sequence[Any]) -> list[Built]:
+    built: list[Built] = []
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
     # One more than there are workers, so that no worker waits for Prefect.
     at_once = engine.workers + 1
@@ -99,9 +132,11 @@ def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]]) -> None
         if index >= at_once:
             _check(engine, finished.get())
         task = build_units.with_options(tags=[f"source:{name}" for name in engine.sources_of(units)])
-        task.submit(engine, units).add_done_callback(finished.put)
+        built.append(submitted(task, engine, units, after=after))
+        built[-1].add_done_callback(finished.put)
     for _ in groups[-at_once:]:
         _check(engine, finished.get())
+    return built
 
 
 def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
@@ -189,7 +224,7 @@ def publish_table(engine: LocalEngine) -> None:
     result = engine.result()
     create_markdown_artifact(
         page(result, engine.built_text_bytes(), _stored_report(engine), engine.built()),
-        key=artifact_key(result.dataset),
+        key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
     )
 
@@ -205,13 +240,13 @@ def _stored_report(engine: LocalEngine) -> str:
     return f"[report.html]({where if '://' in where else Path(where).absolute().as_uri()})"
 
 
-def artifact_key(dataset: str) -> str:
+def artifact_key(kind: str, dataset: str) -> str:
     """Prefect's keys know only lower-case letters, digits and dashes.
 
-    >>> artifact_key("web.v2_clean")
+    >>> artifact_key("tokens", "web.v2_clean")
     'tokens-web-v2-clean'
     """
-    return f"tokens-{re.sub('[^a-z0-9]+', '-', dataset).strip('-')}"
+    return f"{kind}-{re.sub('[^a-z0-9]+', '-', dataset).strip('-')}"
 
 
 def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
@@ -228,15 +263,39 @@ def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
     return [*found, ("stored at", f"`{result.path}`"), ("fingerprint", f"`{result.manifest.fingerprint}`")]
 
 
-@retried("commit", "commit")
-def commit_version(engine: LocalEngine) -> Summary:
-    """Judge and commit the version, and sum it up."""
-    summary = summarize(engine.commit())
+@retried("commit", "commit", make=_materializing)
+def _commit(engine: LocalEngine) -> Summary:
+    found = engine.session().found_committed
+    result = engine.commit(this_run())
+    summary = summarize(result)
     log = _log(engine)
     log(f"{summary['dataset']} v{summary['version']} is committed: {summary['path']}")
-    if (mixture := engine.result().manifest.mixture) is not None:
+    if (mixture := result.manifest.mixture) is not None:
         log(f"mixture: {sentence(mixture)}")
+    if not found:
+        told = facts_of(open_store(engine.session().plan.store).url, result.manifest)
+        add_asset_metadata(dataset_asset(told["store"], result.dataset), told)
+        tell_committed(told)
     return summary
+
+
+def commit_version(engine: LocalEngine, after: Sequence[Any] = ()) -> PrefectFuture[Summary]:
+    """Submit what judges and commits the version, materializes the dataset's asset, and sums it up.
+
+    A version that was there already is no news: it materializes nothing and emits no event.
+
+    Args:
+        after: what is to be done before, for the arrows of the run's graph.
+    """
+    session = engine.session()
+    if session.found_committed:
+        return submitted(_commit, engine, after=after)
+    store = open_store(session.plan.store).url
+    made: Any = _commit.with_options
+    task = made(
+        assets=[dataset_asset(store, session.dataset)], asset_deps=upstream_assets(store, session.plan)
+    )
+    return submitted(task, engine, after=after)
 
 
 @retried("export", "export")

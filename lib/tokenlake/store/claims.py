@@ -21,8 +21,9 @@ seal. A manifest that was cut or damaged is neither, and is an error.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, final
 
@@ -188,3 +189,19 @@ def _when(info: ObjectInfo) -> tuple[str, float, bool]:
 
 def _is_failure(info: ObjectInfo) -> bool:
     return info.key.endswith(f"{FAILED}.json")
+
+
+_FINISHED: Final = re.compile(r".*/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")
+
+
+def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
+    """Return id, name and deployment of the flow run that committed a version; empty where none says that it did."""
+    runs = [info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key)]
+    last = max(runs, key=_when, default=None)
+    if last is None:
+        return {}
+    try:
+        found: Any = json.loads(store.read(last.key))["flow_run"]
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError, IntegrityError):
+        return {}
