@@ -297,7 +297,7 @@ def test_what_a_build_reads_and_writes_is_not_just_any_url(
 
 
 def test_all_that_is_not_available_is_listed_at_once() -> None:
-    message = refusal(NotAvailableError, {"cache_path": "x", "shard_column": "x"}, ray={"enabled": True})
+    message = refusal(NotAvailableError, {"cache_path": "x"}, ray={"enabled": True}, cache={"enabled": False})
     assert "3 problems" in message
 
 

@@ -72,7 +72,7 @@ _READ: Final = "a source yields rows; save_dataset writes them"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
-_SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
+_BY_VALUE: Final = f"{_BUILDS}, and in export_version"
 _RETRIES: Final = (
     "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
 )
@@ -86,7 +86,7 @@ REFUSALS: Final = (
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
     Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
-    Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),
+    Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),
     Refusal("datasets.max_bad_fraction", rows=_BUILDS, source=_BUILDS),

@@ -230,8 +230,8 @@ class CacheStageConfig(Section):
     times, without reading it; `combined`, both."""
 
     remote_cache_bytes: Size | None = None
-    """Most bytes of blocks of remote inputs that this machine keeps, in its cache directory, whoever reads them; null: as
-    many as TOKENLAKE_REMOTE_CACHE says, else none. It changes no byte of what is made."""
+    """Most bytes of blocks of remote inputs that this machine keeps, in its cache directory, on every road; null: as
+    TOKENLAKE_REMOTE_CACHE says, else none. It changes no byte of what is made."""
 
     @property
     def keeps_tokens(self) -> bool:

@@ -1,7 +1,7 @@
 """Remote inputs read by way of blocks that are kept on this machine.
 
-How many says ``cache.remote_cache_bytes`` of the configuration, which inputs carry with them to whoever opens them, else
-``TOKENLAKE_REMOTE_CACHE`` of the environment.
+How many, says ``cache.remote_cache_bytes`` of the configuration, which inputs carry with them to whoever opens them,
+else ``TOKENLAKE_REMOTE_CACHE`` of the environment.
 
 A block's key holds the URL, the size and the version token of the object, so that another version has other blocks;
 whoever opens an input still asks the storage whether it is the planned one.
@@ -27,7 +27,7 @@ _BLOCK: Final = 4 << 20
 
 
 def with_kept_blocks(data: InputBytes, environ: Mapping[str, str] = os.environ) -> InputBytes:
-    """Return an input whose blocks are kept and taken from there, where its configuration or the environment asks for it.
+    """Return an input whose blocks are kept and taken from there, where configuration or environment ask for it.
 
     Raises:
         ConfigError: the variable holds no size.
