@@ -269,3 +269,79 @@ class TestExportVersion:
         with pytest.raises(IntegrityError):
             export_version(tmp_path / "store" / "set", tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+@promise(42)
+def test_each_value_of_a_column_has_files_of_its_own(tmp_path: Path, config: Config):
+    values = ["en", "zh-CN", None, "a/b", "~null"]
+    lines = [json.dumps({"text": f"document {i}", "lang": values[i % 5], "n": [i]}) for i in range(40)]
+    (tmp_path / "code.jsonl").write_text("\n".join(lines) + "\n")
+    dataset = config["datasets"][0] | {
+        "additional_fields": ["lang", "n"],
+        "save_path": str(tmp_path / "out"),
+        "shard_column": "lang",
+        "splits": {"train": 0.5, "test": 0.5},
+    }
+    config |= {"datasets": [dataset]}
+    built = build_dataset(config)
+    check_flat(tmp_path / "out")
+    found: dict[Any, list[Any]] = {}
+    names: dict[Any, set[str]] = {}
+    for file in FlatManifest.of(tmp_path / "out").files:
+        rows = pq.read_table(tmp_path / "out" / file.path).to_pylist()
+        [value] = {row["lang"] for row in rows}
+        found.setdefault((file.split, value), []).extend((row["input_ids"], row["n"]) for row in rows)
+        names.setdefault(value, set()).add(file.path.removeprefix(f"{file.split}-").rpartition("-0")[0])
+    expected: dict[Any, list[Any]] = {}
+    for split in built.manifest.splits:
+        with open_dataset(tmp_path / "store" / "set", split=split) as rows:
+            table = rows.read(0, len(rows))
+        for row in table.to_pylist():
+            expected.setdefault((split, row["lang"]), []).append((row["input_ids"], row["n"]))
+    assert found == expected  # each row once, where its value says, and in order
+    assert {value: name for value, [name] in names.items()} == {
+        "en": "lang=en-00000-of",
+        "zh-CN": "lang=zh-CN-00000-of",
+        None: "lang=~null-00000-of",
+        "a/b": "lang=a%2Fb-00000-of",
+        "~null": "lang=%7Enull-00000-of",
+    }
+    before = listing(tmp_path / "out")
+    build_dataset(config)
+    assert listing(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"save_path": None}, "but there is no save_path"),
+        ({"additional_fields": ["n"]}, "none of additional_fields"),
+        ({"num_shards": 3}, "beside num_shards"),
+    ],
+)
+def test_files_by_value_need_a_folder_and_their_column(
+    tmp_path: Path, config: Config, more: dict[str, Any], message: str
+):
+    dataset = {"save_path": str(tmp_path / "out"), "shard_column": "lang", "additional_fields": ["lang"]}
+    config["datasets"][0] |= dataset | more
+    with pytest.raises(ConfigError, match=rf"datasets\.code\.shard_column: .*{message}"):
+        build_dataset(config)
+    assert not (tmp_path / "store").exists()
+
+
+def test_files_by_value_are_few_and_of_values_that_are_names(tmp_path: Path, config: Config):
+    lines = [json.dumps({"text": "text", "id": i, "n": [i]}) for i in range(257)]
+    (tmp_path / "code.jsonl").write_text("\n".join(lines) + "\n")
+    config["datasets"] = [config["datasets"][0] | {"additional_fields": ["id", "n"]}]
+    build_dataset(config)
+    store = tmp_path / "store" / "set"
+    for more, message in (
+        ({"shard_column": "id"}, "more than 256 values"),
+        ({"shard_column": "n"}, "a column of list"),
+        ({"shard_column": "lang"}, "must be one of input_ids"),
+        ({"shard_column": "id", "num_shards": 3}, "beside num_shards 3"),
+        ({"shard_column": "id", "naming": "{index}"}, "naming: "),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            export_version(store, tmp_path / "out", **more)
+        assert not (tmp_path / "out").exists()

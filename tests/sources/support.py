@@ -33,6 +33,7 @@ class Source:
     num_rows: int | None = None
     where: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
     delimiter: str | None = None

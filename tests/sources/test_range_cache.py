@@ -1,16 +1,20 @@
-"""Blocks of remote inputs are kept where the environment asks for it; those of another version are never used."""
+"""Blocks of remote inputs are kept where it is asked for; those of another version are never used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, parquet
 from tokenlake.errors import ConfigError
+from tokenlake.etl.runner import build_dataset
 from tokenlake.rowwise.files import create_source
+from tokenlake.rowwise.pipeline import Pipeline
 from tokenlake.sources.range_cache import VARIABLE
 from tokenlake.store.remote.filesystems import close_filesystems
 
@@ -76,3 +80,27 @@ def test_nothing_is_kept_unasked_and_a_wrong_size_is_an_error(
     monkeypatch.delenv(VARIABLE)
     assert texts(server, "a.jsonl") == TEXTS
     assert not kept.exists()
+
+
+@promise(156)
+def test_a_configuration_keeps_them_for_builds_and_pipelines_and_their_workers(
+    server: HttpServer, kept: Path, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    server.files["set/a.jsonl"] = jsonl(TEXTS)
+    config: dict[str, Any] = {
+        "name": "set",
+        "datasets": [{"name": "a", "data_files": f"{server.url}/set/a.jsonl"}],
+        "default_tokenizer": str(tokenizer_dir),
+        "cache": {"remote_cache_bytes": "1GB"},
+        "save": {"output_dir": str(tmp_path / "store")},
+    }
+    first = build_dataset(config, workers=1)
+    assert server.requests("GET") and kept.exists()
+    server.log.clear()
+    packed = {"pack": {"enabled": True, "seq_length": 64}}
+    assert build_dataset(config | packed, workers=1).units_built == 1
+    assert len(list(Pipeline.from_config(config).source().build())) == len(TEXTS)
+    assert not server.requests("GET")
+    again = build_dataset({name: config[name] for name in config if name != "cache"}, workers=1)
+    assert (again.status, again.version) == ("exists", first.version)

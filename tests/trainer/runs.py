@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -24,7 +25,7 @@ import tokenlake as tl
 from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
-from tokenlake.trainer.callbacks import TensorBoardLog
+from tokenlake.trainer.callbacks import ProgressCallback, TensorBoardLog
 from tokenlake.trainer.mesh import batch_sharding, make_mesh
 
 STEPS = 10
@@ -214,10 +215,12 @@ def check_a_killed_process(facts: dict[str, Any], expected: Ended) -> None:
     ]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert max(each["step"] for each in lines(folder / "killed")) == 8
-    again = trainer(facts["store"], folder / "killed")
+    again = trainer(facts["store"], folder / "killed", callbacks=[ProgressCallback()])
     # The checkpoint of step 6 was written in the background; if the kill came first, that of step 3 stands.
-    assert again.step in (3, 6)
-    again.train()
+    assert (first := again.step) in (3, 6)
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        again.train()
+    assert told.getvalue().startswith(f"step {first}/{again.steps}  goes on from here\n")
     assert ended(again, folder / "killed") == expected
 
 

@@ -27,6 +27,7 @@ def export(
     split: str | None = None,
     source: str | None = None,
     provenance: bool = False,
+    shard_column: Annotated[str | None, Parameter(metavar="FIELD")] = None,
     overwrite: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
@@ -45,6 +46,7 @@ def export(
         split: Write this split alone.
         source: Write the rows of this source alone.
         provenance: Keep the columns that say which input each document comes from.
+        shard_column: A kept field; each of its values, at most 256, has files of its own.
         overwrite: Replace the data files of a folder that is not empty.
     """
     stats = export_version(
@@ -59,6 +61,7 @@ def export(
         source=source,
         overwrite=overwrite,
         provenance=provenance,
+        shard_column=shard_column,
     )
     emit(asdict(stats), json, lambda: stdout().print(_told(stats, target)))
     return 0

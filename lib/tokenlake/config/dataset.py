@@ -131,7 +131,7 @@ class DatasetConfig(Section):
     """See `tokenize.truncation_side`; null inherits it."""
 
     shard_column: Text | None = None
-    """Column whose value chooses the output shard; refused by all that read configurations."""
+    """One of `additional_fields`, each of whose values has files of its own in the `save_path` of a build."""
 
     num_shards: Count | None = None
     """Exactly this many files for each split, of this source alone; null: see `save.num_shards`."""

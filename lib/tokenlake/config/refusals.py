@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import RESERVED
-from tokenlake.config.stages import KWARGS
+from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import columns_for
@@ -36,10 +36,10 @@ ROADS: Final[dict[Road, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One option, or all options of a section.
+    """One option.
 
     Attributes:
-        key: ``section.field`` or ``section.*``; ``datasets.field`` is of every dataset.
+        key: ``section.field``; ``datasets.field`` is of every dataset.
         build, stored, rows, source: what to use instead there; "" where the option acts or does no harm.
         also: values that are fine beside the default.
         keys: of a mapping, that act; what is beside them counts.
@@ -72,7 +72,7 @@ _READ: Final = "a source yields rows; save_dataset writes them"
 _REUSE: Final = "a build always reuses equal units of its store, after checking them"
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
-_SHARDS: Final = "files end at save.max_shard_size, or there are exactly save.num_shards"
+_BY_VALUE: Final = f"{_BUILDS}, and in export_version"
 _RETRIES: Final = (
     "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
 )
@@ -86,7 +86,7 @@ REFUSALS: Final = (
     Refusal("datasets.cache_path", build="a build resumes and reuses from its store"),
     Refusal("datasets.cache_enabled", stored=_REUSE, source="a source on its own keeps nothing"),
     *(Refusal(f"datasets.{name}", source=_READ) for name in ("save_path", "save_format")),
-    Refusal("datasets.shard_column", build=_SHARDS, rows=_SHARDS),
+    Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),
     Refusal("datasets.max_bad_fraction", rows=_BUILDS, source=_BUILDS),
@@ -114,7 +114,11 @@ REFUSALS: Final = (
         Refusal(f"ray.{name}", build="this machine's workers", rows="rows are made in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
     ),
-    Refusal("cache.*", build=_REUSE),
+    *(
+        Refusal(f"cache.{name}", build=_REUSE)
+        for name in CacheStageConfig.model_fields
+        if name != "remote_cache_bytes"
+    ),
 )
 """Every option that some road refuses, once."""
 
@@ -143,17 +147,13 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
 
 
 def _refused_in(section: str, model: Section, path: str, road: Road) -> Iterator[str]:
-    done: set[str] = set()
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
         if owner != section or not (instead := refusal.instead(road)):
             continue
-        fields = type(model).model_fields
-        for field in [name] if name != "*" else [each for each in fields if each not in done]:
-            done.add(field)
-            value = refusal.judged(getattr(model, field))
-            if refusal.refuses(value, fields[field].get_default()):
-                yield f"{path}.{field}: {_shown(value)} is not available in {ROADS[road]}; instead: {instead}"
+        value = refusal.judged(getattr(model, name))
+        if refusal.refuses(value, type(model).model_fields[name].get_default()):
+            yield f"{path}.{name}: {_shown(value)} is not available in {ROADS[road]}; instead: {instead}"
 
 
 def _shown(value: object) -> str:

@@ -91,6 +91,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
         storage_options=plain_options(dataset.storage_options or {}),
+        remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.dataset_split_name or dataset.split,
         tokenizer=_tokenizer(config, dataset),
         texts=_texts(config, dataset),

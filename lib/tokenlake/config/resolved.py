@@ -185,6 +185,7 @@ class ResolvedSource:
         where: SQL predicate that records must meet, or None.
         storage_options: of the file system; references to credentials stay references (``{"env": NAME}``),
             which whoever opens a file resolves.
+        remote_cache_bytes: of blocks of remote inputs that the reading machine keeps; None: as its environment says.
         subset, split: of a dataset on the Hub.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
@@ -208,6 +209,7 @@ class ResolvedSource:
     tokenizer: ResolvedTokenizer
     where: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
     delimiter: str | None = None

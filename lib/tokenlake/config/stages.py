@@ -200,12 +200,12 @@ class TokenizeStageConfig(Section):
 
 
 class CacheStageConfig(Section):
-    """Section `cache` of the row-wise API, where it keeps tokens if it is written out; a build keeps and reuses what it
-    made in its store, and refuses all but the defaults."""
+    """Section `cache`: tokens that the row-wise API keeps, and blocks of remote inputs that all keep. A build keeps and
+    reuses what it made in its store, and refuses the options about tokens."""
 
     enabled: Switch = True
-    """Let the row-wise API keep tokens: those of datasets with a `cache_path`, and of all where another option of this
-    section or `tokenize.cache_tokenized` is written out."""
+    """Let the row-wise API keep tokens: those of datasets with a `cache_path`, and of all where another option about
+    them or `tokenize.cache_tokenized` is written out."""
 
     cache_type: Literal["memory", "disk", "hierarchical"] = "hierarchical"
     """Where: in memory, on disk, or in memory before disk."""
@@ -228,6 +228,15 @@ class CacheStageConfig(Section):
     hash_fn: Literal["content", "path", "combined"] = "combined"
     """What tells that an input is the same: `content`, its sha256, wherever it lies; `path`, its path with its size and
     times, without reading it; `combined`, both."""
+
+    remote_cache_bytes: Size | None = None
+    """Most bytes of blocks of remote inputs that this machine keeps, in its cache directory, on every road; null: as
+    TOKENLAKE_REMOTE_CACHE says, else none. It changes no byte of what is made."""
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether an option about tokens is written out."""
+        return bool(self.model_fields_set - {"remote_cache_bytes"})
 
 
 class WeightSchedulePoint(Section):

@@ -92,12 +92,12 @@ def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig
     if config.long_documents_of(dataset) == "keep":
         tokenize = tokenize.model_copy(update={"long_documents": "keep"})
         dataset = dataset.model_copy(update={"long_documents": None})
-    usual = SaveStageConfig()
+    usual, exported = SaveStageConfig(), ("save_path", "save_format", "shard_column")
     exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
     return config.model_copy(
         update={
             "name": tokens_name(config, dataset),
-            "datasets": (dataset.model_copy(update={"save_path": None, "save_format": None}),),
+            "datasets": (dataset.model_copy(update=dict.fromkeys(exported)),),
             "tokenize": tokenize,
             "mix": MixStageConfig(),
             "pack": PackStageConfig(),

@@ -6,7 +6,7 @@ made, and one that was interrupted is made again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.refusals import raise_problems
 from tokenlake.config.secret import BlockSecret, plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.steps import first_steps, tokens_name
@@ -99,7 +100,8 @@ def _store_folder(config: PipelineConfig) -> str:
 def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     """Return the export of one source; where sources are mixed, of its tokens before that."""
     save, name = config.save, dataset.name or ""
-    format, num_shards = dataset.save_format or save.format, dataset.num_shards or save.num_shards
+    format, by_value = dataset.save_format or save.format, dataset.shard_column is not None
+    num_shards = None if by_value else dataset.num_shards or save.num_shards
     # The section's compression is that of its format: a dataset of another one has the usual.
     form = FileFormat.of(format, save.compression if format == save.format else None)
     alone = bool(first_steps(config)) or len(config.datasets) == 1
@@ -108,6 +110,7 @@ def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
         max_shard_size=None if num_shards else save.max_shard_size,
         source=None if alone else name,
         attention_mask=_has_mask(config, dataset),
+        shard_column=dataset.shard_column,
     )
     stored = tokens_name(config, dataset) if first_steps(config) else config.name or ""
     return Export(f"datasets.{name}.save_path", stored, dataset.save_path or "", form, options)
@@ -118,15 +121,32 @@ def _has_mask(config: PipelineConfig, dataset: DatasetConfig) -> bool:
     return not isinstance(choice, TokenizerConfig) or choice.return_attention_mask
 
 
+def _by_value_problems(dataset: DatasetConfig) -> Iterator[str]:
+    """Yield what files by the values of a column need and lack."""
+    column, path = dataset.shard_column, f"datasets.{dataset.name}"
+    if column is None:
+        return
+    if not dataset.save_path:
+        yield (
+            f"{path}.shard_column: {column!r}, but there is no save_path; units write the store's files, so that files "
+            "by value are an export: set it, or run `tokenlake export --shard-column` later"
+        )
+    if column not in (dataset.additional_fields or ()):
+        yield f"{path}.shard_column: {column!r} is none of additional_fields, which are the columns beside the tokens"
+    if dataset.num_shards is not None:
+        yield f"{path}.shard_column: set beside num_shards, but each value has files of its own; leave one of them out"
+
+
 def check_exports(config: PipelineConfig) -> None:
     """Look, before anything is built, whether the exports can be made; change nothing.
 
     Raises:
-        ConfigError: a target is not empty and no older export, holds an input or another target; the Hub's repository
-            is none, or there is no token.
+        ConfigError: files by value lack a folder or their column; a target is not empty and no older export, holds an
+            input or another target; the Hub's repository is none, or there is no token.
         NotAvailableError: a target is a URL of something else.
         MissingExtraError: a package is missing.
     """
+    raise_problems(ConfigError, [each for dataset in config.datasets for each in _by_value_problems(dataset)])
     wanted = {export.key: (export, export.target(config)) for export in exports_of(config)}
     for (key, (_, target)), (other, (_, place)) in permutations(wanted.items(), 2):
         if target.is_within(place.url):

@@ -1,19 +1,25 @@
-"""The files of a split while they are written: Parquet, Arrow IPC or JSON Lines, ended at a size or at given rows."""
+"""The files of a split while they are written: Parquet, Arrow IPC or JSON Lines.
+
+A file ends at a size or at given rows, and where a column says so each of its values has files of its own.
+"""
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
+from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.column_types import STRINGS
 from tokenlake.config.values import expected
-from tokenlake.errors import SourceError
+from tokenlake.errors import ConfigError, SourceError
 from tokenlake.export.arrow_rows import is_list, text_of
 from tokenlake.export.manifest import FileFormat, FlatFile, file_mode
 from tokenlake.schema import open_writer
@@ -25,6 +31,10 @@ _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
 _GZIP_LEVEL: Final = 6
+_MOST_VALUES: Final = (
+    256  # of a column that files are cut by: each has an open file, and rows that wait for it
+)
+_LONGEST_VALUE: Final = 128  # as it stands in a name, of which a file system allows 255 bytes
 
 
 def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
@@ -158,6 +168,78 @@ class ShardFiles:
         name = _shard_name(self._split, index, len(self._done), self._form, naming)
         (self._folder / self._done[index].path).rename(self._folder / name)
         return replace(self._done[index], path=name)
+
+
+@final
+class FilesByValue:
+    """The files of one split while they are written, each of rows with one value of a column: ``train-lang=en-...``.
+
+    In names a value is percent-encoded, and null is ``~null``.
+
+    Raises:
+        ConfigError: there is no such column, or not one of text, whole numbers or truth values; later also: it has more
+            than 256 values, or one too long for a name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        form: FileFormat,
+        schema: pa.Schema,
+        column: str,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        if column not in schema.names:
+            raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
+        kind: Any = schema.field(column).type
+        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            told = "has no text, whole numbers or truth values, which can stand in the names of files"
+            raise ConfigError(f"shard_column: {column!r} is a column of {kind}, and {told}")
+        self._place = folder, split, form, schema
+        self._column, self._max_bytes = column, max_bytes
+        self._files: dict[str, ShardFiles] = {}
+        self._stack = ExitStack()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
+        codes = values.indices.to_numpy()
+        for code, value in enumerate(values.dictionary.to_pylist()):
+            rows = _ARROW.array(np.flatnonzero(codes == code))
+            self._of(value).add(batch.take(rows))
+
+    def finish(self, naming: str) -> list[FlatFile]:
+        """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
+        _, split, _, _ = self._place
+        files = [self._files[name] for name in sorted(self._files)] or [self._opened(split)]
+        return [replace(file, split=split) for each in files for file in each.finish(naming)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close what is open after an error; the files are for the caller to remove."""
+        self._stack.close()
+
+    def _of(self, value: object) -> ShardFiles:
+        name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
+        if name not in self._files:
+            if len(self._files) == _MOST_VALUES or len(name) > _LONGEST_VALUE:
+                what = (
+                    f"more than {_MOST_VALUES} values" if len(name) <= _LONGEST_VALUE else f"the value {name}"
+                )
+                raise ConfigError(
+                    f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
+                )
+            column = quote(self._column, safe="")
+            self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
+        return self._files[name]
+
+    def _opened(self, split: str) -> ShardFiles:
+        folder, _, form, schema = self._place
+        return self._stack.enter_context(ShardFiles(folder, split, form, schema, max_bytes=self._max_bytes))
 
 
 def _miscounted(expected: int, got: str) -> SourceError:

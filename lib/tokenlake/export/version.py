@@ -25,7 +25,7 @@ from tokenlake.export.manifest import (
     WriteStats,
     put_manifest,
 )
-from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
+from tokenlake.export.shard_files import DEFAULT_NAMING, FilesByValue, ShardFiles, check_naming, edges_of
 from tokenlake.ragged import cells, offsets_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.store.address import open_read_store
@@ -57,6 +57,7 @@ def export_version(
     attention_mask: bool = True,
     provenance: bool = False,
     naming: str = DEFAULT_NAMING,
+    shard_column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
 ) -> WriteStats:
@@ -78,6 +79,8 @@ def export_version(
         overwrite: replace the data files of a directory that is not empty; else it is an error.
         attention_mask: add the column (int32; 1 for ids, 0 for padding) where rows have none.
         provenance: keep the columns that say which input each document comes from.
+        shard_column: a kept field of text, whole numbers or truth values, of at most 256 values: each has files of its
+            own, ``train-lang=en-00000-of-00001.parquet``, with its rows in order; None: files hold whatever comes.
         storage_options: for the store, as for :func:`tokenlake.open`.
         output_options: for a bucket at `output_path`; None: those of the environment.
 
@@ -91,7 +94,9 @@ def export_version(
         place, name = parted(place)
     store = open_read_store(place, storage_options=storage_options)
     manifest = Catalog(store).manifest_of(name)
-    options = ExportOptions(num_shards, max_shard_size, split, source, attention_mask, provenance, naming)
+    options = ExportOptions(
+        num_shards, max_shard_size, split, source, attention_mask, provenance, naming, shard_column
+    )
     form, target = FileFormat.of(format, compression), target_of(output_path, output_options)
     return exported(store, manifest, target, form, options, overwrite=overwrite)
 
@@ -108,6 +113,7 @@ class ExportOptions:
     attention_mask: bool = True
     provenance: bool = False
     naming: str = DEFAULT_NAMING
+    shard_column: str | None = None
 
     @property
     def max_bytes(self) -> int | None:
@@ -142,7 +148,10 @@ def is_export(found: FlatManifest, manifest: Manifest, form: FileFormat, options
 def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
     """Return what a flat directory says of the version that it is an export of."""
     own = {"dataset": manifest.dataset, "version": manifest.version, "manifest": manifest.sha256}
-    return own | asdict(options) | {"max_shard_size": options.max_bytes}
+    asked = asdict(options) | {"max_shard_size": options.max_bytes}
+    if options.shard_column is None:  # older exports do not say so
+        del asked["shard_column"]
+    return own | asked
 
 
 def write_version(
@@ -162,22 +171,40 @@ def write_version(
     Raises:
         ConfigError, IntegrityError: as :func:`export_version`.
     """
-    limit, splits = options.max_bytes, _splits(manifest, options.split)
-    check_naming(options.naming, splits, form)
+    splits = _splits(manifest, options.split)
+    _check_names(options, splits, form)
     chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
     schema = _as_exported(no_rows, options).schema
     files: list[FlatFile] = []
     for split in splits:
         rows = chosen.splits[split].rows if split in chosen.splits else 0
-        edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
-        with ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges) as shards:
+        with _shards(folder, split, form, schema, options, rows) as shards:
             for batch in version_batches(store, chosen, split):
                 shards.add(_as_exported(batch, options))
             files += shards.finish(options.naming)
     kept = (f"{TOKENIZER}/", f"{QUARANTINE}/") if quarantine else (f"{TOKENIZER}/",)
     _keep_beside(store, manifest, folder / FOLDER, kept)
     return put_manifest(folder, form, schema, files, _origin(manifest, options))
+
+
+def _check_names(options: ExportOptions, splits: tuple[str, ...], form: FileFormat) -> None:
+    column = options.shard_column
+    if column is not None and options.num_shards is not None:
+        why = f"set beside num_shards {options.num_shards}, but each value has files of its own; leave one of them out"
+        raise ConfigError(f"shard_column: {why}")
+    names = splits if column is None else tuple(f"{split}-{value}" for split in splits for value in "ab")
+    check_naming(options.naming, names, form)
+
+
+def _shards(
+    folder: Path, split: str, form: FileFormat, schema: pa.Schema, options: ExportOptions, rows: int
+) -> ShardFiles | FilesByValue:
+    limit = options.max_bytes
+    if options.shard_column is not None:
+        return FilesByValue(folder, split, form, schema, options.shard_column, max_bytes=limit)
+    edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
+    return ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges)
 
 
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:

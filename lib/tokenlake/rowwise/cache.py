@@ -107,7 +107,7 @@ def cached(
     asked = context.config.tokenize.cache_tokenized
     if asked is False or dataset is None or not dataset.cache_enabled or not section.enabled:
         return tokens
-    if not (asked or dataset.cache_path or section.model_fields_set):
+    if not (asked or dataset.cache_path or section.keeps_tokens):
         return tokens
     try:
         if rows is not context.opened.get(name):

@@ -42,6 +42,8 @@ class InputFile:
         text_mode: for format ``text``: ``document`` (a file is a document) or ``lines``.
         origin: what a person should know of where it comes from, such as the commit of a dataset on the
             Hub, or ""; not identity.
+        kept_bytes: of blocks of remote inputs that the reading machine keeps; None: as its environment says; not
+            identity.
     """
 
     source: str
@@ -55,6 +57,7 @@ class InputFile:
     file_id: int
     text_mode: str = "document"
     origin: str = ""
+    kept_bytes: int | None = None
 
     @property
     def is_local(self) -> bool:
@@ -108,6 +111,7 @@ def planned(
         file_id=file_id(source.name, path),
         text_mode=source.text_mode,
         origin=origin,
+        kept_bytes=source.remote_cache_bytes,
     )
 
 

@@ -1,4 +1,7 @@
-"""Remote inputs read by way of blocks that are kept on this machine, where ``TOKENLAKE_REMOTE_CACHE`` says how many.
+"""Remote inputs read by way of blocks that are kept on this machine.
+
+How many, says ``cache.remote_cache_bytes`` of the configuration, which inputs carry with them to whoever opens them,
+else ``TOKENLAKE_REMOTE_CACHE`` of the environment.
 
 A block's key holds the URL, the size and the version token of the object, so that another version has other blocks;
 whoever opens an input still asks the storage whether it is the planned one.
@@ -24,18 +27,22 @@ _BLOCK: Final = 4 << 20
 
 
 def with_kept_blocks(data: InputBytes, environ: Mapping[str, str] = os.environ) -> InputBytes:
-    """Return an input whose blocks are kept and taken from there, where the environment asks for it.
+    """Return an input whose blocks are kept and taken from there, where configuration or environment ask for it.
 
     Raises:
         ConfigError: the variable holds no size.
     """
+    size = _bytes_of(environ) if data.file.kept_bytes is None else data.file.kept_bytes
+    return data if size is None else KeptBytes(data, _blocks(str(default_folder() / "remote"), size))
+
+
+def _bytes_of(environ: Mapping[str, str]) -> int | None:
     if not (asked := environ.get(VARIABLE)):
-        return data
+        return None
     try:
-        size = parse_size(asked)
+        return parse_size(asked)
     except ConfigError as error:
         raise ConfigError(f"{VARIABLE}: {error}") from error
-    return KeptBytes(data, _blocks(str(default_folder() / "remote"), size))
 
 
 @cache

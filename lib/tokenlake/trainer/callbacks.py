@@ -153,7 +153,11 @@ class EarlyStopping(Callback):
 
 @final
 class ProgressCallback(Callback):
-    """Writes a line to stderr for each measurement and each evaluation."""
+    """Writes a line to stderr where a run goes on, and for each measurement and each evaluation."""
+
+    def on_train_begin(self, run: TrainingRun) -> None:
+        if run.step:
+            self._say(f"step {run.step}/{run.steps}  goes on from here")
 
     def on_log(self, run: TrainingRun, metrics: TrainingMetrics) -> None:
         self._say(str(metrics).replace(f"step {metrics.step}", f"step {metrics.step}/{run.steps}", 1))
