@@ -114,7 +114,15 @@ class Lent:
 
 def _surroundings() -> tuple[object, ...]:
     """What a worker takes over at its start; but for folders of a test's own that no worker's work depends on."""
-    own = ("PYTEST_", "TOKENIZERS_PARALLELISM", "TOKENLAKE_STORE", "TOKENLAKE_CACHE", "PREFECT_", "COLUMNS")
+    own = (
+        "PYTEST_",
+        "TERM",
+        "TOKENIZERS_PARALLELISM",
+        "TOKENLAKE_STORE",
+        "TOKENLAKE_CACHE",
+        "PREFECT_",
+        "COLUMNS",
+    )
     variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return variables, Path.cwd(), tuple(sys.path)
 
