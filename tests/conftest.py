@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json.decoder
 import os
 import textwrap
@@ -43,12 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the modules that take longest, so that the workers of a run end at about the same time."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
-
-
-def pytest_collection_finish() -> None:
-    """Take what imports made out of the garbage collector's sight: it is millions of objects, and all of it stays."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
