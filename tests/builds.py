@@ -5,14 +5,18 @@ Starting a worker takes a second, a small build a tenth of it.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.errors import CancelledError, WorkerDiedError
+from tokenlake.etl.job import Job
+from tokenlake.etl.pool import Progress, WorkerPool
 
 Config = dict[str, Any]
 
@@ -36,33 +40,91 @@ def config_of(
 
 
 class Lender:
-    """Pools by their number of workers; one that was cancelled is not lent again."""
+    """The workers of all tests of this process: started once, where a test's surroundings are those of its start."""
 
     def __init__(self) -> None:
-        self._pools: dict[int, WorkerPool] = {}
-        self._lent: set[int] = set()
+        self._surroundings = _surroundings()
+        self._pool: WorkerPool | None = None
+        self._running = 0
+
+    def lend(self, workers: int) -> Lent | WorkerPool:
+        """Lend up to so many workers; new ones where they would see another folder or other variables."""
+        if workers < 1 or _surroundings() != self._surroundings:
+            return WorkerPool(workers)
+        self._pool = self._pool or WorkerPool(8)
+        return Lent(self, self._pool, workers)
 
     @contextmanager
-    def lend(self, workers: int) -> Iterator[WorkerPool]:
-        """Lend a pool; a new one where another thread has it already."""
-        if workers in self._lent:
-            with WorkerPool(workers) as own:
-                yield own
-            return
-        pool = self._pools.pop(workers, None) or WorkerPool(workers)
-        self._lent.add(workers)
+    def running(self) -> Iterator[None]:
+        self._running += 1
         try:
-            yield pool
+            yield
         finally:
-            self._lent.discard(workers)
-            if pool._cancelled:  # pyright: ignore[reportPrivateUsage]
-                pool.close()
-            else:
-                self._pools[workers] = pool
+            self._running -= 1
+
+    def kill_all_but_idle(self, mine: int) -> None:
+        """Kill the workers that are at work, unless they may be another's."""
+        if self._pool is not None and self._running == mine:
+            with self._pool._changed:  # pyright: ignore[reportPrivateUsage]
+                for worker in self._pool._all.difference(self._pool._idle):  # pyright: ignore[reportPrivateUsage]
+                    worker.kill()
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
+        if self._pool is not None:
+            self._pool.close()
+
+
+class Lent:
+    """A pool like any other, but that its idle workers outlive it and what cancels it."""
+
+    def __init__(self, lender: Lender, pool: WorkerPool, workers: int) -> None:
+        self.workers = workers
+        self._lender, self._pool = lender, pool
+        self._running, self._cancelled = 0, False
+
+    def expect(self, jobs: int) -> None:
+        self._pool.expect(min(jobs, self.workers))
+
+    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
+        self._running += 1
+        try:
+            with self._lender.running():
+                self._stop_if_cancelled()
+                return self._pool.run(job, on_progress)
+        except WorkerDiedError:
+            self._stop_if_cancelled()
+            raise
+        finally:
+            self._running -= 1
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._lender.kill_all_but_idle(self._running)
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise CancelledError("the build was cancelled; run it again to resume")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Its workers stay."""
+
+
+def _surroundings() -> tuple[object, ...]:
+    """What a worker takes over at its start; but for folders of a test's own that no worker's work depends on."""
+    own = (
+        "PYTEST_",
+        "TERM",
+        "TOKENIZERS_PARALLELISM",
+        "TOKENLAKE_STORE",
+        "TOKENLAKE_CACHE",
+        "PREFECT_",
+        "COLUMNS",
+    )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    return variables, Path.cwd(), tuple(sys.path)
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +134,15 @@ def lender() -> Iterator[Lender]:
     lender.close()
 
 
-@pytest.fixture(autouse=True)
-def shared_workers(request: pytest.FixtureRequest, lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `build_dataset` borrow workers; a test that is marked ``own_workers`` starts its own."""
-    if request.node.get_closest_marker("own_workers") is None:
-        monkeypatch.setattr("tokenlake.etl.runner.WorkerPool", lender.lend)
+@pytest.fixture(scope="session")
+def pool(lender: Lender) -> Lent | WorkerPool:
+    return lender.lend(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_workers(lender: Lender) -> Iterator[None]:
+    """Have builds and repairs of all tests borrow workers, those of fixtures too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("etl.runner", "integrity.repair", "integrity.repair_units"):
+            patch.setattr(f"tokenlake.{module}.WorkerPool", lender.lend)
+        yield

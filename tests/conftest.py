@@ -11,21 +11,25 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.builds import lender
+from tests.builds import lender, pool, shared_workers
 from tokenlake.tokenizers.reference import train_bpe
 
-__all__ = ["lender"]
+__all__ = ["lender", "pool", "shared_workers"]
 
 # Begun last, one of these would keep its worker busy for a minute after the other has nothing left to do.
 LONG = (
     "integration/test_prefect.py",
-    "tokenizers/test_corpora.py",
     "integration/test_embedded.py",
+    "cli/test_cli.py",
+    "etl/test_build.py",
     "tokenizers/test_mutations.py",
+    "trainer/test_runs.py",
     "test_example_train.py",
-    "sources/test_where.py",
-    "text/test_chat_corpora.py",
+    "text/test_chat_build.py",
+    "text/test_chat_template.py",
     "text/test_transforms_build.py",
+    "sources/test_where.py",
+    "tokenizers/test_corpora.py",
 )
 
 
@@ -59,8 +63,8 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 # Storages of other kinds stand in for those that nobody can have on a loopback.
 os.environ["TOKENLAKE_ALLOWED_SCHEMES"] = "memory,sftp,ftp,sftpp,dropbox"
 
-# Timings of a shared machine must not fail a law.
-hypothesis.settings.register_profile("tokenlake", deadline=None, print_blob=True)
+# Timings of a shared machine must not fail a law; every run draws other examples, so a few of each do.
+hypothesis.settings.register_profile("tokenlake", max_examples=60, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tokenlake")
 
 

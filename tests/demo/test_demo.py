@@ -22,9 +22,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A demo folder with a corpus that is smaller than a user's."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "PROSE_BYTES", 4_000_000)
+        patch.setattr(corpora, "PROSE_BYTES", 1_000_000)
         patch.setattr(corpora, "VOCABULARY", 1024)
-        patch.setattr(corpora, "_SAMPLE_BYTES", 600_000)
+        patch.setattr(corpora, "_SAMPLE_BYTES", 300_000)
         demo_settings(folder)
     return folder
 
@@ -37,7 +37,7 @@ def test_the_corpus_is_real_text_of_two_kinds(root: Path) -> None:
     lines = pa.CompressedInputStream(str(corpus["prose"] / "manuals.jsonl.zst"), "zstd").read().splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     texts += pq.read_table(corpus["prose"] / "docstrings.parquet")["text"].to_pylist()
-    assert sum(map(len, texts)) >= 4_000_000
+    assert sum(map(len, texts)) >= 1_000_000
     assert len(set(texts)) == len(texts)
     assert min(map(len, texts)) >= 200
 

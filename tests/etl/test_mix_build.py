@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,6 @@ Config = dict[str, Any]
 SOURCES = {"code": 300, "text": 200, "rare": 20}
 WEIGHTS = {"code": 0.5, "text": 0.4, "rare": 0.1}
 MIX = {"weights": WEIGHTS, "total_rows": 600, "lanes": 2, "unit_rows": 200, "batch_size": 8, "block_size": 20}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
 
 
 def raw(root: Path, tokenizer: Path, **sections: Any) -> Config:

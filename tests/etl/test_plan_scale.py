@@ -23,7 +23,7 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.session import BadRecordBudget, BuildSession
 from tokenlake.store.layout import Layout
 
-MANY = 5000
+MANY = 2000
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def test_judging_bad_records_does_not_go_through_all_units_for_each(planned: Cal
     calls = _calls(lambda: BadRecordBudget(plan))
     assert calls["_most_in_range"] == MANY  # and once per build
     budget = BadRecordBudget(plan)
-    # 2,500 files of three rows; of 2,500 files of 201 bytes at most a record in two bytes
-    assert sum(budget._most.values()) == 2500 * 3 + 2500 * 101  # pyright: ignore[reportPrivateUsage]
+    # half of the files of three rows; half of 201 bytes, at most a record in two bytes
+    assert sum(budget._most.values()) == MANY // 2 * 3 + MANY // 2 * 101  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_unit_of_thousands_of_files_is_a_job(planned: Callable[..., Plan], tmp_path: Path) -> None:

@@ -111,7 +111,6 @@ def test_every_road_goes_there(where: Bucket, tmp_path: Path, tokenizer_dir: Pat
     assert built.exports == (where.address("built").url,)
 
 
-@pytest.mark.own_workers  # others have no credentials
 def test_a_build_in_a_bucket_exports_beside_itself(where: Bucket, tmp_path: Path, tokenizer_dir: Path):
     (tmp_path / "texts.jsonl").write_text('{"text": "a lake"}\n')
     address = where.address("lake")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.faults.conftest import Cases
-from tests.integrity.support import KINDS, build, damage, files_of, one_pool, repaired_until_killed, tree
+from tests.integrity.support import KINDS, build, damage, files_of, repaired_until_killed, tree
 from tests.store.support import linked_copy, settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
@@ -21,12 +20,6 @@ from tokenlake.store.catalog import Catalog
 _RANDOM, _KILLED = 120, 24  # cases in all mode
 # A version without a manifest is none; and of v1, whose inputs grew since, something must be left to tell from.
 _KINDS = {"manifest.json": ("flip", "append"), "claim.json": KINDS[:4]}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1) as workers:
-        yield workers
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +36,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, pool: W
     again = {"name": "again", "datasets": [{"name": "t", "dataset": "tokens"}]}
     build({**again, "pack": chosen["pack"], "save": chosen["save"]}, pool)
     return root
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 def _some(lake: Path, dice: Random) -> list[tuple[Path, str]]:

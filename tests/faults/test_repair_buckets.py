@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.etl.remote_builds_support import bucket
-from tests.integrity.support import build, one_pool
+from tests.integrity.support import build
 from tests.store.support import settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
@@ -23,11 +23,6 @@ def pool() -> Iterator[WorkerPool]:
         patch.setenv("LAKE_SECRET", "testing")
         with WorkerPool(1) as workers:
             yield workers
-
-
-@pytest.fixture(autouse=True)
-def _one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    one_pool(monkeypatch, pool)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])

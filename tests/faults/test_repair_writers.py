@@ -47,7 +47,7 @@ writer._CREATED_BY = b"tokenlake version 0.9"
 SHARD, OWN = "data/train-00001-00.parquet", "data/train-00000-00.parquet"
 
 
-pool, lake, _one_pool = repairing.pool, repairing.lake, repairing._one_pool
+lake = repairing.lake
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.integrity import repair_units
 from tokenlake.store.manifest import Manifest
 
 KINDS = ("flip", "truncate", "empty", "append", "remove")
@@ -62,22 +59,6 @@ def build(config: Configuration, pool: WorkerPool) -> Manifest:
     session = BuildSession.open(config)
     run_pending(session, pool)
     return session.commit()
-
-
-def one_pool(monkeypatch: pytest.MonkeyPatch, pool: WorkerPool) -> None:
-    """Let repairs use workers that are there already."""
-    monkeypatch.setattr(repair_units, "WorkerPool", lambda workers: _Borrowed(pool))
-
-
-class _Borrowed:
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-
-    def __enter__(self) -> WorkerPool:
-        return self._pool
-
-    def __exit__(self, *_: object) -> None:
-        """They stay."""
 
 
 _KILLED = """

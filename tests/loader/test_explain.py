@@ -60,7 +60,7 @@ def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[BatchStep]:
 # -- rows back to steps
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=4),
     st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -124,7 +124,7 @@ def walked_lane(options: dict, lane: int) -> Iterator[Row]:
 
 class TestPositions:
     @given(asked(), st.integers(0, 400))
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     def test_every_lane_is_what_a_walk_from_slot_to_slot_finds(self, options, places):
         mixture = SourceMixture(**options)
         for lane in range(options["lanes"]):

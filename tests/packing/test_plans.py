@@ -45,7 +45,7 @@ def used(cut: Segments) -> Int64:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(lengths=DOCUMENTS, seq_length=st.integers(1, 40), limit=LIMITS, packers=st.integers(1, 5))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_each_token_is_placed_exactly_once_in_rows_that_are_not_too_long(
     strategy: str, lengths: list[int], seq_length: int, limit: int | None, packers: int
 ) -> None:
@@ -122,7 +122,7 @@ SIZES = st.tuples(st.integers(1, 30), st.lists(st.integers(1, 30), max_size=60),
 
 
 @given(SIZES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_best_fit_decreasing_and_first_fit_equal_the_walk_item_by_item(
     problem: tuple[int, list[int], int | None],
 ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.builds import Config, Lender, config_of
+from tests.builds import Config, config_of
 from tests.report.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
@@ -130,7 +130,7 @@ def test_parents_that_are_gone_are_left_out(mixtures: Path, tmp_path: Path) -> N
     assert "pile.code.tokens@v1" in words
 
 
-def _named(root: Path, tokenizer: Path, lender: Lender, texts: Sequence[str]) -> str:
+def _named(root: Path, tokenizer: Path, texts: Sequence[str]) -> str:
     """The report of a version with these texts in its records, kept fields, bad records and names of files."""
     folder = root / str(len(list(root.iterdir())))
     folder.mkdir()
@@ -151,17 +151,14 @@ def _named(root: Path, tokenizer: Path, lender: Lender, texts: Sequence[str]) ->
         "pack": {"enabled": False},
         "save": {"output_dir": str(root / "store")},
     }
-    with lender.lend(1) as pool:
-        return render_report(build_dataset(config, pool=pool).manifest, open_store(root / "store"))
+    return render_report(build_dataset(config, workers=1).manifest, open_store(root / "store"))
 
 
-def test_nothing_in_a_version_becomes_a_part_of_the_page(
-    tmp_path: Path, tokenizer_dir: Path, lender: Lender
-) -> None:
+def test_nothing_in_a_version_becomes_a_part_of_the_page(tmp_path: Path, tokenizer_dir: Path) -> None:
     texts = [text for text in EVIL if ("\x00" not in text and text.isascii()) or "\u202e" in text]
     (tmp_path / "store").mkdir()
-    found = Skeleton(_named(tmp_path, tokenizer_dir, lender, texts))
-    plain = Skeleton(_named(tmp_path, tokenizer_dir, lender, [f"plain {n} words" for n in range(len(texts))]))
+    found = Skeleton(_named(tmp_path, tokenizer_dir, texts))
+    plain = Skeleton(_named(tmp_path, tokenizer_dir, [f"plain {n} words" for n in range(len(texts))]))
     assert set(found.tags) == set(plain.tags)
     words = "".join(found.words)
     assert "\u202e" not in words and "\\u202e" in words
@@ -170,16 +167,13 @@ def test_nothing_in_a_version_becomes_a_part_of_the_page(
 
 
 @pytest.mark.parametrize("trainer", ["easydel", "trl"])
-def test_a_preference_counts_each_part_once(
-    tmp_path: Path, tokenizer_dir: Path, lender: Lender, trainer: str
-) -> None:
+def test_a_preference_counts_each_part_once(tmp_path: Path, tokenizer_dir: Path, trainer: str) -> None:
     pairs = [{"prompt": f"p{n} ", "chosen": "yes " * (n + 1), "rejected": "no"} for n in range(9)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = config_of(
         tmp_path, tmp_path / "pairs.jsonl", tokenizer_dir, preference={"method": "dpo", "trainer": trainer}
     )
-    with lender.lend(1) as pool:
-        manifest = build_dataset(config, pool=pool).manifest
+    manifest = build_dataset(config, workers=1).manifest
     store = open_store(tmp_path / "store")
     sample = sample_rows(store, manifest, {})
     assert sample.lengths["s"].sum() == manifest.totals.tokens
@@ -188,13 +182,12 @@ def test_a_preference_counts_each_part_once(
     assert any(words.startswith("chosen  s  pairs.jsonl:") for words in found.words)
 
 
-def test_padding_of_a_document_is_not_counted(tmp_path: Path, tokenizer_dir: Path, lender: Lender) -> None:
+def test_padding_of_a_document_is_not_counted(tmp_path: Path, tokenizer_dir: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": "word " * n}) for n in range(1, 9)))
     config = config_of(tmp_path, tmp_path / "a.jsonl", tokenizer_dir)
     tokenizer = {"name_or_path": str(tokenizer_dir), "padding": "max_length", "max_length": 32}
     config["datasets"][0]["tokenizer"] = tokenizer
-    with lender.lend(1) as pool:
-        manifest = build_dataset(config, pool=pool).manifest
+    manifest = build_dataset(config, workers=1).manifest
     store = open_store(tmp_path / "store")
     lengths = sample_rows(store, manifest, {}).lengths["s"]
     assert lengths.sum() == manifest.totals.tokens < 8 * 32

@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tokenlake.config.load import load_config
-from tokenlake.config.steps import first_steps, last_step
-from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import run_pending
-from tokenlake.etl.session import BuildSession
+from tokenlake.etl.runner import build_dataset
 
 SEQ_LENGTH = 64
 
@@ -48,20 +43,10 @@ def build_mixtures(root: Path, tokenizer: Path) -> Path:
         The store.
     """
     chosen = settings(root, tokenizer)
-    text = load_config(chosen)
-    with WorkerPool(1) as pool:
-        for step in first_steps(text).values():
-            _build(step, pool)
-        _build(last_step(text, {"code": 1, "web": 1}), pool)
-        for config in _of_stored(chosen):
-            _build({**config, "save": chosen["save"]}, pool)
+    build_dataset(chosen, workers=1)
+    for config in _of_stored(chosen):
+        build_dataset({**config, "save": chosen["save"]}, workers=1)
     return root / "store"
-
-
-def _build(config: Configuration, pool: WorkerPool) -> None:
-    session = BuildSession.open(config)
-    run_pending(session, pool)
-    session.commit()
 
 
 def _of_stored(chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:

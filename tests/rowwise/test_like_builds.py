@@ -204,7 +204,7 @@ def test_real_texts_and_conversations_are_those_of_a_build(shared_data: Path, tm
     hub = shared_data / "hf" / "hub" / "models--meta-llama--Llama-2-7b-chat-hf" / "snapshots"
     (tokenizer,) = hub.iterdir()
     pack = {"enabled": True, "seq_length": 2048}
-    for name, rows in (("math-chat.jsonl.gz", 1000), ("text-00000-of-00004.parquet", 150)):
+    for name, rows in (("math-chat.jsonl.gz", 300), ("text-00000-of-00004.parquet", 40)):
         files = str(shared_data / "corpora" / name)
         config = {
             "datasets": [{"data_files": files, "tokenizer": str(tokenizer), "num_rows": rows}],

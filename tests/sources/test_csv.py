@@ -46,7 +46,7 @@ SOUP = st.lists(
 BLOCKS = st.sampled_from([1, 3, 7, 16, 64, 1 << 20])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(SOUP, BLOCKS, st.sampled_from([9, 25, 1 << 20]))
 @example(b'a,b\n"x"\r', 64, 100)
 @example(b'a,b\n1,"x"\r\n2,"y\r\n"\r\n', 5, 100)

@@ -138,10 +138,10 @@ def test_a_delimiter_is_one_character_of_ascii(tmp_path: Path, delimiter: str) -
         read(written(tmp_path, HEAD, "in.csv"), delimiter=delimiter)
 
 
-def test_a_row_of_a_million_cells_is_set_aside_without_noting_each(tmp_path: Path) -> None:
-    data = HEAD + b"1,a\n" + b"x" * (5 << 20) + b"," * 2_300_000 + b"\n3,c\n"
+def test_a_row_of_half_a_million_cells_is_set_aside_without_noting_each(tmp_path: Path) -> None:
+    data = HEAD + b"1,a\n" + b"x" * (2 << 20) + b"," * 500_000 + b"\n3,c\n"
     batches = read(written(tmp_path, data, "in.csv"))
     (bad,) = [record for batch in batches for record in batch.bad]
     assert (bad.position, bad.reason, len(bad.raw)) == (1, "ragged_row", 64 << 10)
-    assert bad.detail == "the row has 2300001 cells, the header has 2 (line 3)"
+    assert bad.detail == "the row has 500001 cells, the header has 2 (line 3)"
     assert texts(batches) == ["a", "c"]

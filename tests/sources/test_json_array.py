@@ -55,7 +55,7 @@ def _read(path: Path, want: Want, block_bytes: int) -> dict[str, Any]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(elements, max_size=6), st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 90))
 @example([{"text": "\\" * 50 + '"'}, {"text": "]"}], None, True, 7)
 def test_any_block_size_gives_the_elements_that_json_gives(
@@ -78,7 +78,7 @@ def test_any_block_size_gives_the_elements_that_json_gives(
         ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(elements, max_size=5), st.lists(st.integers(0, 200), max_size=5))
 def test_borders_do_not_depend_on_how_the_bytes_come(array: list[Any], cuts: list[int]) -> None:
     data = json.dumps(array)[1:].encode()

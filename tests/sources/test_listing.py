@@ -123,7 +123,7 @@ def many_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(_PARTS, min_size=1, max_size=5))
 def test_globs_find_what_pythons_glob_finds(many_names: Path, parts: list[str]) -> None:
     pattern = str(many_names / Path(*parts))

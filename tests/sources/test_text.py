@@ -76,7 +76,7 @@ def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:
 lines = st.lists(st.sampled_from(["", "\r", "a", "é" * 5, " ", "x" * 40, "\v"]), max_size=9).map("\n".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(lines, st.sampled_from(["", "\n"]), st.integers(1, 40), st.integers(1, 60))
 def test_any_partition_of_text_lines_gives_the_same_lines(
     tmp_path_factory: pytest.TempPathFactory, text: str, ending: str, unit_size: int, block_bytes: int

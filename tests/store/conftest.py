@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds import lender, shared_workers
 from tests.reading.support import lake_of
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-
-__all__ = ["lake", "lender", "shared_workers", "store"]
 
 
 @pytest.fixture(scope="session")

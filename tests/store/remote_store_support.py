@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from tests.servers.base import Fault, Server
+from tests.servers.base import Fault
 from tests.servers.gcs import GcsServer
 from tests.servers.http import HttpServer
 from tests.servers.s3 import S3Server
@@ -124,8 +124,3 @@ def require_same_rows(remote: StoredRows, local: StoredRows) -> None:
 
 def shard_keys(store: Store, name: str = "plain") -> list[str]:
     return [info.key for info in store.list(f"{name}/v1/data")]
-
-
-def log_of(server: Server, part: str) -> list[tuple[int, int] | None]:
-    """Ranges of the GET requests for paths with `part`."""
-    return [request.range for request in server.requests("GET", part)]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
@@ -63,10 +62,9 @@ def build_store(root: Path, tokenizer: Path) -> Path:
 def _built(root: Path, tokenizer: Path) -> Path:
     root.mkdir()
     write_inputs(root)
-    with WorkerPool(1) as pool:
-        build_dataset(settings(root, tokenizer), pool=pool)
-        (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
-        build_dataset(settings(root, tokenizer), pool=pool)
+    build_dataset(settings(root, tokenizer), workers=1)
+    (root / "notes" / "sea.txt").write_text("The tide went out.\nThe tide came in.\n")
+    build_dataset(settings(root, tokenizer), workers=1)
     return root
 
 

@@ -182,7 +182,7 @@ def rows_of(fitted: Fitted) -> list[list[int]]:
 
 
 @given(**CASE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_is_kept_fits_and_what_is_not_is_accounted(
     documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
 ):
@@ -226,7 +226,7 @@ def test_what_is_kept_fits_and_what_is_not_is_accounted(
 
 
 @given(**CASE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_cut_leaves_a_document_without_what_it_taught(
     documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
 ):

@@ -128,7 +128,7 @@ def expected(text: str, places: Places, budget: int, strategy: Strategy, side: S
 
 
 @given(**CASE, strategy=st.sampled_from(STRATEGIES[1:]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_cut_is_the_longest_that_the_rule_allows(
     text: str, places: Callable[[str], Places], budget: int, side: Side, strategy: Strategy
 ):

@@ -193,7 +193,6 @@ def callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return module
 
 
-@pytest.mark.own_workers
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_a_function_drops_multiplies_and_refuses_rows(
     form: str, config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
@@ -212,7 +211,6 @@ def test_a_function_drops_multiplies_and_refuses_rows(
     assert json.loads(bad["raw"]) == KINDS[2]
 
 
-@pytest.mark.own_workers
 @pytest.mark.parametrize(
     ("function", "error", "told"),
     [
@@ -230,7 +228,6 @@ def test_what_a_function_does_wrong_ends_the_build_with_its_name(
         build_dataset(config, workers=1)
 
 
-@pytest.mark.own_workers
 def test_the_order_is_callback_renames_transforms(
     config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
 ) -> None:
@@ -255,7 +252,6 @@ def test_the_order_is_callback_renames_transforms(
     assert result.manifest.account.filtered == {"filter_by_field": 1}
 
 
-@pytest.mark.own_workers
 def test_the_number_of_workers_changes_no_byte(config: Config, tmp_path: Path, callbacks: Path) -> None:
     for name in "abc":
         write(tmp_path / "in", "jsonl", KINDS * 20, name)
@@ -270,7 +266,6 @@ def test_the_number_of_workers_changes_no_byte(config: Config, tmp_path: Path, c
     assert tree(Path(one.path)) == tree(Path(two.path))
 
 
-@pytest.mark.own_workers
 def test_edited_code_is_another_build_and_untouched_code_the_same(
     config: Config, tmp_path: Path, tokenizer_dir: Path, callbacks: Path
 ) -> None:

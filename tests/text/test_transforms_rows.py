@@ -147,7 +147,7 @@ def by_batch(transform: Transform, rows: Rows) -> Any:
     return list(outcome.rows.objects), outcome.origin.tolist(), sum(outcome.filtered.values()), bad
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(batches(), TRANSFORMS)
 def test_columns_and_rows_give_the_same(batch: pa.RecordBatch, transform: Transform) -> None:
     expected = by_rows(transform, batch.to_pylist())
@@ -160,7 +160,7 @@ PREDICATES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), min_size=1, max_size=5),
     TRANSFORMS | st.builds(Where, PREDICATES),

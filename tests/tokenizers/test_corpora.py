@@ -19,7 +19,7 @@ from tokenlake.tokenizers.segments import is_sentencepiece
 
 pytestmark = pytest.mark.corpora
 TOKENIZERS = {"openai-community/gpt2": ((), ()), "meta-llama/Llama-2-7b-hf": ((1,), ())}
-LONGEST = 20_000
+LONGEST = 6_000
 
 
 @pytest.fixture(params=TOKENIZERS)
@@ -32,7 +32,7 @@ def files(
 
 
 def documents(shared_data: Path) -> list[str]:
-    """Return about 1 MB: from each file some documents, and of long ones a piece."""
+    """Return about 200 kB: from each file some documents, and of long ones a piece."""
     texts: list[str] = []
     for path in sorted((shared_data / "corpora").glob("*.parquet")):
         column = pq.read_table(path, columns=["text"])["text"].to_pylist()
