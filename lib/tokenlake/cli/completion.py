@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.text import Text
 
+from tokenlake.cli.parser import importable
 from tokenlake.report.terminal import stdout
 
 
@@ -23,11 +22,10 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = Fals
         shell: Which shell.
         install: Write the file instead of printing it.
     """
-    # The parser imports this module when the command runs.
-    app: Any = importlib.import_module("tokenlake.cli.parser").app
+    app = importable()
     if not install:
         sys.stdout.write(app.generate_completion(shell=shell))
         return 0
-    path: Path = app.install_completion(shell=shell)
+    path = app.install_completion(shell=shell)
     stdout().print(Text(f"{path} is written; a new {shell} completes tokenlake"))
     return 0

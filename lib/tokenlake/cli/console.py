@@ -1,31 +1,42 @@
-"""What commands share: options, printing (results to stdout as tables or JSON, notes to stderr), and ``--help``."""
+"""What commands share: options, and printing: results to stdout as tables or JSON, notes to stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, final
 
 from cyclopts import Parameter, validators
-from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
-from rich.padding import Padding
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tokenlake.config.stores import store_overrides
+from tokenlake.config.stores import default_store, is_local, store_overrides
 from tokenlake.report.printable import printable, printable_json
 from tokenlake.report.table import Column, Table, label
 from tokenlake.report.terminal import stderr, stdout
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 _GAP: Final = 2  # between columns
 _FOLDED: Final = 24  # least width of a column whose cells are folded
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
+
+
+def names(context: CompletionContext) -> list[str]:
+    """Return the datasets of the store on the command line, for a shell that completes; of this machine's alone."""
+    store = context["store"].raw or default_store()
+    return Catalog(open_store(store)).datasets() if is_local(store) else []
+
+
 Name: TypeAlias = Annotated[
-    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.")
+    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.", completer=names)
 ]
 _STORE = "The store: a path, s3:// or gs://. Default: TOKENLAKE_STORE, otherwise ./artifacts."
 StoreUrl: TypeAlias = Annotated[str | None, Parameter(name="--store", metavar="URL", help=_STORE)]
@@ -127,33 +138,3 @@ def _print_grid(columns: Sequence[Column], cells: list[list[str]], console: Cons
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
-
-
-@final
-class PlainColumns:
-    """A cyclopts help formatter; cyclopts calls it once for each group of commands or parameters."""
-
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        """Print one group, e.g. all options of a command."""
-        if not panel.entries:
-            return
-        console.print(Text(f"{panel.title}:", style="bold"))
-        columns = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-        columns.add_column(no_wrap=True, style="cyan")
-        columns.add_column()
-        describe = DescriptionRenderer()
-        for entry in panel.entries:
-            columns.add_row(_labels(entry), describe(entry))
-        console.print(Padding(columns, (0, 0, 1, 2), expand=False))
-
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
-        """Print the line that says how the command is called."""
-        if usage:
-            console.print(Text("Usage: ", style="bold") + Text(str(usage)))
-
-
-def _labels(entry: HelpEntry) -> str:
-    """``--set, -s KEY=VALUE``; a positional parameter by its name alone, not as an option too."""
-    if entry.positional_label:
-        return entry.positional_label
-    return ", ".join(entry.display_labels_with_metavar)

@@ -105,9 +105,10 @@ def _text(found: Inspection, store: str) -> str:
         raise SourceError(
             f"no dataset can be built from {source}; `tokenlake inspect {source}` says what was found there"
         )
-    save = yaml.safe_dump({"save": {"output_dir": store}}, sort_keys=False, allow_unicode=True)
+    place = {"name": yaml.safe_load(found.proposal)["datasets"][0]["name"], "save": {"output_dir": store}}
+    save = yaml.safe_dump(place, sort_keys=False, allow_unicode=True)
     comment = (
-        "# Versions go into this store; --store and TOKENLAKE_STORE name the same one to other commands."
+        "# Versions of the dataset `name` go into this store; other commands take it from TOKENLAKE_STORE."
     )
     text = f"{found.proposal.rstrip()}\n\n{comment}\n{save}"
     load_config(yaml.safe_load(text))

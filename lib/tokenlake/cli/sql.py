@@ -54,10 +54,18 @@ def sql(
     elif sys.stdin and sys.stdin.isatty():
         with_history(lambda: converse(answer.print))
     else:
-        found, rest = cut(sys.stdin.read() if sys.stdin else "")
+        found, rest = cut(_piped())
         for each in [*found, *([rest] if rest else [])] or [None]:
             run_command(each, answer.print) if each else answer.print(None)
     return 0
+
+
+def _piped() -> str:
+    """Return what standard input holds; nothing where it is closed, or cannot be read."""
+    try:
+        return sys.stdin.read() if sys.stdin else ""
+    except OSError:
+        return ""
 
 
 @final
