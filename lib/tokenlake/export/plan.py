@@ -96,7 +96,7 @@ def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
     Raises:
         ConfigError: a format and a compression do not go together.
     """
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "option": export.key,
             "dataset": export.dataset,
