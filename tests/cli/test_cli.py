@@ -188,7 +188,8 @@ def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
     ]
 
 
-def test_sql_alone_lists_what_can_be_asked(capsys: Output) -> None:
+def test_sql_alone_lists_what_can_be_asked(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["sql"]) == 0
     out = capsys.readouterr().out
     for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts"):
@@ -321,7 +322,7 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     assert captured.out.startswith("small v1 committed\n")
     for expected in (
         "82 = 81 kept + 1 quarantined (null_text)",
-        "tokenlake peek small -n 2 --store",
+        "tokenlake peek small --store",
     ):
         assert expected in captured.out, expected
     assert "small v1: 2 units" in captured.err

@@ -16,8 +16,9 @@ from rich.console import Console
 from tests.hub_support import writable_hub
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store
-from tokenlake.cli import app
+from tokenlake.cli import parser
 from tokenlake.cli.app import main
+from tokenlake.cli.commands import COMMANDS
 from tokenlake.etl.runner import build_dataset
 
 # A window's title, a cleared screen, a colour by one character of the C1 range, text that runs backwards.
@@ -98,7 +99,7 @@ def shown(
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            patch.setattr(app.app, "_console", Console())  # the one for help is kept, colours and all
+            patch.setattr(parser.app, "_console", Console())  # the one for help is kept, colours and all
             code = main([argument.replace("CONFIG", str(config)) for argument in arguments])
         text = out.getvalue() + err.getvalue()
         rest = _RICH.sub("", text) if request.param == "terminal" else text
@@ -112,6 +113,12 @@ def shown(
 
 SQL = f'''select '{EVIL}' as "{EVIL}", * from evil limit 3'''
 WELL = {
+    "init": [
+        "init CONFIG.dir --data CONFIGDATA --tokenizer EVIL",
+        "init CONFIG.new --data CONFIGDATA --json",
+    ],
+    "doctor": ["doctor", "doctor --store EVIL --json"],
+    "completion": ["completion bash", "completion zsh", "completion fish"],
     "inspect": [
         *("inspect CONFIGDATA", "inspect CONFIGDATA --yaml", "inspect CONFIGDATA --json"),
         "inspect CONFIGDATA --tokenizer EVIL",
@@ -142,6 +149,9 @@ WRONG = {
         "plan CONFIG --set pack.EVIL=1",
         "plan CONFIG --EVIL",
     ],
+    "init": ["init --data EVIL", "init CONFIG --data EVIL", "init CONFIG.new --data CONFIGDATA --type EVIL"],
+    "doctor": ["doctor --EVIL"],
+    "completion": ["completion EVIL"],
     "run": ["run CONFIG --no-prefect --set datasets.0.content_field=EVIL", "run EVIL --no-prefect"],
     "schema": ["schema --EVIL"],
     "ls": ["ls EVIL"],
@@ -180,7 +190,7 @@ def arguments(line: str, settings: dict[str, object]) -> list[str]:
 
 
 def test_every_command_is_here() -> None:
-    assert WELL.keys() == WRONG.keys() == app._COMMANDS.keys()
+    assert WELL.keys() == WRONG.keys() == COMMANDS.keys()
 
 
 @pytest.mark.parametrize("line", [line for lines in WELL.values() for line in lines])
@@ -206,12 +216,12 @@ def test_a_damaged_version(shown: Callable[..., tuple[int, str]], store: Path) -
 
 
 def test_a_bug(shown: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenlake.cli import catalog
+    from tokenlake.cli import ls
 
     def broken(store: str) -> None:
         raise RuntimeError(f"{EVIL} https://host/a?x=1&X-Amz-Signature=abc'd")
 
-    monkeypatch.setattr(catalog, "open_store", broken)
+    monkeypatch.setattr(ls, "open_store", broken)
     code, text = shown("ls")
     assert code == 1 and "this is a bug" in text and "owned" in text
     assert "Amz" not in text and "'d" not in text

@@ -91,7 +91,7 @@ def _found(tree: ast.Module, name: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.func.id}()"
             for keyword in node.keywords:
                 off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-                if keyword.arg in KEYWORDS and not off and not _is_setting(keyword):
+                if keyword.arg in KEYWORDS and not (off or _is_setting(keyword) or _names_a_shell(node)):
                     yield node.lineno, f"{keyword.arg}="
 
 
@@ -102,6 +102,11 @@ def _is_refused(module: str, name: str) -> bool:
 def _is_setting(keyword: ast.keyword) -> bool:
     """`trust_remote_code=` of a resolved configuration: handed on as data; nothing acts on it."""
     return keyword.arg == "trust_remote_code" and "options.trust_remote_code" in ast.unparse(keyword.value)
+
+
+def _names_a_shell(call: ast.Call) -> bool:
+    """`shell=` of cyclopts: for which shell a script of completions is."""
+    return ast.unparse(call.func) in ("app.generate_completion", "app.install_completion")
 
 
 def files() -> list[tuple[str, Path]]:

@@ -1,83 +1,29 @@
-"""The ``tokenlake`` command: its commands, how errors are printed, and the standard streams of the process."""
+"""The ``tokenlake`` command: its arguments, how errors are told, and the standard streams of the process."""
 
 from __future__ import annotations
 
 import difflib
 import errno
 import gc
-import inspect
 import io
+import json
 import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TextIO, final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 from tokenlake._version import __version__
-from tokenlake.errors import MissingExtraError, TokenlakeError
-
-try:
-    from cyclopts import App, CycloptsError, Group, Parameter
-    from rich.text import Text
-
-    from tokenlake.cli.console import PlainColumns
-    from tokenlake.report.printable import printable
-    from tokenlake.report.terminal import stderr
-except ModuleNotFoundError as missing:
-    raise SystemExit(
-        f"error: the command line needs {missing.name}, which is not installed\n\n"
-        "  pip install 'tokenlake[etl]'"
-    ) from None
+from tokenlake.cli.commands import COMMANDS, overview
+from tokenlake.errors import MissingExtraError, TokenlakeError, to_json
+from tokenlake.report.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_BUILD = Group("Build", sort_key=1)
-_STORE = Group("Store", sort_key=2)
-_LOOK = Group("Look inside", sort_key=3)
-_OPTIONS = Group("Options", sort_key=4)
-
-# name -> (where the function is, group, help); strings keep `--help` from importing any of them
-_COMMANDS = {
-    "inspect": ("inspect:inspect", _BUILD, "Look into raw data, and propose a configuration for it."),
-    "plan": ("plan:plan", _BUILD, "Show what a run would do: inputs, units, tokens, output files."),
-    "run": ("run:run", _BUILD, "Build a dataset version, or resume an interrupted build."),
-    "schema": ("inspect:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
-    "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
-    "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
-    "tag": ("catalog:tag", _STORE, "Give a version a name that can move, such as prod."),
-    "diff": ("diff:diff", _STORE, "Show what differs between two versions."),
-    "verify": ("verify:verify", _STORE, "Check every byte and count of a version against its manifest."),
-    "repair": ("repair:repair", _STORE, "Repair the damaged files of a version, byte for byte."),
-    "gc": ("catalog:gc", _STORE, "Remove temporary files and abandoned builds that nothing needs."),
-    "rm": ("catalog:rm", _STORE, "Remove a version that no tag and no other version needs."),
-    "export": ("export:export", _STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
-    "push": ("push:push", _STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("query:peek", _LOOK, "Decode a few rows, with document boundaries and provenance."),
-    "explain": ("explain:explain", _LOOK, "List the documents of a batch, or the batches of a document."),
-    "report": (
-        "report:report",
-        _LOOK,
-        "Write one HTML file about a version: figures, lengths, rows, lineage.",
-    ),
-    "sql": ("query:sql", _LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
-}
-
-app = App(
-    name="tokenlake",
-    help="Raw text to versioned, verified, packed token datasets.",
-    help_epilogue="Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled.",
-    help_format="plaintext",
-    help_formatter=PlainColumns(),
-    default_parameter=Parameter(negative=(), show_default=False),
-    group_parameters=_OPTIONS,
-    version=f"tokenlake {__version__}",
-    version_flags=["--version", "-V"],
-)
-for _name, (_where, _group, _help) in _COMMANDS.items():
-    app.command(f"tokenlake.cli.{_where}", name=_name, help=_help, group=_group)
-app["--help"].group = app["--version"].group = _OPTIONS
+_HELP: Final = ("--help", "-h")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,88 +32,157 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without arguments it is the process: those of the process are taken, and its standard streams.
     """
     if arguments is not None:
-        return _run(arguments)
+        return _told(_run(arguments), arguments)
     # Plans and manifests are a million objects and no garbage; looking for it takes a sixth of the time.
     gc.set_threshold(100_000, 50, 50)
     output = take_over()
-    code, problem = _run(sys.argv[1:]), output_problem(output)
-    return _fail(problem, code or 1) if problem else code
+    code = _told(_run(sys.argv[1:]), sys.argv[1:])
+    problem = output_problem(output)
+    return _told(Failure("OSError", problem, code or 1), sys.argv[1:]) if problem else code
 
 
-def _run(tokens: Sequence[str]) -> int:
-    if tokens and not tokens[0].startswith("-") and tokens[0] not in _COMMANDS:
-        return _unknown_command(tokens[0])
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a command failed.
+
+    Attributes:
+        type: name of the error's class.
+        code: the exit code.
+        hint: what to do, a line each.
+        details: for programs, as the error has them.
+        trace: the traceback of a bug.
+    """
+
+    type: str
+    message: str
+    code: int
+    hint: str = ""
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    trace: str = ""
+
+    @property
+    def place(self) -> str | None:
+        """``file:line``, or the option or field that is wrong; None where the error names neither."""
+        known = self.details
+        file, line = known.get("file"), known.get("line", known.get("row"))
+        if file is not None:
+            return str(file) if line is None else f"{file}:{line}"
+        named = (known.get(name) for name in ("field_path", "option", "key", "url"))
+        return next((str(value) for value in named if value), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``--json`` prints in one line on stderr."""
+        found = {
+            "type": self.type,
+            "message": self.message,
+            "place": self.place,
+            "hint": self.hint or None,
+            "exit_code": self.code,
+            "details": self.details,
+        }
+        return found | ({"traceback": self.trace} if self.trace else {})
+
+
+def _run(tokens: Sequence[str]) -> int | Failure:
+    """Do what the arguments say."""
+    name = tokens[0] if tokens else "--help"
+    if name in _HELP and len(tokens) < 2:
+        sys.stdout.write(overview())
+        return 0
+    if name in _HELP:
+        name, tokens = tokens[1], [*tokens[1:], name]
+    if name in ("--version", "-V"):
+        sys.stdout.write(f"tokenlake {__version__}\n")
+        return 0
+    if not name.startswith(("-", "__")) and name not in COMMANDS:
+        return _unknown_command(name)
     try:
-        if tokens and tokens[0] in _COMMANDS:
-            _explain(app[tokens[0]])
-        result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        # Every command needs it, the list of commands does not, and it takes longer than to print that.
+        from tokenlake.cli.parser import CycloptsError, call
+    except ModuleNotFoundError as error:
+        return _missing_module(error, "the command line", "cli")
+    try:
+        return call(tokens)
     except CycloptsError as error:
         return _usage_error(error)
     except TokenlakeError as error:
-        return _fail(str(error), error.exit_code)
+        return _failure(error)
     except ImportError as error:
         return _missing_module(error)
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return Failure("KeyboardInterrupt", "interrupted", 130)
     except MemoryError as error:  # Arrow's is one, too
         why = f" ({error})" if str(error) else ""
-        return _fail(f"there is not enough memory{why}; finished units are kept", 1)
-    except Exception:
-        return _bug()
-    return result if isinstance(result, int) else 0
+        return Failure("MemoryError", f"there is not enough memory{why}; finished units are kept", 1)
+    except Exception as error:
+        return _bug(error)
 
 
-def _explain(command: App) -> None:
-    """In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line."""
-    text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
-    paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
-    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+def _told(result: int | Failure, tokens: Sequence[str]) -> int:
+    """Return the exit code; a failure is told on stderr, as lines for people or, with --json, as one object."""
+    if isinstance(result, int):
+        return result
+    if "--json" in tokens:
+        text = json.dumps(result.to_json(), ensure_ascii=False, default=str)
+        sys.stderr.write(printable_json(text) + "\n")
+        return result.code
+    sys.stderr.write(printable(result.trace))
+    heading = "cancelled:" if result.type == "CancelledError" else "error:"
+    bold = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    sys.stderr.write(f"{bold[0]}{heading}{bold[1]} {printable(result.message)}\n")
+    if result.hint:
+        sys.stderr.write(printable(textwrap.indent(f"\n{result.hint}", "  ")) + "\n")
+    return result.code
 
 
-def _fail(message: str, code: int, hint: str = "") -> int:
-    """Print ``error: message`` with an indented hint to stderr and return ``code``."""
-    console = stderr()
-    console.print(Text.assemble(("error:", "bold red"), f" {message}"))
-    if hint:
-        console.print(Text(textwrap.indent(f"\n{hint}", "  ")))
-    return code
+def _failure(error: TokenlakeError) -> Failure:
+    """A deliberate error; what stands apart in its message is the hint."""
+    told = to_json(error)
+    message, _, hint = told["message"].partition("\n\n")
+    return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
 
 
-def _usage_error(error: CycloptsError) -> int:
-    chain = getattr(error, "command_chain", None) or ()
-    command = " ".join(("tokenlake", *chain))
-    return _fail(str(error).strip(), 2, f"{command} --help  lists arguments and options")
+def _usage_error(error: Exception) -> Failure:
+    command = " ".join(("tokenlake", *(getattr(error, "command_chain", None) or ())))
+    hint = f"{command} --help  lists arguments and options"
+    return Failure("UsageError", str(error).strip(), 2, hint)
 
 
-def _unknown_command(name: str) -> int:
+def _unknown_command(name: str) -> Failure:
     """Ours and not cyclopts': its message imports every command to find near matches."""
-    near = difflib.get_close_matches(name, _COMMANDS, n=1)
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else ""
-    return _fail(f"there is no command {name!r}{guess}", 2, "tokenlake --help  lists the commands")
+    hint = "tokenlake --help  lists the commands"
+    return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
 
 
-def _missing_module(error: ImportError) -> int:
+def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
     cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
     package = (
-        (cause.name or "tokenlake").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else None
+        (cause.name or "tokenlake").partition(".")[0]
+        if isinstance(cause, ModuleNotFoundError)
+        else "tokenlake"
     )
-    if package in {None, "tokenlake"}:
-        return _bug()
-    message = f"this command needs {package}, which is not installed"
-    return _fail(message, MissingExtraError.exit_code, "pip install 'tokenlake[etl]'")
+    if package == "tokenlake":
+        return _bug(error)
+    message = f"{what} needs {package}, which is not installed"
+    code = MissingExtraError.exit_code
+    return Failure("MissingExtraError", message, code, f"pip install 'tokenlake[{extra}]'")
 
 
-def _bug() -> int:
+def _bug(error: Exception) -> Failure:
     from tokenlake.config.references import scrub  # not above: `--help` needs no configurations
 
-    sys.stderr.write(printable(scrub(traceback.format_exc())))
-    return _fail(
+    return Failure(
+        type(error).__name__,
         f"this is a bug in tokenlake {__version__}, not something you did",
         1,
         "please report it with the traceback above and the command you ran; finished units are kept,\n"
         "and running the same command again resumes it",
+        trace=scrub(traceback.format_exc()),
     )
 
 

@@ -1,167 +1,26 @@
-"""``tokenlake ls``, ``show``, ``tag``, ``gc`` and ``rm``: what a store holds, and what is removed from it."""
+"""``tokenlake tag``, ``gc`` and ``rm``: names for versions, and what is removed from a store."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.report import dataset, numbers
-from tokenlake.report.table import Table, facts, label, listed, number
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, label, number
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import committing_run, unfinished
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
-from tokenlake.store.layout import Layout
-from tokenlake.store.manifest import Manifest
 from tokenlake.store.remove import remove_version
 from tokenlake.store.tags import TagChange
-
-_LISTED = (
-    label("dataset"),
-    label("version"),
-    label("kind"),
-    number("rows"),
-    number("tokens"),
-    number("documents"),
-    number("bytes", "size", numbers.size),
-    label("state"),
-)
-_TAGS = label("tags")
-_SHOWN_ERROR = 160
-
-
-def ls(
-    name: str | None = None,
-    /,
-    *,
-    swept: bool = False,
-    store: StoreUrl = None,
-    json: AsJson = False,
-) -> int:
-    """List the datasets of a store and their versions.
-
-    A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
-    something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
-    it, run its build again. The version numbers that gc or rm removed are not used again.
-
-    Args:
-        name: Only this dataset.
-        swept: List the version numbers that gc or rm removed, too.
-    """
-    catalog = Catalog(open_store(store or default_store()))
-    names = catalog.datasets(swept=swept) if name is None else [name]
-    lines = [line for each in names for line in _lines(catalog, each, swept)]
-    if json:
-        print_json(lines)
-    elif lines:
-        shown = [
-            line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
-            for line in lines
-        ]
-        tagged = any(line["tags"] for line in lines)
-        print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
-    else:
-        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
-    return 0
-
-
-def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
-    infos = catalog.versions(name, swept=swept)
-    tags = [] if all(info.swept for info in infos) else catalog.tags(name)
-    for info in infos:
-        if info.swept:
-            yield {"dataset": name, "version": info.version, "state": "swept", "tags": []}
-            continue
-        names = [tag.tag for tag in tags if tag.version == info.version]
-        yield _line(catalog, name, info.version, info.committed) | {"tags": names}
-
-
-def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
-    line: dict[str, Any] = {"dataset": name, "version": version, "state": "committed"}
-    if not committed:
-        found = unfinished(catalog.store, Layout(name, version))
-        return line | {
-            "state": found.state,
-            "units_done": found.units,
-            "seconds_since_change": found.seconds,
-            "error": found.error,
-        }
-    manifest = catalog.manifest(name, version)
-    return line | {"kind": manifest.kind, **asdict(manifest.totals)}
-
-
-def _state(line: dict[str, Any]) -> str:
-    """``idle for 3 days, 7 units done``; ``failed 5 minutes ago: the first line of its error, 7 units done``."""
-    if "units_done" not in line:
-        return line["state"]
-    seconds, error = line["seconds_since_change"], line["error"]
-    age = "an unknown time" if seconds is None else numbers.age(seconds)
-    said = {
-        "running": f"running, last change {age} ago",
-        "idle": f"idle for {age}",
-        "failed": f"failed {age} ago: {textwrap.shorten(error or '', _SHOWN_ERROR, placeholder=' ...')}",
-    }
-    return f"{said[line['state']]}; {numbers.plural(line['units_done'], 'unit')} done"
-
-
-def show(
-    name: Name,
-    /,
-    *,
-    files: bool = False,
-    store: StoreUrl = None,
-    json: AsJson = False,
-) -> int:
-    """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
-
-    `--json` prints the manifest as it is stored.
-
-    Args:
-        files: List every shard.
-    """
-    catalog = Catalog(open_store(store or default_store()))
-    manifest = catalog.manifest_of(name)
-    if json:
-        print_json(manifest.to_json())
-        return 0
-    tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
-    tagged = f", tagged {', '.join(tags)}" if tags else ""
-    heading = (f"{manifest.dataset} v{manifest.version}", "bold")
-    stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
-    print_tables(_sections(manifest, files))
-    if run := committing_run(catalog.store, Layout(manifest.dataset, manifest.version)):
-        print_tables([facts(list(run.items()), "Flow run")])
-    if not files:
-        note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
-    return 0
-
-
-def _sections(manifest: Manifest, files: bool) -> list[Table]:
-    found = [
-        dataset.headline(manifest),
-        dataset.splits_table(manifest),
-        *dataset.about_sources(manifest),
-        dataset.account_table(manifest),
-        dataset.tokenizers_table(manifest),
-        dataset.inputs_table(manifest),
-        dataset.lineage_table(manifest),
-    ]
-    if notes := dataset.remarks(manifest.account):
-        after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
-        found.insert(after, listed(notes, "Notes"))
-    return [*found, dataset.files_table(manifest)] if files else found
-
 
 _TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
 

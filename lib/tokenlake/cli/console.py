@@ -1,27 +1,42 @@
-"""What commands share: options, printing (results to stdout as tables or JSON, notes to stderr), and ``--help``."""
+"""What commands share: options, and printing: results to stdout as tables or JSON, notes to stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from typing import Annotated, TypeAlias, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, final
 
 from cyclopts import Parameter, validators
-from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
-from rich.console import Console, ConsoleOptions
-from rich.padding import Padding
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tokenlake.config.stores import store_overrides
-from tokenlake.report.printable import printable
-from tokenlake.report.table import Table
-from tokenlake.report.terminal import printable_json, stderr, stdout
+from tokenlake.config.stores import default_store, is_local, store_overrides
+from tokenlake.report.printable import printable, printable_json
+from tokenlake.report.table import Column, Table, label
+from tokenlake.report.terminal import stderr, stdout
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+_GAP: Final = 2  # between columns
+_FOLDED: Final = 24  # least width of a column whose cells are folded
 
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
+
+
+def names(context: CompletionContext) -> list[str]:
+    """Return the datasets of the store on the command line, for a shell that completes; of this machine's alone."""
+    store = context["store"].raw or default_store()
+    return Catalog(open_store(store)).datasets() if is_local(store) else []
+
+
 Name: TypeAlias = Annotated[
-    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.")
+    str, Parameter(help="A dataset, or one version of it: NAME, NAME@v3 or NAME@TAG.", completer=names)
 ]
 _STORE = "The store: a path, s3:// or gs://. Default: TOKENLAKE_STORE, otherwise ./artifacts."
 StoreUrl: TypeAlias = Annotated[str | None, Parameter(name="--store", metavar="URL", help=_STORE)]
@@ -73,18 +88,46 @@ def print_tables(tables: Iterable[Table]) -> None:
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print one table: headings dim, figures right-aligned, no ruled boxes."""
+    """Print one table: headings dim, figures right-aligned, no ruled boxes.
+
+    On a terminal that is too narrow, the last column is folded; where that is not enough, each row becomes lines of a
+    heading and a value, an empty line between rows.
+    """
     console = console or stdout()
     if table.title:
         console.print(Text(table.title, style="bold"))
-    headed = any(column.heading for column in table.columns)
-    shown = Grid(box=None, show_header=headed, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in table.columns:
-        shown.add_column(
-            Text(column.heading), justify=column.align, overflow="fold", no_wrap=column.align == "right"
-        )
-    for row in table.cells():
-        shown.add_row(*(Text(printable(cell)) for cell in row))
+    cells = [[printable(cell) for cell in row] for row in table.cells()]
+    if not console.is_terminal or _fits(table, cells, console.width):
+        _print_grid(table.columns, cells, console)
+        return
+    for index, row in enumerate(cells):
+        if index:
+            console.print()
+        named = [[column.heading, cell] for column, cell in zip(table.columns, row, strict=True) if cell]
+        _print_grid((label("heading", ""), label("value", "")), named, console)
+
+
+def _fits(table: Table, cells: list[list[str]], width: int) -> bool:
+    """Whether a row is a line, but for the folded end of its last column; a table of facts is always one."""
+    headings = [column.heading for column in table.columns]
+    if len(headings) < 3:
+        return True
+    *others, last = (
+        max(cell_len(line) for row in [headings, *cells] for line in row[index].splitlines() or [""])
+        for index in range(len(headings))
+    )
+    room = width - sum(others) - _GAP * len(others)
+    return room >= (last if table.columns[-1].align == "right" else min(last, _FOLDED))
+
+
+def _print_grid(columns: Sequence[Column], cells: list[list[str]], console: Console) -> None:
+    headed = any(column.heading for column in columns)
+    shown = Grid(box=None, show_header=headed, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for index, column in enumerate(columns):
+        folds = index == len(columns) - 1 and column.align == "left"
+        shown.add_column(Text(column.heading), justify=column.align, overflow="fold", no_wrap=not folds)
+    for row in cells:
+        shown.add_row(*map(Text, row))
     with console.capture() as captured:
         console.print(shown)
     # rich pads every line to the table's width, which only a terminal does not mind
@@ -95,33 +138,3 @@ def print_table(table: Table, console: Console | None = None) -> None:
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
-
-
-@final
-class PlainColumns:
-    """A cyclopts help formatter; cyclopts calls it once for each group of commands or parameters."""
-
-    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        """Print one group, e.g. all options of a command."""
-        if not panel.entries:
-            return
-        console.print(Text(f"{panel.title}:", style="bold"))
-        columns = Grid(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
-        columns.add_column(no_wrap=True, style="cyan")
-        columns.add_column()
-        describe = DescriptionRenderer()
-        for entry in panel.entries:
-            columns.add_row(_labels(entry), describe(entry))
-        console.print(Padding(columns, (0, 0, 1, 2), expand=False))
-
-    def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
-        """Print the line that says how the command is called."""
-        if usage:
-            console.print(Text("Usage: ", style="bold") + Text(str(usage)))
-
-
-def _labels(entry: HelpEntry) -> str:
-    """``--set, -s KEY=VALUE``; a positional parameter by its name alone, not as an option too."""
-    if entry.positional_label:
-        return entry.positional_label
-    return ", ".join(entry.display_labels_with_metavar)

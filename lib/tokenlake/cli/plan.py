@@ -30,6 +30,7 @@ from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
+from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
 from tokenlake.report import numbers
 from tokenlake.report import plan as lengths
@@ -48,6 +49,8 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
 
     If the configuration mixes text, the tokens of each source are planned first. The mixture itself is planned once
     these tokens exist: how many rows of each source it reads, and how often.
+
+    Exports and pushes to the Hub that would follow are listed with their places.
     """
     whole = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:
@@ -55,15 +58,20 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
             found: _TextPlan | _MixPlan = _plan_text("", whole, progress)
         else:
             found = _plan_mix(whole, progress)
+    beside = wanted_beside(whole)
     if json:
-        print_json(found.to_json())
+        print_json(found.to_json() | {"exports": beside})
         return 0
     build = found.build
     stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
-    print_tables(found.tables())
+    exports = [line | {"place": near(line["place"])} for line in beside]
+    print_tables([*found.tables(), *([Table.of(_EXPORTS, exports, "Exports")] if exports else [])])
     for line in found.notes():
         note(line)
     return 0
+
+
+_EXPORTS: Final = (label("option"), label("dataset"), label("form"), label("place", "where"))
 
 
 def _about(value: float) -> str:

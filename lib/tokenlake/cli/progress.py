@@ -156,9 +156,10 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     if notes := [*dataset.remarks(manifest.account), *result.notes]:
         tables.append(listed(notes, "Notes"))
     print_tables(tables)
-    console.print(Text("\nNext", style="bold"))
-    for command in _next(result):
-        console.print(Text(command), soft_wrap=True)  # a wrapped command could not be copied
+    for title, lines in (("Next", _next(result)), ("Train", _training(result))):
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
 
 
 def _outcome(result: BuildResult) -> str:
@@ -189,9 +190,14 @@ def _next(result: BuildResult) -> list[str]:
     usual = Path(default_store()).expanduser().resolve() == Path(root)
     store = "" if usual else f" --store {shlex.quote(near(root))}"
     name = result.dataset
-    question = shlex.quote(f'from "{name}/documents" limit 5')
+    return [f"tokenlake {command} {name}{store}" for command in ("peek", "report", "verify")]
+
+
+def _training(result: BuildResult) -> list[str]:
+    """Lines of Python that train on what was built, wherever they run on this machine."""
+    path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
     return [
-        f"tokenlake peek {name} -n 2{store}",
-        f"tokenlake sql {question}{store}",
-        f"tokenlake verify {name}{store}",
+        "import tokenlake as tl",
+        f"for batch in tl.DataLoader(tl.open({path!r}), batch_size=8, seed=0):",
+        '    batch["input_ids"]  # also segment_ids, positions, loss_mask; sharding= puts them on devices',
     ]

@@ -12,7 +12,6 @@ from cyclopts import Parameter
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, with_store
 from tokenlake.errors import CancelledError, MissingExtraError, NotAvailableError
 from tokenlake.prefect.launch import launch
-from tokenlake.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +57,8 @@ def run(
         with progress_of("starting Prefect, planning" if prefect else "planning") as progress:
             result = builder(config, with_store(set_, store), workers, progress)
     except (KeyboardInterrupt, CancelledError):
-        return _cancelled()
+        command = shlex.join(["tokenlake", *sys.argv[1:]])
+        raise CancelledError(f"finished units are kept. To resume:  {command}") from None
     importlib.import_module("tokenlake.cli.progress").print_summary(result, progress.tallies, json)
     return 0
 
@@ -79,19 +79,13 @@ def _flow(config: str, overrides: Sequence[str], workers: int | None, on_event: 
         return launch(config, overrides=overrides, workers=workers, on_event=on_event)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "tokenlake":
-            raise
-        raise MissingExtraError(_NO_MODULE.format(package=package)) from error
+        if package != "prefect":
+            raise  # the library alone needs it, too
+        raise MissingExtraError(_NO_PREFECT) from error
 
 
-_NO_MODULE: Final = """\
-running as a Prefect flow needs {package}, which is not installed
+_NO_PREFECT: Final = """\
+running as a Prefect flow needs prefect, which is not installed
 
   pip install 'tokenlake[etl]'         to have it
   tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
-
-
-def _cancelled() -> int:
-    command = shlex.join(["tokenlake", *sys.argv[1:]])
-    sys.stderr.write(printable(f"cancelled: finished units are kept. To resume:  {command}\n"))
-    return CancelledError.exit_code

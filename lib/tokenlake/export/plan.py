@@ -91,6 +91,29 @@ def exports_of(config: PipelineConfig) -> list[Export]:
     return found
 
 
+def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
+    """Return what :func:`make_exports` would make, a record each: the option, the dataset, the form and the place.
+
+    Raises:
+        ConfigError: a format and a compression do not go together.
+    """
+    found: list[dict[str, Any]] = [
+        {
+            "option": export.key,
+            "dataset": export.dataset,
+            "form": f"{export.form.format}, {export.form.compression}",
+            "place": export.target(config).url + ("/vN" if export.in_store else ""),
+        }
+        for export in exports_of(config)
+    ]
+    if config.save.push_to_hub:
+        seen = "private" if config.save.hub_private else "public"
+        place = f"https://huggingface.co/datasets/{config.save.hub_repo_id}"
+        push = {"option": "save.push_to_hub", "dataset": config.name, "form": f"{seen} repository"}
+        found.append(push | {"place": place})
+    return found
+
+
 def _store_folder(config: PipelineConfig) -> str:
     """Return the path or URL of the store; of a ``file://`` URL the path."""
     store = store_of(config).rstrip("/")

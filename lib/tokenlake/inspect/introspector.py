@@ -37,7 +37,7 @@ from tokenlake.inspect.file_group import (
 from tokenlake.inspect.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
 from tokenlake.inspect.kind import text_options
 from tokenlake.inspect.mapping import ColumnMapper
-from tokenlake.inspect.proposal import entry_of, proposal
+from tokenlake.inspect.proposal import SEQ_LENGTH, entry_of, proposal
 from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
 from tokenlake.report import numbers
@@ -94,6 +94,7 @@ class DatasetIntrospector:
         columns: Mapping[str, str] | None = None,
         mapper: ColumnMapper | None = None,
         tokenizer: str | None = None,
+        seq_length: int = SEQ_LENGTH,
         rows: int = 3,
         token: object = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -110,6 +111,7 @@ class DatasetIntrospector:
             columns: role to column, where it is known (``{"text": "body"}``).
             mapper: that finds the others; by default one with a minimum score of 0.8.
             tokenizer: for the proposal.
+            seq_length: for the proposal, tokens of a packed row.
             rows: how many records to show.
             token: of the Hub: a text, ``{"env": NAME}``, or False for none at all; None: HF_TOKEN or the saved login.
             cache_dir: where :meth:`discover` keeps what it found; a dataset that changes is looked at again.
@@ -134,7 +136,7 @@ class DatasetIntrospector:
         if source is not None:
             _ = self._request  # a wrong option is told at once
         self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
-        self._tokenizer, self._rows = tokenizer, rows
+        self._tokenizer, self._seq_length, self._rows = tokenizer, seq_length, rows
 
     def inspect(self) -> Inspection:
         """Return all that was found.
@@ -250,6 +252,7 @@ class DatasetIntrospector:
                 groups,
                 found,
                 tokenizer=self._tokenizer,
+                seq_length=self._seq_length,
                 looked=f"Looked into {len(seen)} of {numbers.plural(len(self._files), 'file')}, "
                 f"{numbers.size(read)} read.",
             ),

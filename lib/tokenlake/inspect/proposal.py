@@ -15,7 +15,7 @@ from tokenlake.report import numbers
 
 _WIDTH: Final = 77  # fits a terminal of 80 with an indent
 _SHOWN: Final = 10
-_SEQ_LENGTH: Final = 2048
+SEQ_LENGTH: Final = 2048
 
 _NOT_YET: Final = {
     **dict.fromkeys(
@@ -49,6 +49,7 @@ def proposal(
     findings: Iterable[Remark],
     *,
     tokenizer: str | None,
+    seq_length: int,
     looked: str,
 ) -> str:
     """Return YAML that :func:`tokenlake.load_config` takes, or comments alone where nothing can be built.
@@ -56,6 +57,7 @@ def proposal(
     Args:
         source: as it was given.
         tokenizer: for `default_tokenizer`; None leaves a line to fill in.
+        seq_length: tokens of a packed row.
         looked: what was looked at, as a sentence.
     """
     groups = _of_one_sort(list(groups))
@@ -73,7 +75,9 @@ def proposal(
     lines += ["datasets:", *(line for group in runnable for line in _dataset(group)), ""]
     paired = any(group.kind == "preference" for group in runnable)
     spoken = any(group.kind == "chat" for group in runnable)
-    return _text([*lines, *_tokenizer(tokenizer, spoken), "", *(_comment(_PAIRS) if paired else _pack())])
+    return _text(
+        [*lines, *_tokenizer(tokenizer, spoken), "", *(_comment(_PAIRS) if paired else _pack(seq_length))]
+    )
 
 
 def _of_one_sort(groups: list[Group]) -> list[Group]:
@@ -205,15 +209,15 @@ def _tokenizer(name: str | None, spoken: bool) -> list[str]:
     return [*_comment(told), f"# default_tokenizer: {example}"]
 
 
-def _pack() -> list[str]:
+def _pack(seq_length: int) -> list[str]:
     return [
         *_comment(
-            f"Documents end to end in rows of {_SEQ_LENGTH:,} tokens, none lost. Without packing a row is a "
+            f"Documents end to end in rows of {seq_length:,} tokens, none lost. Without packing a row is a "
             "document, cut at tokenize.max_length."
         ),
         "pack:",
         "  enabled: true",
-        f"  seq_length: {_SEQ_LENGTH}",
+        f"  seq_length: {seq_length}",
     ]
 
 

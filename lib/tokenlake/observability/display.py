@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from tokenlake.report.printable import printable
-from tokenlake.report.terminal import printable_json
+from tokenlake.report.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import ObservabilityConfig

@@ -203,7 +203,7 @@ def _add_decode(connection: Any, decoder: Callable[[str], Decoder]) -> None:
 
 def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exception:
     """DuckDB's message, with a hint where a name lacks its quotes or does not exist."""
-    message = str(error).strip()
+    message = str(error).strip().replace("\n\n", "\n")
     if isinstance(error, duckdb.OutOfMemoryException):
         what = message.partition("\n")[0]
         return ConfigError(

@@ -30,3 +30,11 @@ def _visible() -> dict[int, str]:
 
 VISIBLE: Final[Any] = _visible()
 """What :func:`printable` writes for each of these characters."""
+
+
+def printable_json(text: str) -> str:
+    """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
+    return text.translate(_IN_JSON)
+
+
+_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from tokenlake.report.printable import VISIBLE, printable
+from tokenlake.report.printable import printable
 
 _UNBOUNDED: Final = 1_000_000
 
@@ -46,11 +46,3 @@ def near(path: str) -> str:
     """A path as seen from the current folder where it lies below it, else as it is."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-
-
-def printable_json(text: str) -> str:
-    """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
-    return text.translate(_IN_JSON)
-
-
-_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}

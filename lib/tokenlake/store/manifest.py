@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, final
@@ -11,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tokenlake.column_types import arrow_type
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.store.account import Account
@@ -26,7 +26,7 @@ from tokenlake.store.entries import (
     inputs_fingerprint,
 )
 from tokenlake.store.layout import CLAIM, DATA, MANIFEST, RUNS, key_problem
-from tokenlake.store.mixture import MixtureRecord, check_mixture
+from tokenlake.store.mixture import MixtureRecord
 from tokenlake.store.sealed import (
     FORMAT_VERSION,
     Count,
@@ -228,6 +228,9 @@ class Manifest(Sealed):
                     where=where,
                 )
         if self.mixture is not None:
+            # It imports numpy, which a list of the versions of a store does not wait for; nor for Arrow's types below.
+            from tokenlake.store.draws import check_mixture
+
             check_mixture(
                 self.mixture,
                 packed=self.kind == "packed",
@@ -259,7 +262,14 @@ class Manifest(Sealed):
 
 def _check_config(document: SealedDocument) -> None:
     shape: _Config = document.get("config", _Config)
-    for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
+    if shape.build is not UNSET and shape.build.kept:
+        _check_kept(document, shape.build.kept)
+
+
+def _check_kept(document: SealedDocument, kept: Sequence[tuple[str, Any]]) -> None:
+    from tokenlake.column_types import arrow_type  # as above
+
+    for index, (_, kind) in enumerate(kept):
         try:
             arrow_type(kind)
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):

@@ -1,28 +1,20 @@
-"""What a mixed version is a mixture of: the order of its rows, and what became of each source.
-
-What must hold of a mixture: what its order draws of each source, and the account that has to come to the same.
+"""What a mixed version is a mixture of: the order of its rows, and what became of each source, as it is recorded.
 
 The order is a function, so that nobody needs to have seen the rows to know how many of them are of each source, and how
-often each source was gone through. A version is committed, and found whole, only if what was counted is that.
+often each source was gone through: ``store/draws.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, final
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from tokenlake.errors import AccountError, ConfigError
-from tokenlake.mixing.counts import Counts
-from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.account import Account
 from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Share, Signed, SplitName
 
@@ -216,29 +208,6 @@ def share(part: int, whole: int) -> float:
     return float(Fraction(part, whole)) if whole else 0.0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class SourceDraw:
-    """What an order draws of one source.
-
-    Each lane goes through its own rows of the source, and begins anew when they end; where lanes have unequal numbers
-    of rows, one may be an epoch ahead.
-
-    Attributes:
-        rows: drawn.
-        full_epochs: how often each row of the source is drawn at least.
-        epochs: how often one of its rows is drawn at most.
-        unread: rows that are never drawn.
-        asked: share of all rows that the weights ask for.
-    """
-
-    rows: int
-    full_epochs: int
-    epochs: int
-    unread: int
-    asked: float
-
-
 def settings_of(record: MixtureRecord) -> dict[str, Any]:
     """Return what the key ``mix`` of the version's configuration says of the same mixture."""
     return {
@@ -248,161 +217,6 @@ def settings_of(record: MixtureRecord) -> dict[str, Any]:
         **record.order.identity(record.sources),
         "rows": record.order.rows,
     }
-
-
-def mixture_of(record: MixtureRecord) -> SourceMixture:
-    """Return the mixture of a record.
-
-    Raises:
-        ConfigError: there is no such mixture.
-    """
-    order, names = record.order, tuple(record.sources)
-    points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in names}}
-        for point in order.points
-    ]
-    return SourceMixture(
-        {name: source.rows for name, source in record.sources.items()},
-        WeightScheduler(points, order.interpolation),
-        lanes=order.lanes,
-        batch_size=order.batch_size,
-        block_size=order.block_size,
-        step_rows=order.step_rows,
-        seed=order.seed,
-        stop=order.stop,
-        rows=order.rows,
-        order=order.version,
-    )
-
-
-def outcomes(mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, SourceDraw]:
-    """Return what a mixture that ends draws of each source.
-
-    Args:
-        lengths: rows of each source.
-        step_rows: rows of the mixture to a step of its schedule.
-    """
-    rows, lanes = mixture.rows or 0, mixture.layout.lanes
-    places = mixture.layout.places_before(rows)
-    drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
-    shares = Counts(mixture.scheduler, step_rows=step_rows).shares(rows)
-    return {
-        name: _outcome(
-            [int(count) for count in drawn[:, at]],
-            [int(count) for count in np.diff(lane_bounds(lengths[name], lanes))],
-            float(shares[at] / rows) if rows else 0.0,
-        )
-        for at, name in enumerate(mixture.names)
-    }
-
-
-def _outcome(drawn: list[int], there: list[int], asked: float) -> SourceDraw:
-    """From rows drawn and rows there, lane by lane."""
-    lanes = [(count, rows) for count, rows in zip(drawn, there, strict=True) if rows]
-    return SourceDraw(
-        rows=sum(drawn),
-        full_epochs=min((count // rows for count, rows in lanes), default=0),
-        epochs=max((-(-count // rows) for count, rows in lanes), default=0),
-        unread=sum(max(0, rows - count) for count, rows in lanes),
-        asked=asked,
-    )
-
-
-def token_shares(
-    asked: Mapping[str, float], rows: Mapping[str, int], tokens: Mapping[str, int]
-) -> dict[str, float]:
-    """Return the shares of tokens that shares of rows come to, by the mean tokens of a row of each source."""
-    each = {
-        name: Fraction(part) * tokens[name] / rows[name] if rows[name] else Fraction(0)
-        for name, part in asked.items()
-    }
-    total = sum(each.values())
-    return {name: float(part / total) if total else 0.0 for name, part in each.items()}
-
-
-def check_mixture(
-    record: MixtureRecord,
-    *,
-    packed: bool,
-    settings: object,
-    accounts: Mapping[str, Account],
-    parents: Set[tuple[str, int]],
-    where: str,
-) -> None:
-    """Check that a mixture's account is what its order draws.
-
-    Args:
-        packed: whether the version is of kind packed.
-        settings: the key ``mix`` of its configuration.
-        accounts: of its sources.
-        parents: dataset and version of each, by its lineage.
-        where: the manifest's name, for messages.
-
-    Raises:
-        AccountError: names the source, the equation and both sides.
-    """
-    sources = record.sources
-    named = {(one.dataset, one.version) for one in sources.values()}
-    as_packed = record.level == "sequences" or packed
-    rows, tokens = (
-        sum(getattr(one, key) for one in sources.values()) for key in ("drawn_rows", "drawn_tokens")
-    )
-    whole = (
-        ("kind packed = level sequences, or packed documents", packed, as_packed),
-        ("sources of the mixture = sources of the accounts", sorted(sources), sorted(accounts)),
-        ("order and splits = those of config.mix", settings_of(record), settings),
-        ("sum of drawn_rows = rows of the order", rows, record.order.rows),
-        ("versions of the sources = parents in the lineage", sorted(named), sorted(parents)),
-    )
-    _require("the mixture", whole, where)
-    lengths = {name: one.rows for name, one in sources.items()}
-    try:
-        draws = outcomes(mixture_of(record), lengths, record.order.step_rows)
-    except ConfigError as error:
-        _require("the mixture", [("an order that can be", str(error), "none")], where)
-        raise
-    asked_tokens: Mapping[str, float | None] = dict.fromkeys(sources)
-    if record.weights_by == "tokens":
-        asked = {name: draw.asked for name, draw in draws.items()}
-        asked_tokens = token_shares(asked, lengths, {name: one.tokens for name, one in sources.items()})
-    for name, one in sources.items():
-        draw, account = draws[name], accounts[name]
-        low, high = draw.full_epochs * one.tokens, draw.epochs * one.tokens
-        ids = drawn_ids(account, packed_here=record.level == "documents" and packed)
-        equations = (
-            ("drawn_rows = the order's closed form", one.drawn_rows, draw.rows),
-            ("full_epochs = the order's", one.full_epochs, draw.full_epochs),
-            ("unread_rows = the order's", one.unread_rows, draw.unread),
-            ("asked = the integral of the weight", one.asked, draw.asked),
-            ("rows_read = drawn_rows", account.rows_read, one.drawn_rows),
-            ("ids of the account = drawn_tokens", ids, one.drawn_tokens),
-            (
-                f"{low} <= drawn_tokens <= {high}, by epochs of {one.tokens} tokens",
-                one.drawn_tokens,
-                min(max(one.drawn_tokens, low), high),
-            ),
-        )
-        _require(f"source {name!r} of the mixture", equations, where)
-    for name, one in sources.items():
-        shares = (
-            ("asked_tokens = asked, by tokens", one.asked_tokens, asked_tokens[name]),
-            ("achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows)),
-            ("achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens)),
-        )
-        _require(f"source {name!r} of the mixture", shares, where)
-
-
-def _require(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
-    for equation, left, right in equations:
-        if left != right:
-            raise AccountError(
-                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
-                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
-                equation=equation,
-                left=left,
-                right=right,
-                where=where,
-            )
 
 
 def drawn_ids(account: Account, *, packed_here: bool) -> int:

@@ -29,15 +29,8 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.report import numbers
-from tokenlake.store.mixture import (
-    MOST_BLOCK,
-    MOST_LANES,
-    MixedSource,
-    MixtureOrder,
-    SourceDraw,
-    WeightPoint,
-    token_shares,
-)
+from tokenlake.store.draws import SourceDraw, token_shares
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 

@@ -1,0 +1,65 @@
+"""What the command line has: each command, where its function is, and one line about it.
+
+The list is printed by itself, without the packages that read arguments: ``tokenlake --help`` is the first thing that
+anybody asks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+BUILD, STORE, LOOK, SETUP = "Build", "Store", "Look inside", "Set up"
+
+# name -> (where the function is, group, help); strings keep `--help` from importing any of them
+COMMANDS: Final = {
+    "init": ("init:init", BUILD, "Write a commented configuration for your data, and say what comes next."),
+    "inspect": ("inspect:inspect", BUILD, "Look into raw data, and propose a configuration for it."),
+    "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
+    "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
+    "schema": ("inspect:schema", BUILD, "Print the JSON Schema of a configuration, for editors."),
+    "ls": ("ls:ls", STORE, "List the datasets of a store and their versions."),
+    "show": ("show:show", STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
+    "tag": ("catalog:tag", STORE, "Give a version a name that can move, such as prod."),
+    "diff": ("diff:diff", STORE, "Show what differs between two versions."),
+    "verify": ("verify:verify", STORE, "Check every byte and count of a version against its manifest."),
+    "repair": ("repair:repair", STORE, "Repair the damaged files of a version, byte for byte."),
+    "gc": ("catalog:gc", STORE, "Remove temporary files and abandoned builds that nothing needs."),
+    "rm": ("catalog:rm", STORE, "Remove a version that no tag and no other version needs."),
+    "export": ("export:export", STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
+    "push": ("push:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
+    "peek": ("peek:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
+    "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
+    "report": ("report:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
+    "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
+    "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
+    "completion": ("completion:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
+}
+ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
+CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled."
+_OPTIONS: Final = {
+    "--help, -h": "Print this list; after a command, its arguments and options.",
+    "--version, -V": "Print the version.",
+}
+
+
+def overview() -> str:
+    """Return the list of all commands, as wide as the terminal."""
+    width = shutil.get_terminal_size().columns
+    lines = ["Usage: tokenlake COMMAND", "", ABOUT, ""]
+    for group in (BUILD, STORE, LOOK, SETUP):
+        named = {name: about for name, (_, of, about) in COMMANDS.items() if of == group}
+        lines += [f"{group}:", *_columns(named, width), ""]
+    return "\n".join([*lines, "Options:", *_columns(_OPTIONS, width), "", CODES, ""])
+
+
+def _columns(entries: dict[str, str], width: int) -> Iterator[str]:
+    """Yield ``  name   text``, the text wrapped in its column."""
+    indent = max(map(len, entries)) + 5
+    for name, text in entries.items():
+        first = f"  {name:{indent - 2}}"
+        yield textwrap.fill(
+            text, max(width, 2 * indent), initial_indent=first, subsequent_indent=" " * indent
+        )

@@ -1,0 +1,269 @@
+"""``tokenlake doctor``: what of this machine a build or a training run would stumble over."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, final
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
+
+from tokenlake._version import __version__
+from tokenlake.cache.disk import default_folder
+from tokenlake.cli.console import AsJson, StoreUrl, emit, print_tables
+from tokenlake.config.stores import default_store, is_local
+from tokenlake.errors import TokenlakeError, without_credentials
+from tokenlake.prefect.server import configured_api_url
+from tokenlake.report import numbers
+from tokenlake.report.table import Table, label
+from tokenlake.report.terminal import near
+from tokenlake.store.address import open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.threads import available_cpus
+
+State: TypeAlias = Literal["ok", "warn", "fail"]
+
+_GIB: Final = 1 << 30
+_LITTLE_DISK, _NO_DISK = 10 * _GIB, _GIB
+_LITTLE_MEMORY: Final = 2 * _GIB
+_SECONDS: Final = 5.0  # for a server to answer
+_EXTRAS: Final = ("cli", "etl", "train", "jax", "torch", "s3", "gcs", "metrics")
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, how it is, what was found, and how to repair it; nothing where it is well."""
+
+    name: str
+    state: State
+    found: str
+    repair: str = ""
+
+
+def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
+    """Check this machine: Python, packages, memory, disk, caches, the store, the Hub, Prefect, proxies.
+
+    Each line says ok, warn or fail, and how to repair it. No secret is shown. The exit code is 1 if something fails. On
+    s3:// and gs:// a small object is written to the store and removed again, to see that writes keep their conditions.
+    """
+    url = store or default_store()
+    checks = [
+        _python(),
+        *_packages(),
+        _processors(),
+        _disk("disk for temporary files", Path(os.environ.get("TMPDIR") or "/tmp")),
+        _cache(),
+        *_store(url),
+        _hub_token(),
+        _hub(),
+        _prefect(),
+        _proxies(),
+    ]
+    failed = any(check.state == "fail" for check in checks)
+    emit({"ok": not failed, "checks": [asdict(check) for check in checks]}, json, lambda: _print(checks))
+    return 1 if failed else 0
+
+
+def _print(checks: list[Check]) -> None:
+    lines = [
+        {
+            "state": each.state,
+            "name": each.name,
+            "found": f"{each.found}{each.repair and chr(10)}{each.repair}",
+        }
+        for each in checks
+    ]
+    print_tables([Table.of((label("state", ""), label("name", "checked"), label("found")), lines)])
+
+
+def _python() -> Check:
+    wanted = metadata.metadata("tokenlake")["Requires-Python"] or ""
+    fits = Requirement(f"python{wanted}").specifier.contains(platform.python_version(), prereleases=True)
+    found = f"{platform.python_version()}, tokenlake {__version__}, {sys.prefix}"
+    return Check("Python", "ok", found) if fits else Check("Python", "fail", found, f"use Python {wanted}")
+
+
+def _packages() -> Iterator[Check]:
+    """The packages that every use needs, then those of each extra, against the versions that are supported."""
+    wanted = [Requirement(line) for line in metadata.requires("tokenlake") or ()]
+    base = [each for each in wanted if each.marker is None]
+    yield _versions("packages", base, "pip install --upgrade tokenlake", needed=True)
+    extras = {
+        extra: [each for each in wanted if each.marker and each.marker.evaluate({"extra": extra})]
+        for extra in _EXTRAS
+    }
+    for extra, some in extras.items():
+        others = {each.name for name, more in extras.items() if name != extra for each in more}
+        asked = any(_version(each.name) for each in some if each.name not in others)
+        if some:
+            yield _versions(f"extra {extra}", some, f"pip install 'tokenlake[{extra}]'", needed=asked)
+
+
+def _versions(name: str, wanted: list[Requirement], install: str, *, needed: bool) -> Check:
+    """Compare versions; of an extra that nobody asked for, others may have brought some packages."""
+    there = {each.name: _version(each.name) for each in wanted}
+    told = ", ".join(f"{package} {version}" for package, version in there.items() if version)
+    missing = [package for package, version in there.items() if version is None]
+    if missing and not needed:
+        return Check(name, "ok", f"not installed; {install}")
+    wrong = [
+        f"{each.name} {version} (supported: {each.specifier})"
+        for each in wanted
+        if (version := there[each.name]) and not each.specifier.contains(version, prereleases=True)
+    ]
+    if wrong or missing:
+        absent = [f"missing: {', '.join(missing)}"] if missing else []
+        return Check(name, "fail", "; ".join([*wrong, *absent, told]), install)
+    return Check(name, "ok", told)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processors() -> Check:
+    memory, free = (
+        os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
+    )
+    free = _available() or free
+    found = (
+        f"{numbers.plural(available_cpus(), 'processor')}, {numbers.size(memory)} of memory, "
+        f"{numbers.size(free)} available"
+    )
+    if free < _LITTLE_MEMORY:
+        return Check("machine", "warn", found, "end other programs, or use fewer workers: --workers N")
+    return Check("machine", "ok", found)
+
+
+def _available() -> int | None:
+    """Memory that programs could get, caches counted; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _disk(name: str, folder: Path) -> Check:
+    """The free space of the disk that a folder is on, or will be."""
+    there = _existing(folder)
+    free = shutil.disk_usage(there).free
+    found = f"{numbers.size(free)} free at {near(str(folder))}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Check(
+            name, "fail", f"{found}; {there} cannot be written to", f"chmod u+rwx {there}, or name another"
+        )
+    if free < _LITTLE_DISK:
+        return Check(
+            name, "fail" if free < _NO_DISK else "warn", found, "free some space, or name another folder"
+        )
+    return Check(name, "ok", found)
+
+
+def _existing(folder: Path) -> Path:
+    folder = folder.expanduser().absolute()
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+def _cache() -> Check:
+    folder = default_folder()
+    taken = sum((Path(place) / name).lstat().st_size for place, _, names in os.walk(folder) for name in names)
+    disk = _disk("cache", folder)
+    repair = disk.repair and "set TOKENLAKE_CACHE to a folder with room"
+    return Check("cache", disk.state, f"{numbers.size(taken)}, {disk.found}", repair)
+
+
+def _store(url: str) -> Iterator[Check]:
+    """Whether the store can be read, and written to: of a bucket by a trial, of a folder by its rights."""
+
+    def look() -> str:
+        store = open_store(url)
+        names = Catalog(store).datasets()
+        store.preflight()
+        return f"{near(store.url)}: {numbers.plural(len(names), 'dataset')}"
+
+    yield _tried("store", look, "name the right one: --store or TOKENLAKE_STORE")
+    if is_local(url):
+        yield _disk("disk of the store", Path(urlsplit(url).path))
+
+
+def _tried(name: str, action: Callable[[], str], repair: str) -> Check:
+    """What an action returns, or its error."""
+    try:
+        return Check(name, "ok", action())
+    except (TokenlakeError, OSError) as error:
+        message, _, hint = without_credentials(str(error)).partition("\n\n")
+        return Check(name, "fail", message, hint.strip() or repair)
+
+
+def _hub_token() -> Check:
+    """Whether there is a token for the Hub; never which."""
+    name = "Hub token"
+    if os.environ.get("HF_TOKEN"):
+        return Check(name, "ok", "set by HF_TOKEN")
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    if Path(os.environ.get("HF_TOKEN_PATH") or home / "token").is_file():
+        return Check(name, "ok", "saved by a login")
+    return Check(name, "ok", "none: public datasets and tokenizers only; `hf auth login` saves one")
+
+
+def _hub() -> Check:
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    shown = without_credentials(endpoint, every_query=True)
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}:
+        return Check("Hub", "ok", "offline, as HF_HUB_OFFLINE says: only what is in its cache can be used")
+    try:
+        with urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            return Check("Hub", "warn", f"{shown} answers {error.code}", "try again later")
+    except (OSError, ValueError) as error:
+        why = without_credentials(str(error), every_query=True)
+        return Check(
+            "Hub", "warn", f"{shown} does not answer: {why}", "without a network: export HF_HUB_OFFLINE=1"
+        )
+    return Check("Hub", "ok", f"{shown} answers")
+
+
+def _prefect() -> Check:
+    """The server that runs would use, and whether it answers; without one, whether a run can open a port."""
+
+    def look() -> str:
+        if (url := configured_api_url()) is not None:
+            parts = urlsplit(url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            return f"{without_credentials(url)} answers on port {port}"
+        with socket.create_server(("127.0.0.1", 0)):
+            return "no server is set; a run starts one of its own on 127.0.0.1, on a free port"
+
+    if _version("prefect") is None:
+        return Check("Prefect", "ok", "not installed; `tokenlake run --no-prefect` needs none")
+    return _tried("Prefect", look, "unset PREFECT_API_URL, or start the server: prefect server start")
+
+
+def _proxies() -> Check:
+    """Variables that send requests elsewhere; those of a run to its own server must not go there."""
+    known = {name: os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES}
+    found = ", ".join(f"{name}={without_credentials(value)}" for name, value in known.items() if value)
+    past = known.pop("no_proxy") or ""
+    if any(known.values()) and not {"127.0.0.1", "localhost", "*"} & {
+        each.strip() for each in past.split(",")
+    }:
+        return Check("proxies", "warn", found, "export NO_PROXY=127.0.0.1,localhost")
+    return Check("proxies", "ok", found or "none")

@@ -1,0 +1,153 @@
+"""``tokenlake sql``: one statement, a script, or a prompt."""
+
+from __future__ import annotations
+
+import csv
+import json as jsonlib
+import sys
+from dataclasses import dataclass
+from typing import Any, final
+
+import pyarrow as pa
+
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_tables
+from tokenlake.cli.progress import counting
+from tokenlake.cli.prompt import converse, run_command, with_history
+from tokenlake.config.stores import default_store
+from tokenlake.query.script import cut
+from tokenlake.query.session import query
+from tokenlake.query.tables import Relation, relations
+from tokenlake.report.numbers import plural
+from tokenlake.report.table import Column, Table, label
+from tokenlake.store.address import open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+
+_SHOWN_ROWS = 200
+_SHOWN_CELL = 400
+
+
+def sql(
+    statement: str | None = None,
+    /,
+    *,
+    store: StoreUrl = None,
+    json: AsJson = False,
+    csv: bool = False,
+) -> int:
+    """Query the datasets of a store with DuckDB.
+
+    A dataset is a view of its newest version, "name@v1" is one version, and "name/documents" holds its provenance. The
+    tables datasets, splits, shards, inputs, accounts and mixture describe the whole store, and decode(input_ids,
+    'name') returns text. Files are hashed before they are read, and nothing can be written.
+
+    Without a statement this is a prompt on a terminal, with a history; elsewhere the statements are read from standard
+    input, and the first that fails is the last. Where there are none, the tables and views are listed.
+
+    Args:
+        statement: One statement that reads. Default: read statements from standard input.
+        csv: Print CSV.
+    """
+    answer = _Answer(open_store(store or default_store()), json, csv)
+    if statement is not None:
+        answer.print(statement)
+    elif sys.stdin and sys.stdin.isatty():
+        with_history(lambda: converse(answer.print))
+    else:
+        found, rest = cut(_piped())
+        for each in [*found, *([rest] if rest else [])] or [None]:
+            run_command(each, answer.print) if each else answer.print(None)
+    return 0
+
+
+def _piped() -> str:
+    """Return what standard input holds; nothing where it is closed, or cannot be read."""
+    try:
+        return sys.stdin.read() if sys.stdin else ""
+    except OSError:
+        return ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Where statements are answered, and in which form."""
+
+    store: Store
+    json: bool
+    csv: bool
+
+    def print(self, statement: str | None) -> None:
+        """Run a statement and print its result; None lists what can be asked."""
+        if statement is None:
+            _print_relations(self.store, self.json)
+            return
+        with counting("hashing before querying") as counter:
+            result = query(self.store, statement, on_verified=counter.add)
+        if self.json:
+            print_json(result.to_pylist())
+        elif self.csv:
+            _print_csv(result)
+        else:
+            _print_result(result)
+
+
+def _print_relations(store: Store, json: bool) -> None:
+    catalog = Catalog(store)
+    known = [
+        each for each in relations(catalog).values() if each.kind != "quarantine" or _has_bad(catalog, each)
+    ]
+    lines = [{"name": each.name, "about": each.about} for each in sorted(known, key=_order)]
+    if json:
+        print_json(lines)
+        return
+    shown = [line | {"name": _as_written(line["name"])} for line in lines]
+    print_tables([Table.of([label("name"), label("about")], shown)])
+
+
+def _has_bad(catalog: Catalog, relation: Relation) -> bool:
+    return bool(sum(catalog.manifest(relation.dataset, relation.version).account.quarantined.values()))
+
+
+def _order(relation: Relation) -> tuple[bool, str]:
+    return relation.kind == "table", relation.name
+
+
+def _as_written(name: str) -> str:
+    return name if name.isidentifier() else f'"{name}"'
+
+
+def _print_csv(result: pa.Table) -> None:
+    writer = csv.writer(Data(), lineterminator="\n")
+    writer.writerow(result.column_names)
+    for batch in result.to_batches():
+        for row in batch.to_pylist():
+            writer.writerow([_plain(value) for value in row.values()])
+
+
+def _plain(value: object) -> object:
+    """Lists, structs and maps as JSON text; the rest as it is."""
+    return jsonlib.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+
+def _print_result(result: pa.Table) -> None:
+    """The first rows as a table; what is left out is said on stderr."""
+    columns = tuple(_column(field) for field in result.schema)
+    rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
+    print_tables([Table(columns, rows)])
+    if result.num_rows > _SHOWN_ROWS:
+        note(f"the first {_SHOWN_ROWS} of {plural(result.num_rows, 'row')}: --json or --csv prints them all")
+
+
+def _column(field: pa.Field[Any]) -> Column:
+    figures = (
+        pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+    )
+    return Column(field.name, field.name, _cell, "right" if figures else "left")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    written = str(_plain(value))
+    return written if len(written) <= _SHOWN_CELL else written[:_SHOWN_CELL] + "..."
