@@ -76,4 +76,4 @@ def lender() -> Iterator[Lender]:
 def shared_workers(request: pytest.FixtureRequest, lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `build_dataset` borrow workers; a test that is marked ``own_workers`` starts its own."""
     if request.node.get_closest_marker("own_workers") is None:
-        monkeypatch.setattr("tokenlake.etl.runner.WorkerPool", lender.lend)
+        monkeypatch.setattr("tokenlake.etl.engines.WorkerPool", lender.lend)

@@ -43,6 +43,7 @@ _COMMANDS = {
     "inspect": ("inspect:inspect", _BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", _BUILD, "Show what a run would do: inputs, units, tokens, output files."),
     "run": ("run:run", _BUILD, "Build a dataset version, or resume an interrupted build."),
+    "work": ("work:work", _BUILD, "Build units of a planned build, on any machine that reaches its store."),
     "schema": ("inspect:schema", _BUILD, "Print the JSON Schema of a configuration, for editors."),
     "ls": ("catalog:ls", _STORE, "List the datasets of a store and their versions."),
     "show": ("catalog:show", _STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
