@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenlake.etl.events import Watcher
     from tokenlake.etl.runner import BuildResult
 
-Engine = Literal["local", "store"]
+Engine = Literal["local", "store", "ray", "dask"]
 
 
 def run(
@@ -41,7 +41,8 @@ def run(
     as a Prefect flow, `tokenize` or `mix`, with a server of its own unless PREFECT_API_URL names one.
 
     Args:
-        engine: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs.
+        engine: Where units run: local, on this machine (default); store, wherever `tokenlake work` runs;
+            ray or dask, on a cluster.
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
     builder = _flow if prefect else _library

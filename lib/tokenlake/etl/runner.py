@@ -89,7 +89,7 @@ def build_dataset(
     if first_steps(whole):
         foreseen(whole)
     check_exports(whole)
-    with nullcontext(pool) if pool else open_pool(engine, workers) as units_on:
+    with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
         built = _each_step(whole, lambda step: _build(step, units_on, on_event, retries), on_event)
     return replace(built, exports=make_exports(whole, built.manifest))
 

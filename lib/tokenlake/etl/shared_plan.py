@@ -161,7 +161,7 @@ def publish_plan(
     jobs, probes = list(jobs), tuple(SourceProbe(job=_fields(job), engine=engine) for job, engine in engines)
     made = [PlanPiece.of(jobs[at : at + _TOGETHER]).to_bytes() for at in range(0, len(jobs), _TOGETHER)]
     for data in (*made, msgspec.json.encode(probes)):
-        _check_open(data.decode())
+        check_open(data.decode())
     used = [job.engine for job in jobs if isinstance(job, UnitJob)]
     versions = {name: text for engine in (None, *used) for name, text in produced_by(engine).items()}
     for _ in range(10):
@@ -210,13 +210,13 @@ def _job(fields: Mapping[str, str], store: StoreAddress) -> Job:
     return cast("Job", job_of(json.dumps(whole | dict.fromkeys(stores, where)).encode()))
 
 
-def _check_open(text: str) -> None:
-    """Raise ConfigError for what must not lie in a store."""
+def check_open(text: str) -> None:
+    """Raise ConfigError for a job that must not leave this machine."""
     if provided_blocks() or hide(text) != text or scrub(text) != text:
         raise ConfigError(
-            "the store engine writes the plan into the store, and this one needs secrets: values, URLs with "
-            "passwords or signatures, or Prefect blocks. Give them by {env: NAME}, which each worker looks up in its "
-            "own environment, or use another engine"
+            "this engine hands jobs to other machines, and this build needs secrets: values, URLs with passwords or "
+            "signatures, or Prefect blocks. Give them by {env: NAME}, which each worker looks up in its own "
+            "environment, or build with the local engine"
         )
 
 

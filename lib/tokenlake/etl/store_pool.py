@@ -13,7 +13,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, final
 
-from tokenlake.errors import CancelledError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.errors import (
+    CancelledError,
+    EngineMismatchError,
+    NotFoundError,
+    StoreError,
+    TokenlakeError,
+    WorkerDiedError,
+)
 from tokenlake.etl.job import EngineJob, Job
 from tokenlake.etl.leases import Mark, leased_units, progress_of
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
@@ -148,7 +155,7 @@ class _Board:
     def forget_failures(self) -> None:
         """Have units that failed in an earlier run tried again."""
         for unit in failed_units(self.store.list(self.layout.key(WORK))):
-            self._failure(unit)
+            take_failure(self.store, self.layout, unit)
 
     def close(self) -> None:
         """Stop looking; of a committed version remove what workers were told."""
@@ -169,7 +176,10 @@ class _Board:
     def _failure(self, unit: int) -> TokenlakeError | None:
         with self._changed:
             self._failed.discard(unit)
-        return take_failure(self.store, self.layout, unit)
+        error = take_failure(self.store, self.layout, unit, keep=True)
+        if isinstance(error, WorkerDiedError | StoreError | EngineMismatchError):  # it may be built yet
+            take_failure(self.store, self.layout, unit)
+        return error
 
     def _look_on(self) -> None:
         while not self._closed.wait(_LOOK):

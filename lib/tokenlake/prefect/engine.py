@@ -186,7 +186,7 @@ class LocalEngine:
         self._result: BuildResult | None = None
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
-        self._pool: Pool = pool or open_pool(engine, workers)
+        self._pool: Pool = pool or open_pool(engine, workers, config.ray)
         self.workers = self._pool.workers
         self._lent = pool is not None
         self._opening: Future[BuildSession] = Future()
