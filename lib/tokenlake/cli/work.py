@@ -48,13 +48,15 @@ def work(
     part = _share(share)
     where, patience = StoreAddress.of(store), parse_duration(wait)
     layout = _version(where, name)
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with WorkerPool(workers or available_cpus()) as pool:
             done = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and others build the rest")
         return CancelledError.exit_code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if json:
         print_json(asdict(done))
     else:

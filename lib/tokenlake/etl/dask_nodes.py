@@ -6,8 +6,10 @@ and ends with the build.
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import CancelledError as FutureCancelledError
+from contextlib import suppress
 from typing import Any, Final, final
 
 from tokenlake.errors import MissingExtraError
@@ -63,6 +65,7 @@ class DaskNodes:
                 threads_per_worker=1,
                 host="127.0.0.1",
                 dashboard_address=None,
+                silence_logs=logging.ERROR,
             )
         )
         self._ours = not address
@@ -86,7 +89,7 @@ class DaskNodes:
             future.cancel()
 
     def close(self) -> None:
-        if not self._ours:
+        with suppress(OSError, TimeoutError):  # of workers that are gone, or stuck
             self._client.run(close_here)
         self._client.close()
         if self._ours and self._client.cluster is not None:

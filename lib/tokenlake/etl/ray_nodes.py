@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, final
 
@@ -40,27 +41,26 @@ class RayNodes:
         self._ours = not ray.is_initialized()
         if self._ours:
             self._join(section)
-        asked = (
-            {"CPU": 1.0}
-            | dict(section.resources_per_worker or {})
-            | ({"GPU": 1.0} if section.use_gpu else {})
+        gpu = {"GPU": 1.0} if section.use_gpu else {}
+        asked = {"CPU": 1.0, **(section.resources_per_worker or {}), **gpu}
+        self._check_room(asked)
+        others = {name: count for name, count in asked.items() if name not in ("CPU", "GPU")}
+        self._actor: Any = ray.remote(Slot).options(
+            num_cpus=asked["CPU"], num_gpus=asked.get("GPU", 0), resources=others, max_restarts=0
         )
+
+    def _check_room(self, asked: Mapping[str, float]) -> None:
+        """Raise ConfigError for a worker that would wait for its resources for ever."""
         there: dict[str, float] = self._ray.cluster_resources()
-        short = [
-            f"{name} {need:g} of {there.get(name, 0):g}"
-            for name, need in asked.items()
-            if need > there.get(name, 0)
-        ]
-        if short:
+        held = {name: there.get(name, 0.0) for name in asked}
+        if short := [
+            f"{name} {need:g} of {held[name]:g}" for name, need in asked.items() if need > held[name]
+        ]:
             self.close()
             raise ConfigError(
                 f"ray: a worker reserves more than the whole cluster has: {', '.join(short)}; reserve less in "
                 "resources_per_worker, or add nodes"
             )
-        others = {name: count for name, count in asked.items() if name not in ("CPU", "GPU")}
-        self._actor: Any = ray.remote(Slot).options(
-            num_cpus=asked["CPU"], num_gpus=asked.get("GPU", 0), resources=others, max_restarts=0
-        )
 
     def _join(self, section: RayConfig) -> None:
         more: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}

@@ -149,7 +149,8 @@ class _Worker:
         self._open: list[int] = []
         self._done: set[int] = set()
         self._failed: set[int] = set()
-        self._stuck_since: float | None = None
+        self._committed = False
+        self._idle_since: float | None = None
         self._looked = -math.inf
         self._built = 0
 
@@ -217,29 +218,36 @@ class _Worker:
         return None
 
     def _is_left(self) -> bool:
-        """Say whether any unit has no record, as far as a listing of late knows.
+        """Say whether any unit has no record, as far as a listing of late knows, or may yet lose it.
+
+        A worker with nothing to do stays until the commit, or for as long as a lease takes: another plan may come,
+        because an engine was condemned or a unit is to be tried again.
 
         Raises:
-            TokenlakeError: why a unit cannot be built, where nobody looked at that for as long as a lease takes.
+            TokenlakeError: why a unit cannot be built.
         """
         if time.monotonic() - self._looked >= _LOOK:
             self._look()
             self._looked = time.monotonic()
         left = self._jobs.keys() - self._done
-        if not left or left - self._failed:
-            self._stuck_since = None
-            return bool(left)
-        self._stuck_since = self._stuck_since or time.monotonic()
-        if time.monotonic() - self._stuck_since >= lease_seconds():
+        if left - self._failed:
+            self._idle_since = None
+            return True
+        self._idle_since = self._idle_since or time.monotonic()
+        if not self._committed and time.monotonic() - self._idle_since < lease_seconds():
+            return True
+        if left:
             raise take_failure(self._store, self._layout, min(left), keep=True) or _nobody(self._layout)
-        return True
+        return False
 
     def _look(self) -> None:
         """Learn what others did, and whether there is another plan."""
         ledger = [self._layout.path(info.key) for info in self._store.list(self._layout.key(LEDGER))]
         work = list(self._store.list(self._layout.key(WORK)))
         if (plan := read_plan(self._store, self._layout)) is None:
-            if not is_committed(self._store, self._layout):
+            require_held(self._store, self._layout, self._plan.claimed)
+            self._committed = is_committed(self._store, self._layout)
+            if not self._committed:
                 raise _nobody(self._layout)
             self._done, self._open = set(self._jobs), []
             return
@@ -248,6 +256,7 @@ class _Worker:
         self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
         self._failed = failed_units(work)
         self._leases.look(leased_units(work))
+        self._committed = self._done >= self._jobs.keys() and is_committed(self._store, self._layout)
         missing = sorted(self._jobs.keys() - self._done - self._failed)
         self._open = [unit for unit in shared_order(missing, *self._share) if self._leases.is_free(unit)]
 
