@@ -39,6 +39,11 @@ class RayNodes:
         self._ray: Any = ray
         self.workers = workers or section.num_workers
         self._ours = not ray.is_initialized()
+        if section.object_store_memory and (os.environ.get("RAY_ADDRESS") or not self._ours):
+            raise ConfigError(
+                f"ray.object_store_memory: got {section.object_store_memory} for a cluster that runs already; leave it "
+                "out, or give it to `ray start` of each node"
+            )
         if self._ours:
             self._join(section)
         gpu = {"GPU": 1.0} if section.use_gpu else {}
