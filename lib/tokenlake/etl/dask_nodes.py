@@ -48,13 +48,12 @@ class DaskNodes:
 
     def __init__(self, workers: int | None) -> None:
         try:
-            import dask
             import distributed
+            from dask import config as settings
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 "the Dask engine needs distributed, which is not installed: pip install 'tokenlake[dask]'"
             ) from error
-        settings: Any = dask.config
         address: str | None = settings.get("scheduler-address", None)
         self._lost: Any = distributed.KilledWorker
         self._client: Any = (

@@ -106,7 +106,7 @@ def join_build(
             )
         time.sleep(_LOOK)
     _check_here(plan, where, pool)
-    return _Worker(where, plan, pool, share, on_unit).run()
+    return _PlanWorker(where, plan, pool, share, on_unit).run()
 
 
 def _check_here(plan: SharedPlan, where: StoreAddress, pool: Pool) -> None:
@@ -134,7 +134,7 @@ def _check_here(plan: SharedPlan, where: StoreAddress, pool: Pool) -> None:
 
 
 @final
-class _Worker:
+class _PlanWorker:
     """One worker on one plan; its threads share everything."""
 
     def __init__(
