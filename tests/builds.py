@@ -143,6 +143,6 @@ def pool(lender: Lender) -> Lent | WorkerPool:
 def shared_workers(lender: Lender) -> Iterator[None]:
     """Have builds and repairs of all tests borrow workers, those of fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("etl.runner", "integrity.repair", "integrity.repair_units"):
+        for module in ("etl.engines", "integrity.repair", "integrity.repair_units"):
             patch.setattr(f"tokenlake.{module}.WorkerPool", lender.lend)
         yield

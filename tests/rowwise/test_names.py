@@ -54,20 +54,23 @@ def test_shards_are_worked_on_side_by_side_and_come_in_order():
 
 @pytest.mark.parametrize("name", ["RayPreprocessor", "tokenize_with_ray"])
 def test_what_needs_ray_says_what_does_the_job(name: str):
-    with pytest.raises(NotAvailableError, match=rf"{name} needs Ray.*build_dataset\(config, workers=N\)"):
+    with pytest.raises(
+        NotAvailableError, match=rf"{name} is not here.*build_dataset\(config, engine='ray'\)"
+    ):
         getattr(distributed, name)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         distributed.nonsense  # noqa: B018
 
 
 @pytest.mark.parametrize("option", [{"enabled": True}, {"use_gpu": True}, {"object_store_memory": "4GB"}])
-def test_options_of_ray_are_parsed_and_refused(option: dict[str, object]):
+def test_options_of_ray_act_in_builds_and_are_refused_for_rows(option: dict[str, object]):
     config = tl.PipelineConfig(
         datasets=[{"data_files": "x.jsonl"}], ray=tl.RayConfig(num_workers=2, **option)
     )
-    for road in ("build", "rows"):
-        (message,) = refused(config, road, ("ray",))
-        assert message.startswith(f"ray.{next(iter(option))}: ")
+    (message,) = refused(config, "rows", ("ray",))
+    assert message.startswith(f"ray.{next(iter(option))}: ")
+    assert message.endswith("rows are made in this process")
+    assert not refused(config, "build", ("ray",))
     assert tl.RayConfig(object_store_memory="4GB").object_store_memory == 4 << 30
 
 

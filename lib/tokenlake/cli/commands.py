@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "inspect": ("inspect:inspect", BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
     "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
+    "work": ("work:work", BUILD, "Build units of a planned build, on any machine that reaches its store."),
     "schema": ("inspect:schema", BUILD, "Print the JSON Schema of a configuration, for editors."),
     "ls": ("ls:ls", STORE, "List the datasets of a store and their versions."),
     "show": ("show:show", STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),

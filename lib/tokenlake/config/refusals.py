@@ -111,7 +111,7 @@ REFUSALS: Final = (
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
     *(
-        Refusal(f"ray.{name}", build="this machine's workers", rows="rows are made in this process")
+        Refusal(f"ray.{name}", rows="rows are made in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
     ),
     *(

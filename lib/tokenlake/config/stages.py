@@ -460,7 +460,7 @@ class RayConfig(Section):
     """Section `ray`."""
 
     enabled: Switch = False
-    """Run the units of a build on Ray."""
+    """Run the units of a build on Ray, as `--engine ray` does."""
 
     num_workers: Count = 4
     """Workers on the cluster; acts with `enabled`."""
@@ -472,7 +472,7 @@ class RayConfig(Section):
     """Reserve a GPU for each worker; acts with `enabled`."""
 
     object_store_memory: Size | None = None
-    """Bytes of each node's object store; null: as Ray decides. Acts with `enabled`."""
+    """Bytes of the object store of a cluster that the build starts; null: as Ray decides. Acts with `enabled`."""
 
 
 class ObservabilityConfig(Section):

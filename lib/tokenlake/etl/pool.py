@@ -24,17 +24,57 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, Protocol, Self, final
 
 from tokenlake.config.references import provided_blocks
 from tokenlake.errors import CancelledError, ConfigError, WorkerDiedError, WorkerError, from_json
 from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
 
 Progress = Callable[[dict[str, Any]], None]
+
+Jobs = Callable[[], Iterable[Job]]
+"""Gives the jobs that will come, each call anew; making them may run others."""
+
+
+class Pool(Protocol):
+    """Where the jobs of a build are done: processes of this machine, of a cluster, or whoever reads the store.
+
+    Attributes:
+        workers: jobs that are worth having under way at a time.
+    """
+
+    workers: int
+
+    def expect(self, count: int, jobs: Jobs = tuple, /) -> None:
+        """Get ready for so many jobs; those that :meth:`run` will be called with, more or less."""
+        ...
+
+    def run(self, job: Job, on_progress: Progress | None = None, /) -> Any:
+        """Have one job done and return its result, as :meth:`WorkerPool.run` does; blocks the calling thread."""
+        ...
+
+    def cancel(self) -> None:
+        """Have running and later calls of :meth:`run` raise CancelledError."""
+        ...
+
+    def close(self) -> None:
+        """End whatever the pool started."""
+        ...
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that are on this machine."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
 RSS_LIMIT: Final = 768 << 20
@@ -91,10 +131,10 @@ class WorkerPool:
         self._group = _Group()
         self.expect(1)
 
-    def expect(self, jobs: int) -> None:
+    def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Start, in the background, the workers that so many jobs need; later ones start when a job finds none idle."""
         with self._changed:
-            while len(self._all) < min(jobs, self.workers) and not self._cancelled:
+            while len(self._all) < min(count, self.workers) and not self._cancelled:
                 self._start_one()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:

@@ -21,16 +21,16 @@ from tokenlake.errors import (
     VersionConflictError,
     WorkerDiedError,
 )
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration, plan_build
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import Pool
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.threads import available_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,18 @@ def build_dataset(
     workers: int | None = None,
     on_event: Watcher = ignore,
     retries: int = 2,
-    pool: WorkerPool | None = None,
+    pool: Pool | None = None,
+    engine: EngineName | None = None,
 ) -> BuildResult:
-    """Build a dataset version on this machine, and first the tokens of each source where text is to be mixed.
+    """Build a dataset version, and first the tokens of each source where text is to be mixed.
 
     Args:
         config: a configuration, a mapping of one, or the path of a YAML file.
-        workers: worker processes; default: the processors this process may use.
+        workers: worker processes; default: the processors this process may use, or as the engine has it.
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
+        engine: where units run, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
 
     Returns:
         The committed version; when an equal one existed, that one.
@@ -87,8 +89,8 @@ def build_dataset(
     if first_steps(whole):
         foreseen(whole)
     check_exports(whole)
-    with nullcontext(pool) if pool else WorkerPool(workers or available_cpus()) as pool:
-        built = _each_step(whole, lambda step: _build(step, pool, on_event, retries), on_event)
+    with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
+        built = _each_step(whole, lambda step: _build(step, units_on, on_event, retries), on_event)
     return replace(built, exports=make_exports(whole, built.manifest))
 
 
@@ -136,7 +138,7 @@ def _each_step(
     return replace(last, notes=notes + last.notes)
 
 
-def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries: int) -> BuildResult:
+def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
     """One build, of which a configuration may need several."""
     begin = time.monotonic()
     session = BuildSession.open(config, on_event=on_event)
@@ -149,16 +151,14 @@ def _build(config: PipelineConfig, pool: WorkerPool, on_event: Watcher, retries:
     return result_of(session, manifest, time.monotonic() - begin)
 
 
-def run_pending(
-    session: BuildSession, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
-) -> None:
+def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2) -> None:
     """Run a session's pending units until none is left; the first error that retries do not cure ends it.
 
     A condemned engine makes finished units pending again, hence the loop.
     """
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
         while pending := session.pending:
-            pool.expect(len(pending))
+            session.announce(pool)
             try:
                 _run_round(session, pool, threads, pending, on_event, retries)
             except BaseException:
@@ -168,7 +168,7 @@ def run_pending(
 
 def _run_round(
     session: BuildSession,
-    pool: WorkerPool,
+    pool: Pool,
     threads: ThreadPoolExecutor,
     pending: list[int],
     on_event: Watcher,
@@ -190,7 +190,7 @@ def _run_round(
 
 
 def run_with_retries(
-    session: BuildSession, index: int, pool: WorkerPool, *, on_event: Watcher = ignore, retries: int = 2
+    session: BuildSession, index: int, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2
 ) -> UnitRecord:
     """Run one unit, again after errors worth it."""
     for attempt in range(retries + 1):

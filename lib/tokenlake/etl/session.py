@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, final
 
@@ -39,14 +39,14 @@ from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.plan.units import most_records
 from tokenlake.etl.planner import Configuration, plan_build
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import Pool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.etl.unit.clock import STAGES
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.base import Store
+from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
@@ -78,7 +78,7 @@ class Engines:
         self._chosen: dict[str, str] = {}
         self._condemned: set[str] = set()
 
-    def choose(self, unit: PlannedUnit, pool: WorkerPool) -> str:
+    def choose(self, unit: PlannedUnit, pool: Pool) -> str:
         """The engine for a unit's source; the first call for a source runs the gate in a worker."""
         if not isinstance(unit, TextUnit):
             return NO_ENGINE
@@ -91,6 +91,11 @@ class Engines:
     def is_condemned(self, engine: str) -> bool:
         return engine in self._condemned
 
+    @property
+    def has_condemned(self) -> bool:
+        """Whether any engine was wrong."""
+        return bool(self._condemned)
+
     def condemn(self, engine: str) -> bool:
         """Never use an engine again in this build; False if that was so already."""
         if engine == REFERENCE or engine in self._condemned:
@@ -98,7 +103,7 @@ class Engines:
         self._condemned.add(engine)
         return True
 
-    def _ask(self, unit: TextUnit, pool: WorkerPool) -> str:
+    def _ask(self, unit: TextUnit, pool: Pool) -> str:
         verdict = pool.run(self._plan.engine_job(unit, self._store, self._layout))
         name = self._plan.tokenizers[unit.source].files.name
         self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
@@ -240,7 +245,12 @@ class BuildSession:
         """The version's folder."""
         return f"{self._store.url}/{self._layout.prefix}"
 
-    def run_unit(self, index: int, pool: WorkerPool) -> UnitRecord:
+    def announce(self, pool: Pool) -> None:
+        """Have a pool get ready for the units still to build."""
+        pending = self.pending
+        pool.expect(len(pending), lambda: self._jobs(pending, pool))
+
+    def run_unit(self, index: int, pool: Pool) -> UnitRecord:
         """Build one unit in one of the pool's workers; thread-safe, and idempotent.
 
         Raises:
@@ -284,12 +294,23 @@ class BuildSession:
             )
         records = [self._records[unit.index] for unit in self.plan.units]
         self._budget.check()
+        if self.engines.has_condemned:
+            self._check_parts(records)
         manifest = commit_version(self._store, self.plan, self._layout, records)
         inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(inputs), run or {})
         self.status, self._manifest = "committed", manifest
         self._emit(Committed(self.dataset, self.version))
         return manifest
+
+    def _check_parts(self, records: Iterable[UnitRecord]) -> None:
+        """Read all parts, once there are all records: from its record on, nobody replaces what a unit has.
+
+        A slow worker may have put what a condemned engine made in the place of what was built again.
+        """
+        for record in records:
+            for part in record.parts:
+                require_digest(self._store, self._layout.key(part.path), part)
 
     def failed(self, error: BaseException) -> None:
         """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
@@ -301,7 +322,11 @@ class BuildSession:
             with contextlib.suppress(StoreError):
                 self._log.failed(error)
 
-    def _attempt(self, unit: PlannedUnit, job: Job, pool: WorkerPool) -> tuple[bytes, _Spent]:
+    def _jobs(self, units: Sequence[int], pool: Pool) -> Iterator[Job]:
+        for unit in (self.plan.units[index] for index in units):
+            yield self.plan.job(unit, self.plan.store, self._layout, self.engines.choose(unit, pool))
+
+    def _attempt(self, unit: PlannedUnit, job: Job, pool: Pool) -> tuple[bytes, _Spent]:
         """Have a unit built: its record as the ledger will hold it, and what was told on the way."""
         started, told = time.monotonic(), Counter[str]()
 
@@ -321,6 +346,8 @@ class BuildSession:
         self._require_held()
         with self._lock:
             if self.engines.is_condemned(record.engine):
+                # A worker that no scheduler tells anything has filed it already.
+                remove_record(self._store, self._layout, record.unit)
                 return False
             publish_record(self._store, self._layout, record.unit, sealed)
             self._note(record, "built")

@@ -297,7 +297,7 @@ class InProcessPool:
         told = cast("Job", job_of(to_line(job)))
         return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
 
-    def expect(self, jobs: int) -> None:
+    def expect(self, count: int, jobs: object = None) -> None:
         """One process does all jobs, one after the other."""
 
     def cancel(self) -> None:

@@ -25,6 +25,7 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
     BuildStep,
     Event,
@@ -35,7 +36,7 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
@@ -46,7 +47,6 @@ from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.threads import available_cpus
 
 
 def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:
@@ -149,6 +149,7 @@ class LocalEngine:
         workers: worker processes; None: one per core that this process may use.
         on_event: told everything that happens, from several threads.
         pool: workers that others use too, and that outlive the engine; None: its own.
+        engine: where units run; None: on this machine.
 
     Attributes:
         blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
@@ -165,9 +166,9 @@ class LocalEngine:
         *,
         workers: int | None = None,
         on_event: Watcher = ignore,
-        pool: WorkerPool | None = None,
+        pool: Pool | None = None,
+        engine: EngineName | None = None,
     ) -> None:
-        self.workers = pool.workers if pool else workers or available_cpus()
         self.config = config
         self._sources = first_steps(config)
         if self._sources:
@@ -188,7 +189,8 @@ class LocalEngine:
         self._result: BuildResult | None = None
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
-        self._pool = pool or WorkerPool(self.workers)
+        self._pool: Pool = pool or open_pool(engine, workers, config.ray)
+        self.workers = self._pool.workers
         self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
         self.blocks: tuple[str, ...] = ()
@@ -389,7 +391,7 @@ class LocalEngine:
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
             else:
-                self._pool.expect(len(session.pending))
+                session.announce(self._pool)
                 self._opening.set_result(session)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:

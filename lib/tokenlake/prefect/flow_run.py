@@ -21,6 +21,7 @@ from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenlake.errors import TokenlakeError
+from tokenlake.etl.engines import EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
 from tokenlake.etl.runner import BuildResult
 from tokenlake.prefect.engine import LocalEngine, prepared
@@ -44,6 +45,7 @@ def run_flow(
     overrides: Sequence[str],
     workers: int | None,
     on_event: Watcher | None,
+    units_on: EngineName | None = None,
 ) -> BuildResult:
     """Run the configuration's flow on ``server`` (None: the configured one); see :func:`.launch.launch`."""
     request = resolve_request(config, overrides=overrides)
@@ -51,7 +53,9 @@ def run_flow(
     if on_event is not None:
         on_event(BuildRequested(request.observability))
     with ExitStack() as stack:
-        engine = stack.enter_context(LocalEngine(request, workers=workers, on_event=on_event or ignore))
+        engine = stack.enter_context(
+            LocalEngine(request, workers=workers, engine=units_on, on_event=on_event or ignore)
+        )
         if server is not None:
             # For a process that had imported Prefect, and with it the settings, before.
             access: dict[Any, str] = dict(server.access)

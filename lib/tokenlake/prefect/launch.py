@@ -25,6 +25,7 @@ from tokenlake.prefect.server import (
 )
 
 if TYPE_CHECKING:
+    from tokenlake.etl.engines import EngineName
     from tokenlake.etl.events import Watcher
     from tokenlake.etl.runner import BuildResult
 
@@ -40,6 +41,7 @@ def launch(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     on_event: Watcher | None = None,
+    engine: EngineName | None = None,
 ) -> BuildResult:
     """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
 
@@ -51,6 +53,7 @@ def launch(
         overrides: ``key=value`` texts.
         workers: worker processes; None: one per core.
         on_event: told everything that happens, from several threads.
+        engine: where units run; None: on this machine.
 
     Raises:
         CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
@@ -66,7 +69,7 @@ def launch(
                 import_prefect()
                 from tokenlake.prefect.flow_run import run_flow
             with _ended_by_a_second_interrupt(server):
-                return run_flow(server, config, overrides, workers, on_event)
+                return run_flow(server, config, overrides, workers, on_event, engine)
     except KeyboardInterrupt:
         raise CancelledError(
             "cancelled; finished units are kept, and the same command resumes the run"

@@ -1,0 +1,97 @@
+"""``tokenlake work``."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from dataclasses import asdict
+from typing import Annotated, Final, NoReturn
+
+from cyclopts import Parameter
+
+from tokenlake.cli.console import AsJson, Workers, note, print_json
+from tokenlake.errors import CancelledError, ConfigError, NotFoundError
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.store_worker import join_build
+from tokenlake.report import numbers
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.store.gc import parse_duration
+from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.threads import available_cpus
+
+_SHARE: Final = re.compile(r"([0-9]{1,7})/([1-9][0-9]{0,6})")
+
+
+def work(
+    store: str,
+    name: Annotated[str, Parameter(help="A dataset that is being built: NAME or NAME@v3.")],
+    /,
+    *,
+    share: str = "0/1",
+    workers: Workers = None,
+    wait: str = "0",
+    json: AsJson = False,
+) -> int:
+    """Build units of a build that `tokenlake run --engine store` has planned, until none is left.
+
+    Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: what is
+    finished is kept, and what is not is built by another. A machine that would make other bytes is refused.
+
+    Args:
+        store: The store: a path, s3:// or gs://.
+        share: I/N: take every Nth unit first, from the Ith on (from 0), then any that nobody builds.
+        wait: How long to wait for the plan, such as 10m. Default: not at all.
+    """
+    part = _share(share)
+    where, patience = StoreAddress.of(store), parse_duration(wait)
+    layout = _version(where, name)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with WorkerPool(workers or available_cpus()) as pool:
+            done = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
+    except (KeyboardInterrupt, CancelledError):
+        note("cancelled: finished units are kept, and others build the rest")
+        return CancelledError.exit_code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if json:
+        print_json(asdict(done))
+    else:
+        note(f"{layout.prefix}: {numbers.plural(done.built, 'unit')} built here, {done.found} by others")
+    return 0
+
+
+def _share(text: str) -> tuple[int, int]:
+    found = _SHARE.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(f"--share {text!r}: expected I/N, such as 0/4, 1/4, 2/4 and 3/4 for four workers")
+    return int(found[1]), int(found[2])
+
+
+def _version(where: StoreAddress, name: str) -> Layout:
+    """Return the version that is named, or the newest one."""
+    found = Reference.parse(name)
+    if found.tag is not None:
+        raise ConfigError(f"{name}: tags name finished versions; expected NAME or NAME@v3")
+    if found.version is not None:
+        return Layout(found.dataset, found.version)
+    versions = Catalog(open_store(where)).versions(found.dataset)
+    if not versions:
+        raise NotFoundError(f"no build of {found.dataset} in {where}", dataset=found.dataset)
+    return Layout(found.dataset, max(info.version for info in versions))
+
+
+def _tell(record: UnitRecord, seconds: float) -> None:
+    account = record.account
+    sys.stderr.write(
+        f"unit {record.unit:05d}: {numbers.plural(account.rows_read, 'row')}, "
+        f"{len(record.parts)} files, {numbers.duration(seconds)}\n"
+    )
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is."""
+    raise KeyboardInterrupt

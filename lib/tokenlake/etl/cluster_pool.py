@@ -1,0 +1,169 @@
+"""The workers of a build on the nodes of a cluster: slots, each with a worker process of its own.
+
+A slot is this library's :class:`WorkerPool` of one process, on whatever node; a job goes to it as a line of JSON, and
+the answer comes as one. So a cluster's system moves two short texts for each unit, and knows nothing of units. A slot
+whose node died is replaced, and its job fails as that of a dead worker does: whoever asked tries it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Protocol, Self, cast, final
+
+from tokenlake.errors import CancelledError, TokenlakeError, WorkerDiedError, from_json, to_json
+from tokenlake.etl.job import Job, WorkerAnswer, answer_of, job_of, to_line
+from tokenlake.etl.pool import Jobs, Progress, WorkerPool
+from tokenlake.etl.shared_plan import check_open
+
+
+@final
+class Slot:
+    """A worker process, in a process of the cluster's."""
+
+    def __init__(self) -> None:
+        self._pool = WorkerPool(1)
+
+    def run(self, line: bytes) -> bytes:
+        """Do the job of a line; the answer is one, too."""
+        told: Counter[str] = Counter()
+        try:
+            result = self._pool.run(cast("Job", job_of(line)), told.update)
+        except TokenlakeError as error:
+            return to_line(WorkerAnswer(progress=dict(told), error=to_json(error), rss=1))
+        return to_line(WorkerAnswer(progress=dict(told), result=result, rss=1))
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.close()
+
+
+class SlotLostError(Exception):
+    """The process or the node of a slot is gone. Never leaves this package."""
+
+
+class Nodes(Protocol):
+    """A cluster: where slots are.
+
+    Attributes:
+        workers: slots that it has room for.
+    """
+
+    workers: int
+
+    def start(self) -> Any:
+        """Return a new slot, which may still be starting."""
+        ...
+
+    def ask(self, slot: Any, line: bytes) -> bytes:
+        """Have a slot do a job; SlotLostError where it is gone, or was ended."""
+        ...
+
+    def end(self, slot: Any) -> None:
+        """End a slot, also one that is at a job, or gone."""
+        ...
+
+    def close(self) -> None:
+        """Leave the cluster, and end what was started of it."""
+        ...
+
+
+@final
+class ClusterPool:
+    """A pool whose workers are slots of a cluster; they start as they are needed.
+
+    Args:
+        open_nodes: joins the cluster, or starts one.
+    """
+
+    def __init__(self, open_nodes: Callable[[], Nodes]) -> None:
+        self._nodes = open_nodes()
+        self.workers = self._nodes.workers
+        self._changed = threading.Condition()
+        self._all: list[Any] = []
+        self._idle: list[Any] = []
+        self._cancelled = False
+
+    def expect(self, count: int, jobs: Jobs = tuple) -> None:
+        """Start the slots that so many jobs need."""
+        with self._changed:
+            while len(self._all) < min(count, self.workers) and not self._cancelled:
+                self._start_one()
+
+    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
+        """Do one job in one slot; what is done of it is told at its end.
+
+        Raises:
+            ConfigError: the job holds secrets.
+            WorkerDiedError: the slot or its worker is gone; the job may be tried again.
+            CancelledError: :meth:`cancel` was called.
+            TokenlakeError: what the job itself raised, rebuilt.
+        """
+        line = to_line(job)
+        check_open(line.decode())
+        slot = self._borrow()
+        try:
+            answer = answer_of(self._nodes.ask(slot, line))
+        except BaseException as error:
+            self._drop(slot)
+            if self._cancelled:
+                raise CancelledError("the build was cancelled; run it again to resume") from None
+            if isinstance(error, SlotLostError):
+                raise WorkerDiedError(f"a worker on the cluster is gone: {error}") from error
+            raise
+        with self._changed:
+            self._idle.append(slot)
+            self._changed.notify()
+        if answer.progress and on_progress is not None:
+            on_progress(answer.progress)
+        if answer.error is not None:
+            raise from_json(answer.error)
+        return answer.result
+
+    def cancel(self) -> None:
+        with self._changed:
+            self._cancelled = True
+            slots, self._all, self._idle = self._all, [], []
+            self._changed.notify_all()
+        for slot in slots:
+            self._nodes.end(slot)
+
+    def close(self) -> None:
+        self.cancel()
+        self._nodes.close()
+
+    def pids(self) -> list[int]:
+        return []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start_one(self) -> None:
+        slot = self._nodes.start()
+        self._all.append(slot)
+        self._idle.append(slot)
+
+    def _borrow(self) -> Any:
+        with self._changed:
+            while not self._idle and not self._cancelled:
+                if len(self._all) < self.workers:
+                    self._start_one()
+                else:
+                    self._changed.wait()
+            if self._cancelled:
+                raise CancelledError("the build was cancelled; run it again to resume")
+            return self._idle.pop()
+
+    def _drop(self, slot: Any) -> None:
+        self._nodes.end(slot)
+        with self._changed, suppress(ValueError):
+            self._all.remove(slot)
+            self._changed.notify()

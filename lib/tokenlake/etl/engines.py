@@ -1,0 +1,51 @@
+"""Where the units of a build run: the engines, by name. Whatever runs them, the bytes are the same."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias, get_args
+
+from tokenlake.config.stages import RayConfig
+from tokenlake.errors import ConfigError
+from tokenlake.etl.cluster_pool import ClusterPool
+from tokenlake.etl.dask_nodes import DaskNodes
+from tokenlake.etl.pool import Pool, WorkerPool
+from tokenlake.etl.ray_nodes import RayNodes
+from tokenlake.etl.store_pool import StorePool
+from tokenlake.threads import available_cpus
+
+EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
+"""This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
+
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+
+
+def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) -> Pool:
+    """Return the pool of an engine.
+
+    Args:
+        engine: None: ray where its section is enabled, else local.
+        workers: how many; None: as the engine has it. On this machine one for each processor.
+        ray: the section of a configuration.
+
+    Raises:
+        ConfigError: no such engine, or `workers` of an engine that has none of its own.
+        MissingExtraError: the engine's package is not installed.
+    """
+    match engine or ("ray" if ray.enabled else "local"):
+        case "local":
+            return WorkerPool(workers or available_cpus())
+        case "store":
+            return _store_pool(workers)
+        case "ray":
+            return ClusterPool(lambda: RayNodes(ray, workers))
+        case "dask":
+            return ClusterPool(lambda: DaskNodes(workers))
+    raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
+
+
+def _store_pool(workers: int | None) -> StorePool:
+    if workers:
+        raise ConfigError(
+            f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
+        )
+    return StorePool()

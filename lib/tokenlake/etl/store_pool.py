@@ -1,0 +1,231 @@
+"""The store engine, seen from the run that plans and commits: jobs lie in the store, and whoever can builds them.
+
+The plan goes into the store (:mod:`tokenlake.etl.shared_plan`), any number of ``tokenlake work`` build its units
+(:mod:`tokenlake.etl.store_worker`), and a unit is done when the ledger has its record. So this pool has no workers for
+units: it waits. Nothing is lost when it goes: the workers need it for nothing but the commit, which the next run makes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, final
+
+from tokenlake.errors import (
+    CancelledError,
+    EngineMismatchError,
+    NotFoundError,
+    StoreError,
+    TokenlakeError,
+    WorkerDiedError,
+)
+from tokenlake.etl.job import EngineJob, Job
+from tokenlake.etl.leases import Mark, leased_units, progress_of
+from tokenlake.etl.pool import Jobs, Progress, WorkerPool
+from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.base import Store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import is_committed
+from tokenlake.store.layout import LEDGER, Layout, ledger_unit
+from tokenlake.threads import in_order
+
+#: Seconds between two looks at the store: a listing or two each.
+_LOOK: Final = 0.5
+
+#: Units that are waited for at a time; any others that get done meanwhile are found at once.
+_WAITING: Final = 32
+
+
+@final
+class StorePool:
+    """Waits for whoever builds the units of a plan in a store; engines are chosen here, in a process of its own."""
+
+    def __init__(self) -> None:
+        self.workers = _WAITING
+        self._local = WorkerPool(1)
+        self._chosen: dict[str, tuple[EngineJob, str]] = {}
+        self._planned: dict[int, Job] = {}
+        self._board: _Board | None = None
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+
+    def expect(self, count: int, jobs: Jobs = tuple) -> None:
+        """Publish the plan of these jobs, in the place of an older one."""
+        planned = [job for job in jobs() if not isinstance(job, EngineJob)]
+        if planned:
+            with self._lock:
+                self._publish({job.unit: job for job in planned})
+
+    def run(self, job: Job, on_progress: Progress | None = None) -> Any:
+        """Wait for the record of a unit, and return it, sealed; choose an engine here.
+
+        Raises:
+            CancelledError: :meth:`cancel` was called; the workers go on.
+            TokenlakeError: what a worker raised.
+        """
+        if isinstance(job, EngineJob):
+            verdict = self._local.run(job, on_progress)
+            self._chosen[job.source.name] = job, verdict["engine"]
+            return verdict
+        with self._lock:
+            if self._planned.get(job.unit) != job:  # its engine was condemned meanwhile
+                self._publish(self._planned | {job.unit: job})
+            board = self._board
+        assert board is not None
+        return board.wait(job.unit, on_progress, self._cancelled)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._local.cancel()
+
+    def close(self) -> None:
+        """Stop looking, and remove the plan of a version that is committed."""
+        self._cancelled.set()
+        self._local.close()
+        if self._board is not None:
+            self._board.close()
+
+    def pids(self) -> list[int]:
+        return self._local.pids()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _publish(self, jobs: Mapping[int, Any]) -> None:
+        first = next(iter(jobs.values()))
+        address, layout = first.store, Layout(first.dataset, first.version)
+        if self._board is None or self._board.layout != layout:
+            if self._board is not None:
+                self._board.close()
+            self._board = _Board(address, layout)
+        board = self._board
+        board.forget_failures()
+        claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
+        if claim is None:
+            raise StoreError(f"{layout.claim} is gone; run the build again", key=layout.claim)
+        used = {job.source.name for job in jobs.values() if job.op == "unit"}
+        engines = [chosen for source, chosen in self._chosen.items() if source in used]
+        publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
+        self._planned = dict(jobs)
+
+
+@final
+class _Board:
+    """What the store says of the units of one build; a thread looks."""
+
+    def __init__(self, address: StoreAddress, layout: Layout) -> None:
+        self.store: Store = open_store(address)
+        self.layout = layout
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._done: set[int] = set()
+        self._failed: set[int] = set()
+        self._marks: dict[int, Mark] = {}
+        self._problem: StoreError | None = None
+        self._thread = threading.Thread(target=self._look_on, name="tokenlake-ledger", daemon=True)
+        self._thread.start()
+
+    def wait(self, unit: int, on_progress: Progress | None, cancelled: threading.Event) -> str:
+        """Return the sealed record of a unit, once there is one."""
+        seen = _Seen(self.store, self.layout, unit, on_progress)
+        while True:
+            with self._changed:
+                if cancelled.is_set():
+                    raise CancelledError("the run was cancelled; workers go on, run it again to commit")
+                if self._problem is not None:
+                    raise self._problem
+                done, failed, mark = unit in self._done, unit in self._failed, self._marks.get(unit)
+                if not done and not failed and seen.mark == mark:
+                    self._changed.wait(_LOOK)
+                    continue
+            if done and (record := self._record(unit)) is not None:
+                return record
+            if failed and (error := self._failure(unit)) is not None:
+                raise error
+            seen.look(mark)
+
+    def forget_failures(self) -> None:
+        """Have units that failed in an earlier run tried again."""
+        for unit in failed_units(self.store.list(self.layout.key(WORK))):
+            take_failure(self.store, self.layout, unit)
+
+    def close(self) -> None:
+        """Stop looking; of a committed version remove what workers were told."""
+        self._closed.set()
+        self._thread.join()
+        with suppress(StoreError):
+            if is_committed(self.store, self.layout):
+                keys = [info.key for info in self.store.list(self.layout.key(WORK))]
+                list(in_order(lambda key: _removed(self.store, key), keys, self.store.at_once))
+
+    def _record(self, unit: int) -> str | None:
+        with suppress(NotFoundError):
+            return self.store.read(self.layout.ledger(unit)).decode()
+        with self._changed:  # another run took it away
+            self._done.discard(unit)
+        return None
+
+    def _failure(self, unit: int) -> TokenlakeError | None:
+        with self._changed:
+            self._failed.discard(unit)
+        error = take_failure(self.store, self.layout, unit, keep=True)
+        if isinstance(error, WorkerDiedError | StoreError | EngineMismatchError):  # it may be built yet
+            take_failure(self.store, self.layout, unit)
+        return error
+
+    def _look_on(self) -> None:
+        while not self._closed.wait(_LOOK):
+            try:
+                self._look()
+            except StoreError as error:
+                self._set(lambda error=error: setattr(self, "_problem", error))
+
+    def _look(self) -> None:
+        ledger = [self.layout.path(info.key) for info in self.store.list(self.layout.key(LEDGER))]
+        work = list(self.store.list(self.layout.key(WORK)))
+
+        def found() -> None:
+            self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
+            self._failed, self._marks, self._problem = failed_units(work), leased_units(work), None
+
+        self._set(found)
+
+    def _set(self, change: Callable[[], object]) -> None:
+        with self._changed:
+            change()
+            self._changed.notify_all()
+
+
+@final
+class _Seen:
+    """What was told of a unit that somebody else builds: the progress in its lease."""
+
+    def __init__(self, store: Store, layout: Layout, unit: int, on_progress: Progress | None) -> None:
+        self._store, self._layout, self._unit = store, layout, unit
+        self._on_progress = on_progress
+        self._told: dict[str, int] = {}
+        self.mark: Mark | None = None
+
+    def look(self, mark: Mark | None) -> None:
+        """Tell what is new since the last change of the lease."""
+        self.mark = mark
+        if mark is None or self._on_progress is None:
+            return
+        now = progress_of(self._store, self._layout, self._unit)
+        more = {name: count - self._told.get(name, 0) for name, count in now.items()}
+        self._told |= now
+        if any(count > 0 for count in more.values()):
+            self._on_progress({name: max(0, count) for name, count in more.items()})
+
+
+def _removed(store: Store, key: str) -> None:
+    with suppress(NotFoundError):
+        store.delete(key)
