@@ -16,7 +16,7 @@ import pytest
 
 from tokenlake.errors import CancelledError, WorkerDiedError
 from tokenlake.etl.job import Job
-from tokenlake.etl.pool import Progress, WorkerPool
+from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 
 Config = dict[str, Any]
 
@@ -82,8 +82,8 @@ class Lent:
         self._lender, self._pool = lender, pool
         self._running, self._cancelled = 0, False
 
-    def expect(self, jobs: int) -> None:
-        self._pool.expect(min(jobs, self.workers))
+    def expect(self, count: int, jobs: Jobs = tuple) -> None:
+        self._pool.expect(min(count, self.workers), jobs)
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
         self._running += 1

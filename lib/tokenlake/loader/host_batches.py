@@ -108,8 +108,9 @@ class HostReader:
     @property
     def stride(self) -> int:
         """Entries that a row has on the first axis of its columns: the ids of a row where batches are flat, else 1."""
-        flat = isinstance(self.assembler, Assembler) and self.options.batch_layout.flat
-        return self.assembler.length if flat else 1
+        if isinstance(self.assembler, Assembler) and self.options.batch_layout.flat:
+            return self.assembler.length
+        return 1
 
     def rows_in(self, passes: int) -> int | None:
         """Return how many rows of a pass this host has; None: no end."""
