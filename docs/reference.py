@@ -12,6 +12,7 @@ import importlib
 import inspect
 import io
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,8 +32,7 @@ from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.trainer.config import TrainingConfig
 
-_ROOT: Final = Path(__file__).parent.parent
-_OUTSIDE: Final = re.compile(r"\[([^\]]+)\]\((?:\.\./)+[^)]*\)")
+_LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
 _GROUPS: Final = {
     "loader": "Loading",
     "trainer": "Training",
@@ -62,7 +62,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Show a link to a file beside docs/, which the site does not have, as its name."""
-    return _OUTSIDE.sub(r"`\1`", markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def named(link: re.Match[str]) -> str:
+        outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith("..")
+        return f"`{link[1].strip('`')}`" if outside else link[0]
+
+    return _LINK.sub(named, markdown)
 
 
 def keys() -> str:

@@ -28,7 +28,7 @@ from tokenlake.query import query
 assert row == {"bar": False}, row
 """,
     "train": "assert losses[-1] < losses[0] and array.shape == (8, 128)",
-    "mixtures": "assert worst < 3",
+    "mixtures": "assert worst < 1",
 }
 
 

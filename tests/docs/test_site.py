@@ -1,4 +1,4 @@
-"""The site: it builds without a warning, its links lead somewhere, it loads nothing from elsewhere, and it misses nothing."""
+"""The site: it builds without a warning, its links lead somewhere, it loads nothing from elsewhere, misses nothing."""
 
 from __future__ import annotations
 
