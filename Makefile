@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-faults lint format bench clean
+.PHONY: install demo test test-faults lint format docs bench clean
 
 install: $(STAMP)
 
@@ -37,6 +37,10 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The pages of docs/, with a reference that is written from the code, into site/.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 $(VENV)/.bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@
@@ -46,4 +50,4 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) .demo artifacts .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .demo site artifacts .pytest_cache .ruff_cache .hypothesis

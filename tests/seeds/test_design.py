@@ -21,10 +21,12 @@ PINNED = {"fastapi"}
 
 
 def asked_for() -> set[str]:
-    """Return the packages of the base and of all extras but those for tests and benchmarks."""
+    """Return the packages of the base and of all extras but those for tests, benchmarks and pages."""
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"]]
-    lines += [line for name, group in extras.items() if name not in ("dev", "bench") for line in group]
+    lines += [
+        line for name, group in extras.items() if name not in ("dev", "bench", "docs") for line in group
+    ]
     names = {re.split(r"[\[<>=;~ ]", line)[0].lower().replace("-", "_") for line in lines}
     return names - {"tokenlake"} - PINNED
 
