@@ -27,7 +27,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tokenlake
-from tokenlake.cli import app as commands
+from tokenlake.cli.app import main
+from tokenlake.cli.commands import COMMANDS
 from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.trainer.config import TrainingConfig
@@ -162,14 +163,14 @@ def command_help() -> str:
     """Return the page of all commands: each with its help, as the terminal shows it."""
     parts = ["# Commands\n\nWritten from the code: what `tokenlake COMMAND --help` prints.\n"]
     parts.append(_block(_help("--help")))
-    parts += [f"## {name}\n\n{_block(_help(name, '--help'))}" for name in sorted(commands._COMMANDS)]
+    parts += [f"## {name}\n\n{_block(_help(name, '--help'))}" for name in COMMANDS]
     return "\n".join(parts)
 
 
 def _help(*arguments: str) -> str:
     printed = io.StringIO()
     with patch.dict(os.environ, {"COLUMNS": "96", "NO_COLOR": "1"}), contextlib.redirect_stdout(printed):
-        commands.main(arguments)
+        main(arguments)
     return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
 
 
