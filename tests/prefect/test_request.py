@@ -204,7 +204,8 @@ def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: Any) -> 
     fields = schema["properties"]
     assert fields["config"]["anyOf"][0]["enum"] == ["", *known_configurations()]
     assert fields["strategy"]["enum"] == ["", "greedy", "pool", "first_fit", "best_fit"]
-    assert {"", "auto", "tokenizers"} <= set(fields["engine"]["enum"])
+    assert {"", "auto", "tokenizers"} <= set(fields["tokenizer_engine"]["enum"])
+    assert fields["engine"]["enum"] == ["", "local", "store", "ray", "dask"]
     empty = {name: field["default"] for name, field in fields.items()}
     validate(empty, schema, raise_on_error=True, allow_none_with_default=True)
     with pytest.raises(ValidationError, match="strategy"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, cast, get_args
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -14,6 +14,7 @@ from pydantic import BaseModel, WithJsonSchema
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.errors import TokenlakeError
+from tokenlake.etl.engines import ENGINES, EngineName
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed
 from tokenlake.prefect.progress import progress_shown
@@ -71,7 +72,8 @@ def _one_of(section: type[BaseModel], key: str) -> Any:
 
 
 Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
-Engine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
+TokenizerEngine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
+Engine: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *ENGINES]})]
 FilesBySource: TypeAlias = Annotated[
     Mapping[str, str | Sequence[str]] | None,
     WithJsonSchema({"type": "object", "additionalProperties": _FILES}),
@@ -95,8 +97,9 @@ def tokenize(
     name: Text = "",
     seq_length: Count = 0,
     strategy: Strategy = "",
-    engine: Engine = "",
+    tokenizer_engine: TokenizerEngine = "",
     splits: Splits = None,
+    engine: Engine = "",
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -110,16 +113,17 @@ def tokenize(
         name: Name of the dataset in the store. Empty: the configuration's, else its file's.
         seq_length: Tokens of a row. 0: what the configuration says.
         strategy: How documents are laid into rows. Empty: what the configuration says.
-        engine: What makes ids of text, always the same ids. Empty: what the configuration says.
+        tokenizer_engine: What makes ids of text, always the same ids. Empty: what the configuration says.
         splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
-        workers: Worker processes. 0: one per core.
+        engine: Where units run, always with the same bytes: `local`, `store` (wherever `tokenlake work` runs), `ray`, `dask`. Empty: `local`, or `ray` where its section is enabled.
+        workers: Worker processes. 0: one per core, or as the engine has it.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
     """  # noqa: E501 - a line break here is a line break in the form
-    stages = stage_values(seq_length, strategy, engine, splits)
+    stages = stage_values(seq_length, strategy, tokenizer_engine, splits)
     asked = partial(
         resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
     )
-    return _run("tokenize", _named, asked, workers)
+    return _run("tokenize", _named, asked, workers, engine)
 
 
 @flow(name="mix", flow_run_name=run_name(_mixture_named), persist_result=False)
@@ -132,8 +136,9 @@ def mix(
     name: Text = "",
     seq_length: Count = 0,
     strategy: Strategy = "",
-    engine: Engine = "",
+    tokenizer_engine: TokenizerEngine = "",
     splits: Splits = None,
+    engine: Engine = "",
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -148,17 +153,18 @@ def mix(
         name: Name of the dataset in the store. Empty: the configuration's, else its file's.
         seq_length: Tokens of a row. 0: what the configuration says.
         strategy: How documents are laid into rows. Empty: what the configuration says.
-        engine: What makes ids of text, always the same ids. Empty: what the configuration says.
+        tokenizer_engine: What makes ids of text, always the same ids. Empty: what the configuration says.
         splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
-        workers: Worker processes. 0: one per core.
+        engine: Where units run, always with the same bytes: `local`, `store` (wherever `tokenlake work` runs), `ray`, `dask`. Empty: `local`, or `ray` where its section is enabled.
+        workers: Worker processes. 0: one per core, or as the engine has it.
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     config = config or DEFAULT_MIXTURE
-    stages = stage_values(seq_length, strategy, engine, splits)
+    stages = stage_values(seq_length, strategy, tokenizer_engine, splits)
     asked = partial(
         resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
     )
-    return _run("mix", _mixture_named, partial(asked, weights=weights), workers)
+    return _run("mix", _mixture_named, partial(asked, weights=weights), workers, engine)
 
 
 def _run(
@@ -166,6 +172,7 @@ def _run(
     named: Callable[[dict[str, Any]], str],
     asked: Callable[..., PipelineConfig],
     workers: int | None,
+    units_on: str | None,
 ) -> Summary | State[Any]:
     """Build with the engine that a command has made ready; of a deployment's run, what its parameters ask for."""
     try:
@@ -174,7 +181,7 @@ def _run(
             request = asked(report=get_run_logger().info)
             require_flow(flow, request)
             require_allowed(request)
-            engine = LocalEngine(request, workers=workers)
+            engine = LocalEngine(request, workers=workers, engine=cast("EngineName | None", units_on or None))
         return _build(engine, named)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)

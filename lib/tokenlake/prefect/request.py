@@ -64,14 +64,14 @@ def resolve_request(
 def stage_values(
     seq_length: int | None = None,
     strategy: str | None = None,
-    engine: str | None = None,
+    tokenizer_engine: str | None = None,
     splits: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Return the overrides that fields of the form stand for; an empty one stands for none."""
     given = {
         "pack.seq_length": seq_length,
         "pack.strategy": strategy,
-        "tokenize.engine": engine,
+        "tokenize.engine": tokenizer_engine,
         "source.splits": dict(splits) if splits else None,
     }
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value]
