@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.etl.remote_builds_support import Files, bucket, settings, stored, write_inputs
+from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.config.references import remember
 from tokenlake.errors import (
@@ -59,6 +59,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("inputs")
     write_inputs(root)
     return root
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Bucket]:
+    with bucket("s3") as lake:
+        yield lake
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +132,21 @@ def test_units_of_the_own_share_come_first_and_those_of_others_from_behind():
 
 @pytest.mark.parametrize("scheme", ["folder", "s3", "gs"])
 def test_any_store_gives_the_bytes_of_a_local_build(
-    scheme: str, inputs: Path, tokenizer_dir: Path, bench: Workbench, expected: Files, tmp_path: Path
+    scheme: str,
+    inputs: Path,
+    tokenizer_dir: Path,
+    bench: Workbench,
+    expected: Files,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ):
     with ExitStack() as stack:
         place: Any = tmp_path / "store"
-        where = StoreAddress(str(place))
-        if scheme != "folder":
+        if scheme == "s3":
+            place = request.getfixturevalue("s3")
+        elif scheme == "gs":
             place = stack.enter_context(bucket(scheme))
-            where = place.address("lake")
+        where = StoreAddress(str(place)) if scheme == "folder" else place.address("lake")
         end = stack.enter_context(_run(settings(inputs, tokenizer_dir, where)))
         done = _join(where, bench)
         result = end()
@@ -148,11 +161,11 @@ def test_any_store_gives_the_bytes_of_a_local_build(
 
 @pytest.mark.integration
 def test_killed_workers_cost_nothing_but_their_unit(
-    inputs: Path, tokenizer_dir: Path, expected: Files, bench: Workbench
+    inputs: Path, tokenizer_dir: Path, expected: Files, bench: Workbench, s3: Bucket
 ):
-    """One of two processes on a bucket dies with a unit in its hands, and so does the run that waits."""
-    with bucket("s3") as lake, ExitStack() as stack:
-        where = lake.address("lake")
+    """One worker on a bucket dies with a unit in its hands, and so does the run that waits."""
+    with ExitStack() as stack:
+        where = s3.address("killed")
         config, store = settings(inputs, tokenizer_dir, where), open_store(where)
         environment = os.environ | {"TOKENLAKE_STORE_OPTIONS": json.dumps(where.options)}
         code = "import json, sys, tokenlake as tl; tl.build_dataset(json.loads(sys.argv[1]), engine='store')"
@@ -171,7 +184,7 @@ def test_killed_workers_cost_nothing_but_their_unit(
         assert json.loads(done.stdout) == {"built": 3, "found": 0}
         result = build_dataset(config, pool=_Workers(bench))
         assert (result.status, result.units_resumed) == ("resumed", 3)
-        assert stored(lake, "lake") == expected
+        assert stored(s3, "killed") == expected
 
 
 def _within(seconds: float, met: Callable[[], bool]) -> None:

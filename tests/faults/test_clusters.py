@@ -47,7 +47,7 @@ from tokenlake.etl.ray_nodes import RayNodes
 
 nodes = RayNodes(RayConfig(num_workers=3, object_store_memory="80MB"), None)
 assert nodes.workers == 3
-assert ray.cluster_resources()["object_store_memory"] == 80 * 10**6, ray.cluster_resources()
+assert ray.cluster_resources()["object_store_memory"] == 80 << 20, ray.cluster_resources()
 try:
     RayNodes(RayConfig(use_gpu=True, resources_per_worker={"CPU": 1000}), None)
 except ConfigError as error:

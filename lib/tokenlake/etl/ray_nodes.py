@@ -71,7 +71,7 @@ class RayNodes:
         more: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
         if not os.environ.get("RAY_ADDRESS"):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            more |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            more["include_dashboard"] = False
             more["num_cpus"] = max(self.workers, os.cpu_count() or 1)
             if section.object_store_memory:
                 more["object_store_memory"] = section.object_store_memory
