@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tokenlake.config.stages import RayConfig
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.pool import WorkerPool
+from tokenlake.threads import available_cpus
 
 Config = dict[str, Any]
 
@@ -76,4 +80,9 @@ def lender() -> Iterator[Lender]:
 def shared_workers(request: pytest.FixtureRequest, lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `build_dataset` borrow workers; a test that is marked ``own_workers`` starts its own."""
     if request.node.get_closest_marker("own_workers") is None:
-        monkeypatch.setattr("tokenlake.etl.engines.WorkerPool", lender.lend)
+        monkeypatch.setattr("tokenlake.etl.runner.open_pool", partial(_lent_or_own, lender))
+
+
+def _lent_or_own(lender: Lender, engine: EngineName | None, workers: int | None, ray: RayConfig) -> Any:
+    here = (engine or "local") == "local" and not ray.enabled
+    return lender.lend(workers or available_cpus()) if here else open_pool(engine, workers, ray)
