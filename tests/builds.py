@@ -9,14 +9,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from tokenlake.config.stages import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.job import Job
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
+from tokenlake.threads import available_cpus
 
 Config = dict[str, Any]
 
@@ -143,6 +147,12 @@ def pool(lender: Lender) -> Lent | WorkerPool:
 def shared_workers(lender: Lender) -> Iterator[None]:
     """Have builds and repairs of all tests borrow workers, those of fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("etl.engines", "integrity.repair", "integrity.repair_units"):
-            patch.setattr(f"tokenlake.{module}.WorkerPool", lender.lend)
+        patch.setattr("tokenlake.etl.runner.open_pool", partial(_lent_or_own, lender))
+        for module in ("repair", "repair_units"):
+            patch.setattr(f"tokenlake.integrity.{module}.WorkerPool", lender.lend)
         yield
+
+
+def _lent_or_own(lender: Lender, engine: EngineName | None, workers: int | None, ray: RayConfig) -> Any:
+    here = (engine or "local") == "local" and not ray.enabled
+    return lender.lend(workers or available_cpus()) if here else open_pool(engine, workers, ray)

@@ -373,7 +373,7 @@ def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def launch(config, overrides=(), workers=None, on_event=None):
+    def launch(config, overrides=(), workers=None, on_event=None, engine=None):
         seen.append((config, list(overrides), workers))
         loaded = tokenlake.load_config(config, overrides)
         return build_dataset(loaded, workers=workers, on_event=on_event)
