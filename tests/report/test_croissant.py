@@ -13,7 +13,7 @@ import pytest
 from tests.store.support import shared_store
 from tokenlake.cli.app import main
 from tokenlake.export.manifest import FlatFile
-from tokenlake.report.croissant import FileGroup, metadata
+from tokenlake.report.croissant import RowFiles, metadata
 
 REQUIRED = {
     "sc:Dataset": {"@context", "conformsTo", "name", "description"},
@@ -82,7 +82,7 @@ def test_show_prints_it_of_a_version(tokenizer_dir: Path, capsys: pytest.Capture
 )
 def test_an_arrow_type_has_its_word_or_is_left_out(told: str, expected: tuple[str, bool] | None) -> None:
     file = FlatFile(path="a.jsonl", split="train", bytes=1, sha256="0" * 64, rows=1)
-    found = metadata("x", "y", [FileGroup("f/", "jsonl", {"c": told}, [file])])
+    found = metadata("x", "y", [RowFiles("f/", "jsonl", {"c": told}, [file])])
     check(found)
     fields = found["recordSet"][0]["field"]
     assert [(each["dataType"], each.get("repeated", False)) for each in fields] == (

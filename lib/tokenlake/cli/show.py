@@ -10,7 +10,7 @@ from tokenlake.cli.console import AsJson, Name, StoreUrl, note, print_json, prin
 from tokenlake.config.stores import default_store
 from tokenlake.reading.version import stored_schema
 from tokenlake.report import dataset, numbers
-from tokenlake.report.croissant import FileGroup, metadata
+from tokenlake.report.croissant import RowFiles, metadata
 from tokenlake.report.table import Table, facts, listed
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
@@ -58,7 +58,7 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
     schema = stored_schema(manifest)
     columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     said = f"Tokens, {manifest.kind}: {dataset.shape(manifest)}, written by tokenlake."
-    group = FileGroup("", "parquet", columns, manifest.files)
+    group = RowFiles("", "parquet", columns, manifest.files)
     return metadata(manifest.dataset, said, [group], version=manifest.version)
 
 

@@ -139,7 +139,7 @@ def _text(path: str, data: bytes) -> PublishedFile:
 
 def _croissant(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
     groups = [
-        croissant.FileGroup(prefix, each.format, each.columns, each.files)
+        croissant.RowFiles(prefix, each.format, each.columns, each.files)
         for prefix, each in manifests.items()
     ]
     url = f"https://huggingface.co/datasets/{repo}"

@@ -59,7 +59,7 @@ class DataFile(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class FileGroup:
+class RowFiles:
     """Files of the same columns.
 
     Attributes:
@@ -75,7 +75,7 @@ class FileGroup:
 
 
 def metadata(
-    name: str, description: str, groups: Sequence[FileGroup], *, url: str = "", version: int | None = None
+    name: str, description: str, groups: Sequence[RowFiles], *, url: str = "", version: int | None = None
 ) -> dict[str, Any]:
     """Return what the file says: a FileObject for each file, a FileSet for each split, and a RecordSet for its columns.
 
@@ -98,11 +98,11 @@ def metadata(
     }
 
 
-def _splits(group: FileGroup) -> list[str]:
+def _splits(group: RowFiles) -> list[str]:
     return list(dict.fromkeys(file.split for file in group.files))
 
 
-def _distribution(group: FileGroup) -> list[dict[str, Any]]:
+def _distribution(group: RowFiles) -> list[dict[str, Any]]:
     files = [
         {
             "@type": "cr:FileObject",
@@ -128,7 +128,7 @@ def _distribution(group: FileGroup) -> list[dict[str, Any]]:
     return files + sets
 
 
-def _records(group: FileGroup) -> list[dict[str, Any]]:
+def _records(group: RowFiles) -> list[dict[str, Any]]:
     return [
         {
             "@type": "cr:RecordSet",
@@ -144,7 +144,7 @@ def _records(group: FileGroup) -> list[dict[str, Any]]:
     ]
 
 
-def _field(group: FileGroup, split: str, column: str, kind: tuple[str, bool]) -> dict[str, Any]:
+def _field(group: RowFiles, split: str, column: str, kind: tuple[str, bool]) -> dict[str, Any]:
     data_type, repeated = kind
     key = "jsonPath" if group.format == "jsonl" else "column"
     return {
