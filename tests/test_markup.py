@@ -12,7 +12,6 @@ from hypothesis import given
 import tokenlake as tl
 from tests.loader.support import plain
 from tests.report.test_html import EVIL, HOSTILE, Skeleton
-from tokenlake.etl.planner import plan_build
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.markup import grid, named_facts
 
@@ -27,7 +26,7 @@ def built(tmp_path: Path, tokenizer_dir: Path) -> tuple[Any, ...]:
         "pack": {"enabled": True, "seq_length": 16},
         "save": {"output_dir": str(tmp_path / "out")},
     }
-    return plan_build(config), tl.build_dataset(config)
+    return tl.plan_build(config), tl.build_dataset(config)
 
 
 def html_of(value: Any) -> str:
@@ -38,11 +37,14 @@ def test_all_that_users_get_is_short_and_a_table(
     tmp_path: Path, tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     plan, result = built(tmp_path, tokenizer_dir)
+    store = tmp_path / "out"
+    assert tl.verify(store, "small") == tl.verify(str(store), "small@v1") == tl.verify(store, "small", 1)
+    report = tl.verify(store, "small", deep=True)
+    assert report.ok and report.rows == 1
     ds = plain(tmp_path_factory)
     mixture = tl.Mixture({"a\nb": ds, "<b>": ds}, {"a\nb": 0.5, "<b>": 0.5}, rows=8)
     loader = tl.DataLoader(mixture, batch_size=4)
     endless = tl.DataLoader(ds, batch_size=4)
-    report = VerifyReport(dataset="x", version=1, deep=False, problems=())
     for each in (ds, mixture, loader, endless, ds.manifest, report, plan, result):
         line, table = repr(each), html_of(each)
         assert line.startswith(type(each).__name__) and len(line.splitlines()) == 1 and len(line) < 200
