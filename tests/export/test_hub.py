@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,12 @@ def test_a_pipeline_pushes_what_it_saved_once(
     out = tmp_path / "out"
     files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
     found = tree(server)
-    card = found.pop("README.md").decode()
+    card, told = found.pop("README.md").decode(), json.loads(found.pop("croissant.json"))
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in found.items() if "/" not in name}
+    objects = [each for each in told["distribution"] if each["@type"] == "cr:FileObject"]
+    assert {each["contentUrl"]: each["sha256"] for each in objects} == hashes and told["url"].endswith(REPO)
+    assert f'load_dataset("{REPO}", "default", split="train")' in card
+    assert ("read_parquet" in card and "scan_parquet" in card) == (format == "parquet")
     assert found == {name: path.read_bytes() for name, path in files.items()}
     assert f'path: ["train-00000-of-00001.{format}"]' in card and 'config_name: "default"' in card
     commits = len(server.repos[REPO].commits)

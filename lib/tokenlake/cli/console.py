@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tokenlake.config.stores import default_store, is_local, store_overrides
-from tokenlake.report.printable import printable, printable_json
+from tokenlake.printable import printable, printable_json
 from tokenlake.report.table import Column, Table, label
 from tokenlake.report.terminal import stderr, stdout
 from tokenlake.store.address import open_store

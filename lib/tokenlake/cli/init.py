@@ -18,7 +18,7 @@ from tokenlake.errors import ConfigError, SourceError
 from tokenlake.inspect.inspection import Inspection
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.proposal import SEQ_LENGTH
-from tokenlake.report.printable import printable
+from tokenlake.printable import printable
 from tokenlake.report.terminal import near, stdout
 
 FILE: Final = "tokenlake.yaml"

@@ -15,8 +15,8 @@ from tokenlake.config.pipeline import json_schema
 from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
+from tokenlake.printable import printable
 from tokenlake.report import numbers
-from tokenlake.report.printable import printable
 from tokenlake.report.table import Table, facts, label
 from tokenlake.report.terminal import stdout
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, note, print_json, print_tables
 from tokenlake.config.stores import default_store
+from tokenlake.reading.version import stored_schema
 from tokenlake.report import dataset, numbers
+from tokenlake.report.croissant import RowFiles, metadata
 from tokenlake.report.table import Table, facts, listed
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
@@ -21,6 +25,7 @@ def show(
     /,
     *,
     files: bool = False,
+    croissant: bool = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
@@ -30,11 +35,12 @@ def show(
 
     Args:
         files: List every shard.
+        croissant: Print the version as Croissant metadata (JSON-LD), its paths relative to its folder.
     """
     catalog = Catalog(open_store(store or default_store()))
     manifest = catalog.manifest_of(name)
-    if json:
-        print_json(manifest.to_json())
+    if json or croissant:
+        print_json(_croissant(manifest) if croissant else manifest.to_json())
         return 0
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""
@@ -46,6 +52,14 @@ def show(
     if not files:
         note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
     return 0
+
+
+def _croissant(manifest: Manifest) -> dict[str, Any]:
+    schema = stored_schema(manifest)
+    columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    said = f"Tokens, {manifest.kind}: {dataset.shape(manifest)}, written by tokenlake."
+    group = RowFiles("", "parquet", columns, manifest.files)
+    return metadata(manifest.dataset, said, [group], version=manifest.version)
 
 
 def _sections(manifest: Manifest, files: bool) -> list[Table]:

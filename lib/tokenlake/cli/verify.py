@@ -13,12 +13,13 @@ from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport
+from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
 from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_read_store
-from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 
 _COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
@@ -48,7 +49,7 @@ def verify(
     if all == bool(names):
         raise ConfigError("verify needs the names of datasets or --all, and not both")
     catalog = Catalog(open_read_store(store or default_store()))
-    versions = list(_committed(catalog)) if all else [_version(catalog, name) for name in names]
+    versions = list(_committed(catalog)) if all else [named_version(catalog, name) for name in names]
     reports: list[VerifyReport] = []
     for dataset, version in versions:
         with counting(f"verifying {dataset} v{version}") as counter:
@@ -68,12 +69,6 @@ def verify(
     elif not reports:
         stdout().print("no committed version")
     return 0 if _ok(reports) else IntegrityError.exit_code
-
-
-def _version(catalog: Catalog, name: str) -> tuple[str, int]:
-    found = Reference.parse(name)
-    # A version that is named is looked at, whatever is in the place of its manifest.
-    return catalog.resolve(name) if found.version is None else (found.dataset, found.version)
 
 
 def _committed(catalog: Catalog) -> Iterator[tuple[str, int]]:

@@ -27,6 +27,8 @@ from tokenlake.etl.planner import Configuration, plan_build
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
+from tokenlake.markup import named_facts
+from tokenlake.printable import one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import UnitRecord
@@ -58,6 +60,28 @@ class BuildResult:
     seconds: float
     notes: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        units = self.units_built + self.units_resumed + self.units_reused
+        told = f"{self.status}, {units:,} units, {self.seconds:.1f} s"
+        return f"BuildResult({one_line(f'{self.dataset}@v{self.version}')}: {told})"
+
+    def _repr_html_(self) -> str:
+        totals = self.manifest.totals
+        facts = {
+            "status": self.status,
+            "path": self.path,
+            "rows": totals.rows,
+            "tokens": totals.tokens,
+            "shards": totals.files,
+            "units built": self.units_built,
+            "units resumed": self.units_resumed,
+            "units reused": self.units_reused,
+            "seconds": f"{self.seconds:.1f}",
+            "exports": ", ".join(self.exports),
+        }
+        notes = [(note,) for note in self.notes]
+        return named_facts(f"Build of {self.dataset}@v{self.version}", facts, ("note",), notes)
 
 
 def build_dataset(

@@ -19,7 +19,7 @@ from tokenlake.publish.files import PublishedFile
 from tokenlake.publish.push import commit_all, groups_of
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.publish.secrets import Detector, require_none, scan_texts
-from tokenlake.report import numbers
+from tokenlake.report import croissant, numbers
 from tokenlake.store.layout import CARD, QUARANTINE
 
 _GIT: Final = ".gitattributes"  # the Hub's own
@@ -36,7 +36,8 @@ def push_directories(
     """Upload flat directories to a dataset repository, private unless `public`, and return its URL.
 
     They go up in one commit, in the place of those that were pushed before, with a card by which `load_dataset` finds
-    them. Bad records that were set aside stay here. Pushing again what is there changes nothing.
+    them, and a `croissant.json` with their hashes and columns. Bad records that were set aside stay here. Pushing again
+    what is there changes nothing.
 
     Args:
         folders: name to folder of this machine; a single one lies in the repository itself, several in folders of
@@ -53,7 +54,7 @@ def push_directories(
     """
     places = {"" if len(folders) == 1 else f"{name}/": Path(folder) for name, folder in folders.items()}
     manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
-    texts = [_text(CARD, _card(manifests))]
+    texts = [_text(CARD, _card(manifests, repo)), _text(croissant.NAME, _croissant(manifests, repo))]
     for prefix, folder in places.items():
         texts += [_text(f"{prefix}{path}", data) for path, data in _beside(folder)]
     require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
@@ -136,7 +137,43 @@ def _text(path: str, data: bytes) -> PublishedFile:
     return PublishedFile(path, len(data), hashlib.sha256(data).hexdigest(), data)
 
 
-def _card(manifests: Mapping[str, FlatManifest]) -> bytes:
+def _croissant(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
+    groups = [
+        croissant.RowFiles(prefix, each.format, each.columns, each.files)
+        for prefix, each in manifests.items()
+    ]
+    url = f"https://huggingface.co/datasets/{repo}"
+    return json.dumps(croissant.metadata(repo, _said(manifests), groups, url=url), indent=2).encode()
+
+
+def _said(manifests: Mapping[str, FlatManifest]) -> str:
+    """``2 rows (tokens), saved by tokenlake.``."""
+    rows = sum(manifest.rows for manifest in manifests.values())
+    kinds = ", ".join(dict.fromkeys(manifest.kind for manifest in manifests.values()))
+    return f"{numbers.plural(rows, 'row')} ({kinds}), saved by tokenlake."
+
+
+def _reading(manifests: Mapping[str, FlatManifest], repo: str) -> str:
+    """Return how the first directory is read, by `datasets`, JAX and PyTorch; of Parquet also by DuckDB and Polars."""
+    prefix, manifest = next(iter(manifests.items()))
+    split = next((file.split for file in manifest.files), "train")
+    name = prefix.rstrip("/") or "default"
+    told = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
+    text = (
+        f"```python\nfrom datasets import load_dataset\n\nrows = load_dataset({told})\n"
+        'for_jax = rows.with_format("jax")\nfor_torch = rows.with_format("torch")\n```\n'
+    )
+    if manifest.format != "parquet":
+        return text
+    url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
+    return (
+        f"{text}\n```python\nimport polars as pl\n\nrows = pl.scan_parquet({url})\n```\n\n"
+        f"```sql\n-- DuckDB; a private repository needs a secret of type huggingface\n"
+        f"select count(*) from read_parquet('{url[1:-1].replace(chr(39), 2 * chr(39))}');\n```\n"
+    )
+
+
+def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
     """Return a card whose header names the files of each split, for the Hub's viewer and `load_dataset`."""
     lines = ["---", "configs:"]
     for prefix, manifest in manifests.items():
@@ -144,14 +181,15 @@ def _card(manifests: Mapping[str, FlatManifest]) -> bytes:
         for split in dict.fromkeys(file.split for file in manifest.files):
             paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
             lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
-    rows = sum(manifest.rows for manifest in manifests.values())
-    kinds = ", ".join(dict.fromkeys(manifest.kind for manifest in manifests.values()))
     lines += [
         "tags:",
         "- tokenlake",
         "---",
         "",
-        f"{numbers.plural(rows, 'row')} ({kinds}), saved by tokenlake.",
+        _said(manifests),
         "",
+        "## Reading it",
+        "",
+        _reading(manifests, repo),
     ]
     return "\n".join(lines).encode()

@@ -34,6 +34,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import NotFoundError, StoreError
+from tokenlake.markup import named_facts
+from tokenlake.printable import one_line
 from tokenlake.store.base import ReadStore
 from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import Layout, ledger_unit
@@ -111,6 +113,27 @@ class VerifyReport:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form, ``ok`` included."""
         return {"ok": self.ok, **asdict(self)}
+
+    def __repr__(self) -> str:
+        version, found = one_line(f"{self.dataset}@v{self.version}"), self._found
+        return f"VerifyReport({version}: {found}, {self.files:,} files, {self.bytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "found": self._found,
+            "files": self.files,
+            "bytes": self.bytes,
+            "rows decoded": self.rows if self.deep else None,
+            "tokens decoded": self.tokens if self.deep else None,
+            "unlisted files": None if self.listed else "not looked for",
+        }
+        rows = [(each.path, each.problem, each.expected, each.got) for each in self.problems]
+        heads = ("file", "problem", "expected", "got")
+        return named_facts(f"Verification of {self.dataset}@v{self.version}", facts, heads, rows)
+
+    @property
+    def _found(self) -> str:
+        return "intact" if self.ok else f"{len(self.problems):,} problems"
 
 
 _UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Generator
@@ -16,8 +17,9 @@ from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress
 from tokenlake.integrity.verify_records import ledger_problems, parent_problems, read_ledger, tag_problems
 from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
+from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, lists_ledger
+from tokenlake.store.catalog import Catalog, Reference, lists_ledger
 from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import CLAIM, MANIFEST, QUARANTINE, RUNS, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
@@ -32,9 +34,9 @@ OnProgress = Callable[[VerifyProgress], None]
 
 
 def verify(
-    store: ReadStore,
+    store: ReadStore | str | os.PathLike[str],
     dataset: str,
-    version: int,
+    version: int | None = None,
     *,
     deep: bool = False,
     workers: int | None = None,
@@ -49,22 +51,34 @@ def verify(
     with whole files is found in the bytes that the store gives: what it caches for readers is not looked at.
 
     Args:
+        store: or its path or URL.
+        dataset: its name; without a version as ``NAME``, which is the newest, ``NAME@v3`` or ``NAME@TAG``.
         workers: threads; hashing and decoding release the GIL. Default: one for each processor.
         on_progress: called from the worker threads, one call at a time.
 
     Raises:
         NotFoundError: there is no such committed version.
     """
+    catalog = Catalog(store if isinstance(store, ReadStore) else open_read_store(store))
+    if version is None:
+        dataset, version = named_version(catalog, dataset)
     try:
-        manifest = Catalog(store).manifest(dataset, version)
+        manifest = catalog.manifest(dataset, version)
     except NotFoundError:
         raise
     except (IntegrityError, StoreError) as error:
         problem = "damaged" if isinstance(error, IntegrityError) else "unreadable"
         damaged = Problem(MANIFEST, problem, "a sealed manifest of this version", str(error))
         return VerifyReport(dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,))
-    work = _Verification(store, Layout(dataset, version), manifest, deep, workers or available_cpus())
+    work = _Verification(catalog.store, Layout(dataset, version), manifest, deep, workers or available_cpus())
     return work.run(on_progress)
+
+
+def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
+    """Return the dataset and the version that ``NAME``, ``NAME@v3`` or ``NAME@TAG`` means."""
+    found = Reference.parse(name)
+    # A version that is named is looked at, whatever is in the place of its manifest.
+    return catalog.resolve(name) if found.version is None else (found.dataset, found.version)
 
 
 @final

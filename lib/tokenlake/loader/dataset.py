@@ -23,6 +23,8 @@ from tokenlake.errors import (
 )
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
+from tokenlake.markup import named_facts
+from tokenlake.printable import one_line
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
@@ -284,7 +286,20 @@ class Dataset:
 
     def __repr__(self) -> str:
         length = "" if self.manifest.seq_length is None else f" x {self.manifest.seq_length}"
-        return f"Dataset({self.name}: {len(self):,} rows{length}, {self.kind})"
+        return f"Dataset({one_line(self.name)}: {len(self):,} rows{length}, {self.kind})"
+
+    def _repr_html_(self) -> str:
+        totals = self.manifest.splits[self.split]
+        facts = {
+            "kind": self.kind,
+            "rows": len(self),
+            "ids of a row": self.manifest.seq_length,
+            "tokens": totals.tokens,
+            "documents": totals.documents,
+            "shards": totals.files,
+            "sources": ", ".join(self.manifest.accounts),
+        }
+        return named_facts(f"Dataset {self.name}", facts)
 
     @cached_property
     def _inputs(self) -> dict[int, Any]:

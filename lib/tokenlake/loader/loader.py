@@ -19,6 +19,7 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import Position
+from tokenlake.markup import named_facts
 from tokenlake.reading.cache import Decoded
 
 
@@ -183,6 +184,25 @@ class DataLoader:
 
     def __bool__(self) -> bool:
         return True
+
+    def __repr__(self) -> str:
+        sizes = " to ".join(map(str, sorted({min(self.plan.batch_sizes), max(self.plan.batch_sizes)})))
+        return f"DataLoader({self.plan.data!r}, batches of {sizes}, at step {self.step:,})"
+
+    def _repr_html_(self) -> str:
+        plan = self.plan
+        batches = plan.batches_in(self._position.passes)
+        facts = {
+            "batch sizes": ", ".join(map(str, plan.batch_sizes)),
+            "batches of a pass": "without end" if batches is None else batches,
+            "step": self.step,
+            "epoch": self.epoch,
+            "seed": plan.seed,
+            "lanes": plan.lanes,
+            "columns": ", ".join(self.columns),
+        }
+        rows = [(name, dataset.name, f"{len(dataset):,}") for name, dataset in plan.datasets.items()]
+        return named_facts("DataLoader", facts, ("source", "dataset", "rows"), rows)
 
     def get_state(self) -> dict[str, Any]:
         """Return what :meth:`set_state` needs to go on behind the last batch that was delivered: JSON, small."""

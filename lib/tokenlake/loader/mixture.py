@@ -10,11 +10,13 @@ import numpy as np
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.markup import named_facts
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
 from tokenlake.mixing.stream import MixtureStream, source_order
+from tokenlake.printable import one_line
 from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
@@ -122,7 +124,17 @@ class Mixture:
         }
 
     def __repr__(self) -> str:
-        return f"Mixture({', '.join(f'{name}: {dataset.name}' for name, dataset in self.datasets.items())})"
+        sources = ", ".join(f"{name}: {dataset.name}" for name, dataset in self.datasets.items())
+        return f"Mixture({one_line(sources)})"
+
+    def _repr_html_(self) -> str:
+        first, last = (self.scheduler.get_weights(step) for step in (0, self.scheduler.pieces[-1].last.step))
+        rows = [
+            (name, dataset.name, f"{len(dataset):,}", f"{first[name]:.6g}", f"{last[name]:.6g}")
+            for name, dataset in self.datasets.items()
+        ]
+        facts = {"stop": self.stop, "rows": self.rows, "order": self.order}
+        return named_facts("Mixture", facts, ("source", "dataset", "rows", "weight", "last weight"), rows)
 
     @cached_property
     def _length(self) -> int | None:

@@ -29,6 +29,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_load import HostLoad, host_load
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
+from tokenlake.markup import Html, Part, tag, together
 from tokenlake.query.sample import DocumentLength, RowSample, sample_rows, spread
 from tokenlake.query.sequences import (
     Place,
@@ -44,7 +45,7 @@ from tokenlake.reading.version import verified_bytes
 from tokenlake.report import numbers
 from tokenlake.report.difference import difference_tables, sentence_of
 from tokenlake.report.figures import bars, doubling
-from tokenlake.report.html import COLOURS, Html, Part, folded, page, tag, together
+from tokenlake.report.html import COLOURS, folded, page
 from tokenlake.report.sections import Sections, lineage, manifest_sections, tiles
 from tokenlake.report.table import Table, label, number, to_html
 from tokenlake.store.account import Account

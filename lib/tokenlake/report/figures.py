@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.report.html import COLOURS, Html, tag, together
+from tokenlake.markup import Html, tag, together
+from tokenlake.report.html import COLOURS
 from tokenlake.report.numbers import count, percent
 from tokenlake.store.account import LAWS, Account
 

@@ -1,58 +1,13 @@
-"""HTML that is safe by how it is made: what is not :class:`Html` is text, and text is escaped.
-
-::
-
-    tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
-
-Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a document can become a tag. A page is
-one file: it loads nothing, runs nothing, and says so to the browser.
-"""
+"""Pages of the report: one file that loads nothing, runs nothing, and says so to the browser."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final
 
-from tokenlake.report.printable import printable
+from tokenlake.markup import Html, Part, tag
 
-_VOID: Final = frozenset({"meta", "br"})
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Html:
-    """Markup, as :func:`tag` made it."""
-
-    text: str
-
-
-Part: TypeAlias = Html | str
-"""What stands in a tag: markup, or text that is to be escaped."""
-
-
-def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
-    """Make an element; control characters in texts are made visible.
-
-    Args:
-        name: of the element.
-        parts: what it holds.
-        attributes: by their names; ``class_`` stands for ``class``, ``aria_hidden`` for ``aria-hidden``. True: without
-            a value; False: left out.
-    """
-    told = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(_written(value))}"')
-        for key, value in attributes.items()
-        if value is not False
-    )
-    return Html(f"<{name}{told}>" if name in _VOID else f"<{name}{told}>{together(parts).text}</{name}>")
-
-
-def together(parts: Iterable[Part]) -> Html:
-    """Return parts, one after the other."""
-    return Html("".join(part.text if isinstance(part, Html) else _escaped(part) for part in parts))
 
 
 def folded(summary: Part, *parts: Part, is_open: bool = False) -> Html:
@@ -95,14 +50,6 @@ def page(title: str, subtitle: str, head: Part, sections: Iterable[tuple[str, Ht
     )
     whole = tag("html", tag("head", *top), tag("body", tag("main", *body)), lang="en")
     return f"<!doctype html>\n{whole.text}\n"
-
-
-def _escaped(text: str) -> str:
-    return html.escape(printable(text))
-
-
-def _written(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 COLOURS: Final = 8

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tokenlake.markup import Html, Part, tag, together
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.report import dataset, numbers
 from tokenlake.report.figures import areas, coloured, flow, legend, stack
-from tokenlake.report.html import Html, Part, folded, tag, together
+from tokenlake.report.html import folded
 from tokenlake.report.mixture import mixture_table, order_table, share
 from tokenlake.report.table import Table, label, number, to_html
 from tokenlake.store.account import Account

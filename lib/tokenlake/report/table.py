@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from tokenlake.markup import Html, grid, tag, together
 from tokenlake.report import numbers
-from tokenlake.report.html import Html, tag, together
 
 Writer = Callable[[Any], str]
 
@@ -90,16 +90,8 @@ def to_markdown(table: Table) -> str:
 
 def to_html(table: Table) -> Html:
     """The table as HTML, its title as a heading; a wide one scrolls by itself."""
-    sides = [column.align for column in table.columns]
-    heads = [
-        tag("th", column.heading, class_=side) for column, side in zip(table.columns, sides, strict=True)
-    ]
-    head = [tag("thead", tag("tr", *heads))] if any(column.heading for column in table.columns) else []
-    rows = [
-        tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
-        for row in table.cells()
-    ]
-    shown = tag("div", tag("table", *head, tag("tbody", *rows)), class_="wide")
+    heads, sides = [column.heading for column in table.columns], [column.align for column in table.columns]
+    shown = tag("div", grid(heads, table.cells(), sides), class_="wide")
     return together([tag("h3", table.title), shown]) if table.title else shown
 
 

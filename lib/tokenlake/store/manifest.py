@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.markup import named_facts
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.store.account import Account
 from tokenlake.store.entries import (
@@ -168,6 +169,25 @@ class Manifest(Sealed):
     def to_json(self) -> dict[str, Any]:
         """Return what the file says."""
         return json.loads(self.to_bytes())
+
+    def __repr__(self) -> str:
+        totals = self.totals
+        told = f"{totals.rows:,} rows, {totals.tokens:,} tokens in {totals.files:,} shards"
+        return f"Manifest({self.dataset}@v{self.version}: {self.kind}, {told})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "kind": self.kind,
+            "ids of a row": self.seq_length,
+            "documents": self.account.documents,
+            "sources": ", ".join(self.accounts),
+            "made of": ", ".join(f"{parent.dataset}@v{parent.version}" for parent in self.parents),
+            "sha256": self.sha256,
+        }
+        heads = ("split", "rows", "tokens", "documents", "shards", "bytes")
+        figures = {name: (s.rows, s.tokens, s.documents, s.files, s.bytes) for name, s in self.splits.items()}
+        rows = [(name, *(f"{each:,}" for each in of)) for name, of in figures.items()]
+        return named_facts(f"Manifest {self.dataset}@v{self.version}", facts, heads, rows)
 
     def _members(self) -> dict[str, Any]:
         members = super()._members()

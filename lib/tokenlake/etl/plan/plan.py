@@ -30,6 +30,8 @@ from tokenlake.etl.plan.exclude import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
+from tokenlake.markup import named_facts
+from tokenlake.printable import one_line
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress, address_of_build
@@ -190,6 +192,24 @@ class Plan:
         digests = {name: planned.digest for name, planned in self.tokenizers.items()}
         alone = len(set(digests.values())) == 1
         return {name: "" if alone else digest[:16] for name, digest in digests.items()}
+
+    def __repr__(self) -> str:
+        name, units = one_line(self.dataset), f"{len(self.units):,} units"
+        return f"Plan({name}: {self.kind}, {units}, {self.input_bytes:,} bytes of input)"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "kind": self.kind,
+            "ids of a row": self.seq_length,
+            "input files": len(self.inputs),
+            "input bytes": self.input_bytes,
+            "units": len(self.units),
+            "made of": ", ".join(parent.reference for parent in self.parents),
+            "fingerprint": self.fingerprint,
+            "notes": "; ".join(self.notes),
+        }
+        rows = [(name, f"{many:,}") for name, many in self.source_bytes.items()]
+        return named_facts(f"Plan of {self.dataset}", facts, ("source", "bytes of input"), rows)
 
     def preamble(self) -> dict[str, bytes]:
         """Return the files that workers and readers need besides the data: path below the version -> content."""

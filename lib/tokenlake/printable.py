@@ -38,3 +38,8 @@ def printable_json(text: str) -> str:
 
 
 _IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}
+
+
+def one_line(text: str) -> str:
+    """``text`` as :func:`printable` shows it, its line ends and tabs made visible, too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

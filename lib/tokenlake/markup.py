@@ -1,0 +1,100 @@
+"""HTML that is safe by how it is made: what is not :class:`Html` is text, and text is escaped.
+
+::
+
+    tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
+
+Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a document can become a tag. Pages
+(``report/html.py``), tables (``report/table.py``) and what a notebook shows of an object are made of it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+from tokenlake.printable import printable
+
+_SHOWN: Final = 20  # rows of a table that a notebook shows
+_VOID: Final = frozenset({"meta", "br"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Html:
+    """Markup, as :func:`tag` made it."""
+
+    text: str
+
+
+Part: TypeAlias = Html | str
+"""What stands in a tag: markup, or text that is to be escaped."""
+
+
+def tag(name: str, *parts: Part, **attributes: str | float | bool) -> Html:
+    """Make an element; control characters in texts are made visible.
+
+    Args:
+        name: of the element.
+        parts: what it holds.
+        attributes: by their names; ``class_`` stands for ``class``, ``aria_hidden`` for ``aria-hidden``. True: without
+            a value; False: left out.
+    """
+    told = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_escaped(_written(value))}"')
+        for key, value in attributes.items()
+        if value is not False
+    )
+    return Html(f"<{name}{told}>" if name in _VOID else f"<{name}{told}>{together(parts).text}</{name}>")
+
+
+def together(parts: Iterable[Part]) -> Html:
+    """Return parts, one after the other."""
+    return Html("".join(part.text if isinstance(part, Html) else _escaped(part) for part in parts))
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], sides: Sequence[str]) -> Html:
+    """Return a table; without a line of headings where all are empty.
+
+    Args:
+        heads: one for each column.
+        rows: their cells as text.
+        sides: ``left`` or ``right``, the class of each column's cells.
+    """
+    named = [tag("th", head, class_=side) for head, side in zip(heads, sides, strict=True)]
+    head = [tag("thead", tag("tr", *named))] if any(heads) else []
+    body = [
+        tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides, strict=True)))
+        for row in rows
+    ]
+    return tag("table", *head, tag("tbody", *body))
+
+
+def named_facts(
+    title: str, facts: Mapping[str, object], heads: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()
+) -> str:
+    """Return what a notebook shows of an object: its title, facts by name, and a table of `rows` if there are any.
+
+    Facts that are None or "" are left out, integers have commas; of more than 20 rows the first are shown.
+    """
+    lines = [(name, _fact(value)) for name, value in facts.items() if value not in (None, "")]
+    parts = [tag("b", title), grid(("", ""), lines, ("left", "left"))]
+    if rows:
+        parts.append(grid(heads, rows[:_SHOWN], ["left"] * len(heads)))
+    if len(rows) > _SHOWN:
+        parts.append(tag("p", f"and {len(rows) - _SHOWN:,} more"))
+    return tag("div", *parts).text
+
+
+def _fact(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def _written(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
