@@ -196,7 +196,7 @@ def test_what_cannot_be_is_one_sentence(capsys: Output, ds: tl.Dataset, tmp_path
     for wrong in ("x", "0:8,9", "5:8", "0:0"):
         assert "batch" in refused(capsys, "plain", "--batch-size", wrong, *step)
     assert "no split 'test'" in refused(capsys, "plain", *BATCH, *step, "--split", "test")
-    assert "texts@v1/train is of kind tokens" in refused(capsys, "texts", *BATCH, *step)
+    assert "step 999 is past the end" in refused(capsys, "texts", *BATCH, "--step", "999")
 
 
 def test_states_that_do_not_fit_are_refused(capsys: Output, ds: tl.Dataset, tmp_path: Path):

@@ -107,7 +107,7 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
     assert not ran.exists()
     with sqlite3.connect(tmp_path / "home" / "prefect.db") as database:
         assert database.execute("select name, state_type from flow_run").fetchall() == [
-            ("small", "COMPLETED")
+            ("small v1", "COMPLETED")
         ]
         names = {
             name for (name,) in database.execute("select name from task_run where state_type = 'COMPLETED'")

@@ -39,8 +39,10 @@ from tokenlake.store.manifest import Manifest
 pytestmark = pytest.mark.integration
 
 
-def artifact(worker: dict[str, str], key: str) -> str:
-    [page] = post(worker, "artifacts/filter", artifacts={"key": {"any_": [key]}})
+def artifact(worker: dict[str, str], key: str, run: str | None = None) -> str:
+    """The one artifact of a key, or that of a flow run."""
+    found = post(worker, "artifacts/filter", artifacts={"key": {"any_": [key]}})
+    [page] = [each for each in found if run in (None, each["flow_run_id"])]
     return page["data"]
 
 
@@ -201,7 +203,7 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     assert "Traceback" not in json.dumps(
         post(worker, "logs/filter", logs={"flow_run_id": {"any_": [reading]}})
     )
-    page = artifact(worker, "verification")
+    page = artifact(worker, "verification", verification)
     assert f"data/{shard.name}" in page
     assert "sha256" in page
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,9 +48,10 @@ def asset_key(address: str) -> str:
         host, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
         key = f"{scheme.lower()}://{host.rpartition('@')[2]}{slash}{path}"
     else:
-        key = (
-            f"file://{Path(rest if scheme.lower() == 'file' else address).expanduser().absolute().as_posix()}"
-        )
+        path = Path(rest if scheme.lower() == "file" else address)
+        with suppress(RuntimeError):  # a name that begins with ~ and is nobody's home
+            path = path.expanduser()
+        key = f"file://{path.absolute().as_posix()}"
     key = _REFUSED.sub("_", key)
     return key if len(key) <= _LONGEST else f"{key[: _LONGEST - 17]}-{fingerprint(key)[:16]}"
 
