@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store

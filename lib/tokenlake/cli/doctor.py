@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 
+from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit, print_tables
 from tokenlake.config.stores import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.prefect.server import configured_api_url
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 from tokenlake.report.terminal import near
 from tokenlake.store.address import open_store

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit
 from tokenlake.config.stores import default_store
 from tokenlake.export.manifest import WriteStats
 from tokenlake.export.version import export_version
-from tokenlake.report import numbers
 from tokenlake.report.terminal import near, stdout
 
 

@@ -10,13 +10,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Data, note, print_json, print_table
 from tokenlake.config.pipeline import json_schema
 from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
 from tokenlake.inspect.introspector import DatasetIntrospector
 from tokenlake.inspect.kind import NAMES
 from tokenlake.printable import printable
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, facts, label
 from tokenlake.report.terminal import stdout
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, print_json
 from tokenlake.config.stores import default_store
+from tokenlake.numbers import count
 from tokenlake.printable import printable
 from tokenlake.query.sequences import (
     Place,
@@ -22,7 +23,6 @@ from tokenlake.query.sequences import (
     read_sequences,
     shortened,
 )
-from tokenlake.report.numbers import count
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake.cli.console import (
     AsJson,
     Config,
@@ -32,7 +33,6 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
-from tokenlake.report import numbers
 from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import STOPS, share, weights_in_words
 from tokenlake.report.table import Table, facts, label, number

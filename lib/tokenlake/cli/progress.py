@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake.cli.console import emit, print_tables
 from tokenlake.config.stores import default_store
-from tokenlake.report import dataset, numbers
+from tokenlake.report import dataset
 from tokenlake.report.mixture import mixture_table
 from tokenlake.report.table import Table, facts, label, listed, number
 from tokenlake.report.terminal import near, stderr, stdout

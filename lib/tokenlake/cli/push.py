@@ -8,12 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub
-from tokenlake.report import numbers
 from tokenlake.report.terminal import stdout
 
 _SHOWN = 5

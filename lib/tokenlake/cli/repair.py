@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair as repair_version
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 from tokenlake.report.terminal import stdout
 

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit
 from tokenlake.config.stores import default_store
+from tokenlake.numbers import size
 from tokenlake.query.report import write_report
-from tokenlake.report.numbers import size
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog

@@ -6,10 +6,11 @@ from typing import Any
 
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.reading.version import stored_schema
-from tokenlake.report import dataset, numbers
+from tokenlake.report import dataset
 from tokenlake.report.croissant import RowFiles, metadata
 from tokenlake.report.table import Table, facts, listed
 from tokenlake.report.terminal import stdout

@@ -14,10 +14,10 @@ from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, prin
 from tokenlake.cli.progress import counting
 from tokenlake.cli.prompt import converse, run_command, with_history
 from tokenlake.config.stores import default_store
+from tokenlake.numbers import plural
 from tokenlake.query.script import cut
 from tokenlake.query.session import query
 from tokenlake.query.tables import Relation, relations
-from tokenlake.report.numbers import plural
 from tokenlake.report.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, StoreUrl, Workers, note, print_json, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
@@ -15,7 +16,6 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label
 from tokenlake.report.terminal import stdout
 from tokenlake.store.address import open_read_store

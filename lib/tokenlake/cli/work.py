@@ -10,11 +10,11 @@ from typing import Annotated, Final, NoReturn
 
 from cyclopts import Parameter
 
+from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Workers, note, print_json
 from tokenlake.errors import CancelledError, ConfigError, NotFoundError
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.store_worker import join_build
-from tokenlake.report import numbers
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.gc import parse_duration

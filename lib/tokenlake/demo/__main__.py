@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from tokenlake.demo.corpus import demo_settings
-from tokenlake.report.numbers import duration
+from tokenlake.numbers import duration
 
 _QUESTION = """\
 select source, count(*) as documents, sum(tokens) as tokens, max(tokens) as longest

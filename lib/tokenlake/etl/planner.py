@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any, Final, TypeAlias
 
+from tokenlake import numbers
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -25,7 +26,6 @@ from tokenlake.etl.plan.stored import plan_stored
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
 from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_ranges, range_identity
 from tokenlake.fingerprint import canonical_texts, fingerprint, joined
-from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, Progress

@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tokenlake import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.steps import first_steps, foreseen, last_step
@@ -63,7 +64,7 @@ class BuildResult:
 
     def __repr__(self) -> str:
         units = self.units_built + self.units_resumed + self.units_reused
-        told = f"{self.status}, {units:,} units, {self.seconds:.1f} s"
+        told = f"{self.status}, {numbers.plural(units, 'unit')}, {self.seconds:.1f} s"
         return f"BuildResult({one_line(f'{self.dataset}@v{self.version}')}: {told})"
 
     def _repr_html_(self) -> str:

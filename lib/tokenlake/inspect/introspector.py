@@ -16,6 +16,7 @@ from typing import Any, Final, cast, final
 
 import msgspec
 
+from tokenlake import numbers
 from tokenlake.config.data_module import is_hub_id
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
@@ -40,7 +41,6 @@ from tokenlake.inspect.mapping import ColumnMapper
 from tokenlake.inspect.proposal import SEQ_LENGTH, entry_of, proposal
 from tokenlake.inspect.sample import FileSample, look
 from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
-from tokenlake.report import numbers
 from tokenlake.result import Result, attempt
 from tokenlake.sources.inputs import InputFile
 from tokenlake.threads import in_order

@@ -9,9 +9,9 @@ from typing import Any, Final, final
 
 import yaml
 
+from tokenlake import numbers
 from tokenlake.inspect.inspection import Group, Remark
 from tokenlake.inspect.kind import NAMES
-from tokenlake.report import numbers
 
 _WIDTH: Final = 77  # fits a terminal of 80 with an indent
 _SHOWN: Final = 10

@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias, final
 
+from tokenlake import numbers
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.markup import named_facts
 from tokenlake.printable import one_line
@@ -116,7 +117,8 @@ class VerifyReport:
 
     def __repr__(self) -> str:
         version, found = one_line(f"{self.dataset}@v{self.version}"), self._found
-        return f"VerifyReport({version}: {found}, {self.files:,} files, {self.bytes:,} bytes)"
+        read = f"{numbers.plural(self.files, 'file')}, {numbers.size(self.bytes)}"
+        return f"VerifyReport({version}: {found}, {read})"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -133,7 +135,7 @@ class VerifyReport:
 
     @property
     def _found(self) -> str:
-        return "intact" if self.ok else f"{len(self.problems):,} problems"
+        return "intact" if self.ok else numbers.plural(len(self.problems), "problem")
 
 
 _UNIT_FILE: Final = re.compile(r"quarantine/(\d{5,7})\.parquet")

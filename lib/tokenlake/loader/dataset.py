@@ -13,6 +13,7 @@ from typing import Any, Final, Self, final, overload
 import numpy as np
 import pyarrow as pa
 
+from tokenlake import numbers
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,
@@ -286,7 +287,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         length = "" if self.manifest.seq_length is None else f" x {self.manifest.seq_length}"
-        return f"Dataset({one_line(self.name)}: {len(self):,} rows{length}, {self.kind})"
+        return f"Dataset({one_line(self.name)}: {numbers.plural(len(self), 'row')}{length}, {self.kind})"
 
     def _repr_html_(self) -> str:
         totals = self.manifest.splits[self.split]

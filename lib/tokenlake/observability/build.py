@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, final
 
 from rich.console import Console, RenderableType
 
+from tokenlake import numbers
 from tokenlake.etl import events
 from tokenlake.metrics import Metric, MetricsExport
 from tokenlake.observability.display import Display, DisplayOptions, display_of
 from tokenlake.observability.tally import RunTallies, RunTally, source_name, step_name
-from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.report.terminal import near, stderr
 

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tokenlake import numbers
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.unit.clock import STAGES
 from tokenlake.observability.tally import source_name
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number
 
 _SHOWN: Final = 10  # units

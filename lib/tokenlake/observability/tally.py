@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake.etl import events
 from tokenlake.metrics import Metric
-from tokenlake.report import numbers
 from tokenlake.store.ledger import MIXED
 
 _BAR, _FIGURES = 28, 48  # columns of a bar at most, and of what stands beside it

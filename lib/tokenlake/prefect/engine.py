@@ -20,6 +20,7 @@ from dataclasses import astuple, replace
 from types import TracebackType
 from typing import Final, Self, final
 
+from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
@@ -43,7 +44,6 @@ from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
 from tokenlake.observability.tally import RunTallies, source_name
-from tokenlake.report import numbers
 from tokenlake.report.plan import planning_line
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord

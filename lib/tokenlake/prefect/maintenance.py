@@ -14,6 +14,7 @@ from prefect.logging import get_run_logger
 from prefect.tasks import Task
 from pydantic import WithJsonSchema
 
+from tokenlake import numbers
 from tokenlake.config.references import provide_blocks, resolve_options
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
@@ -29,7 +30,6 @@ from tokenlake.prefect.policy import (
 from tokenlake.prefect.run_state import final_state, run_name
 from tokenlake.prefect.tasks import is_worth_a_retry, load_blocks, retried
 from tokenlake.publish.push import PushReport, push_to_hub
-from tokenlake.report import numbers
 from tokenlake.report.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore

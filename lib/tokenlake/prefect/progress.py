@@ -15,9 +15,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.exceptions import ObjectNotFound
 
+from tokenlake import numbers
 from tokenlake.observability.tally import RunTallies, step_name
 from tokenlake.prefect.engine import LocalEngine
-from tokenlake.report import numbers
 
 #: Seconds between two updates.
 EVERY_SECONDS: Final = 10.0

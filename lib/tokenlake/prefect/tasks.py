@@ -19,6 +19,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled
 from prefect.tasks import MaterializingTask, Task
 
+from tokenlake import numbers
 from tokenlake.config.references import scrub
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
@@ -29,7 +30,6 @@ from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
 from tokenlake.prefect.run_state import this_run
 from tokenlake.query.report import store_report
-from tokenlake.report import numbers
 from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
 from tokenlake.report.mixture import mixture_table, sentence
 from tokenlake.report.table import facts, to_markdown

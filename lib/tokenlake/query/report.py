@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake import numbers
 from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_load import HostLoad, host_load
@@ -42,7 +43,6 @@ from tokenlake.query.sequences import (
 )
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
-from tokenlake.report import numbers
 from tokenlake.report.difference import difference_tables, sentence_of
 from tokenlake.report.figures import bars, doubling
 from tokenlake.report.html import COLOURS, folded, page

@@ -13,9 +13,9 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias, final
 
 from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.numbers import count, plural
 from tokenlake.preference_columns import TrainerColumn, columns_for
 from tokenlake.reading.version import StoredRows
-from tokenlake.report.numbers import count, plural
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, ShardEntry

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 
+from tokenlake import numbers
 from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
-from tokenlake.report import dataset, numbers
+from tokenlake.report import dataset
 from tokenlake.report.dataset import account_table, remarks, sources_table
 from tokenlake.report.mixture import mixture_table, order_table, recipe, sentence
 from tokenlake.report.table import Table, to_markdown

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tokenlake.report import numbers
+from tokenlake import numbers
+from tokenlake.numbers import count
 from tokenlake.report import plan as lengths
 from tokenlake.report.mixture import mixture_table, order_table
-from tokenlake.report.numbers import count
 from tokenlake.report.table import Column, Table, facts, label, number
 from tokenlake.store.account import LAWS, Account
 from tokenlake.store.manifest import Manifest

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from tokenlake.report import numbers
+from tokenlake import numbers
 from tokenlake.report.table import Table, label, number
 from tokenlake.store.diff import Change, Count, Difference, FilePair
 

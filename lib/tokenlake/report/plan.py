@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.report import numbers
-from tokenlake.report.numbers import count, percent
+from tokenlake.numbers import count, percent
 from tokenlake.store.account import Account
 
 #: How the account calls documents that were cut (``normalized``), and what was done to them.

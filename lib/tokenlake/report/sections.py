@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tokenlake import numbers
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.report import dataset, numbers
+from tokenlake.report import dataset
 from tokenlake.report.figures import areas, coloured, flow, legend, stack
 from tokenlake.report.html import folded
 from tokenlake.report.mixture import mixture_table, order_table, share

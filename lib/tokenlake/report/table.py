@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from tokenlake import numbers
 from tokenlake.markup import Html, grid, tag, together
-from tokenlake.report import numbers
 
 Writer = Callable[[Any], str]
 

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
+from tokenlake import numbers
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.report import numbers
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, not_among

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tokenlake import numbers
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.markup import named_facts
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
@@ -172,7 +173,8 @@ class Manifest(Sealed):
 
     def __repr__(self) -> str:
         totals = self.totals
-        told = f"{totals.rows:,} rows, {totals.tokens:,} tokens in {totals.files:,} shards"
+        told = f"{numbers.plural(totals.rows, 'row')}, {numbers.plural(totals.tokens, 'token')}"
+        told += f" in {numbers.plural(totals.files, 'shard')}"
         return f"Manifest({self.dataset}@v{self.version}: {self.kind}, {told})"
 
     def _repr_html_(self) -> str:

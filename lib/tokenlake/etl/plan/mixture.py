@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, final
 
+from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut, open_mixture
@@ -28,7 +29,6 @@ from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
-from tokenlake.report import numbers
 from tokenlake.store.draws import SourceDraw, token_shares
 from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, final
 
 import yaml
 
+from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl.job import (
     EngineJob,
@@ -194,8 +195,8 @@ class Plan:
         return {name: "" if alone else digest[:16] for name, digest in digests.items()}
 
     def __repr__(self) -> str:
-        name, units = one_line(self.dataset), f"{len(self.units):,} units"
-        return f"Plan({name}: {self.kind}, {units}, {self.input_bytes:,} bytes of input)"
+        name, units = one_line(self.dataset), numbers.plural(len(self.units), "unit")
+        return f"Plan({name}: {self.kind}, {units}, {numbers.size(self.input_bytes)} of input)"
 
     def _repr_html_(self) -> str:
         facts = {

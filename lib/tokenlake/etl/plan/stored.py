@@ -17,6 +17,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final, final
 
+from tokenlake import numbers
 from tokenlake.config.identity import pack_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
 from tokenlake.errors import ConfigError
@@ -46,7 +47,6 @@ from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.report import numbers
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.base import Store

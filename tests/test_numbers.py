@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.report import numbers
+from tokenlake import numbers
 from tokenlake.report.table import Table, facts, label, number, to_markdown
 
 
