@@ -6,7 +6,6 @@ the text under a field, the help of a command, the docstring of a name.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import inspect
@@ -15,7 +14,6 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 from unittest.mock import patch
@@ -27,10 +25,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tokenlake
+import tokenlake.easydel
 from tokenlake.cli.app import main
 from tokenlake.cli.commands import COMMANDS
 from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.stub_names import stub_names
 from tokenlake.trainer.config import TrainingConfig
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
@@ -185,8 +185,8 @@ def public_names() -> str:
         package = module.split(".")[1]
         groups.setdefault(_GROUPS.get(package, "Others"), []).append(_entry(module, name))
     parts = [
-        "# Python\n\nWritten from the code: the names of `import tokenlake as tl`. Names without an extra's package "
-        "are imported when they are first used.\n"
+        "# Python\n\nWritten from the code: the names of `import tokenlake as tl`, first those that `dir(tl)` lists, "
+        "then those of EasyDeL's data package, which `tokenlake.easydel` lists. Each is imported on first use.\n"
     ]
     for title in dict.fromkeys([*_GROUPS.values(), "Others"]):
         if title in groups:
@@ -196,11 +196,10 @@ def public_names() -> str:
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """Yield module and name of each public name, in the order of the stub."""
-    stub = ast.parse(Path(tokenlake.__file__).with_suffix(".pyi").read_text())
-    for node in stub.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, each.name) for each in node.names if each.name != "__version__")
+    """Yield module and name of each public name: those that are listed, then those of EasyDeL's package."""
+    for module in (tokenlake, tokenlake.easydel):
+        homes = stub_names(str(module.__file__))
+        yield from ((home, name) for name, home in homes.items() if name != "__version__")
 
 
 def _entry(module: str, name: str) -> str:

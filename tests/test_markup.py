@@ -54,8 +54,7 @@ def test_all_that_users_get_is_short_and_a_table(
     assert repr(loader) == f"DataLoader({mixture!r}, batches of 4, at step 0)"
     assert repr(result).startswith("BuildResult(small@v1: built, 1 unit, ")
     assert (
-        repr(plan)
-        == f"Plan(small: packed, 1 unit, {(tmp_path / 'texts.jsonl').stat().st_size} B of input)"
+        repr(plan) == f"Plan(small: packed, 1 unit, {(tmp_path / 'texts.jsonl').stat().st_size} B of input)"
     )
     assert repr(result.manifest).startswith("Manifest(small@v1: packed, 1 row, ")
     assert "&lt;b&gt;" in html_of(mixture) and "<b>:" not in html_of(mixture)

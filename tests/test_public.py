@@ -15,30 +15,40 @@ from types import ModuleType
 import pytest
 
 import tokenlake
+from tokenlake import easydel
 
 LIB = Path(tokenlake.__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", sorted({*tokenlake.__all__, "open"} - {"__version__"}))
+@pytest.mark.parametrize("name", sorted({*tokenlake.__all__, *easydel.__all__, "open"} - {"__version__"}))
 def test_every_public_name_is_there_and_is_no_module(name):
     importlib.import_module("tokenlake.etl.runner")
     value = getattr(tokenlake, name)
     assert callable(value) and not isinstance(value, ModuleType)
+    assert name in dir(tokenlake) or value is getattr(easydel, name)
+
+
+def test_names_are_few_and_stand_once():
+    assert len(dir(tokenlake)) <= 60
+    assert not {*tokenlake.__all__, "open"} & set(easydel.__all__)
+    assert dir(easydel) == easydel.__all__
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        tokenlake.nonsense  # noqa: B018
+    for module in (tokenlake, easydel):
+        with pytest.raises(AttributeError, match=f"{module.__name__}' has no attribute 'nonsense'"):
+            module.nonsense  # noqa: B018
 
 
 def test_all_is_what_dir_shows_but_for_what_would_shadow_a_builtin():
     assert dir(tokenlake) == sorted([*tokenlake.__all__, "open"])
 
 
-def test_every_import_of_the_stub_is_a_public_name():
-    stub = ast.parse((LIB / "tokenlake" / "__init__.pyi").read_text())
+@pytest.mark.parametrize("module", [tokenlake, easydel], ids=["tokenlake", "easydel"])
+def test_every_import_of_the_stub_is_a_public_name(module):
+    stub = ast.parse(Path(f"{module.__file__}i").read_text())
     names = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert sorted(names) == dir(tokenlake)
+    assert sorted(name for name in names if name) == dir(module)  # the star has none
 
 
 def test_a_star_import_leaves_builtins_alone():

@@ -9,6 +9,7 @@ import pytest
 
 import tokenlake
 from tests.docs.snippets import ROOT
+from tokenlake import easydel
 from tokenlake.cli.app import main
 from tokenlake.config.pipeline import PipelineConfig
 
@@ -44,7 +45,8 @@ def test_the_reference_holds_every_key_command_and_name(site: Path) -> None:
     assert all(f"<code>{name}</code>" in keys for name in PipelineConfig.model_fields)
     assert "Rows of a lane that are dealt together" in keys  # the text under a field of a section
     assert 'id="verify"' in commands and "every byte and count" in commands
-    assert [name for name in tokenlake.__all__ if f">{name}<" not in names and name != "__version__"] == []
+    public = {*tokenlake.__all__, *easydel.__all__} - {"__version__"}
+    assert [name for name in public if f">{name}<" not in names] == []
 
 
 def test_every_variable_of_the_code_is_told_and_no_other() -> None:

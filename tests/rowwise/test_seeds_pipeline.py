@@ -22,6 +22,7 @@ from tests.rowwise.pipeline_support import printed, texts, write_jsonl, written
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake import easydel
 from tokenlake.errors import BadRecordError
 from tokenlake.rowwise.save import save_dataset
 
@@ -97,7 +98,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(snippet: str, names: dict[str, str], **given: Any) -> dict[str, Any]:
     for name, stand_in in names.items():
         snippet = snippet.replace(name, stand_in)
-    space = {name: getattr(tl, name) for name in tl.__all__ if name[0].isupper()} | given
+    space = {name: getattr(tl, name) for name in (*tl.__all__, *easydel.__all__) if name[0].isupper()} | given
     exec(textwrap.dedent(snippet), space)
     return space
 

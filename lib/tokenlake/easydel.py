@@ -1,0 +1,28 @@
+"""The names of EasyDeL's data package, for code that was written for it: ``import tokenlake.easydel as ed``.
+
+They work as names of ``tokenlake``, too, whose own list they would make three times as long. Each is imported on first
+use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from tokenlake.stub_names import stub_names
+
+_HOMES: Final = stub_names(__file__)
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
