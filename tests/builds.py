@@ -138,9 +138,11 @@ def lender() -> Iterator[Lender]:
     lender.close()
 
 
-@pytest.fixture(scope="session")
-def pool(lender: Lender) -> Lent | WorkerPool:
-    return lender.lend(1)
+@pytest.fixture(scope="module")
+def pool(lender: Lender) -> Iterator[Lent | WorkerPool]:
+    """One worker for the tests of a module: what cancels it there is no other module's business."""
+    with lender.lend(1) as lent:
+        yield lent
 
 
 @pytest.fixture(scope="session", autouse=True)
