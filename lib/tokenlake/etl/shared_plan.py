@@ -2,10 +2,10 @@
 
 ::
 
-    runs/work/plan.json                   the newest plan: its pieces, and what a worker must have
-    runs/work/00002-00000-1f2e....json    jobs of some hundred units; another plan has other names
-    runs/work/lease-00017.json            somebody builds this unit, see :mod:`tokenlake.etl.leases`
-    runs/work/failed-00017.json           why it could not be built
+    runs/units/plan.json                   the newest plan: its pieces, and what a worker must have
+    runs/units/00002-00000-1f2e....json    jobs of some hundred units; another plan has other names
+    runs/units/lease-00017.json            somebody builds this unit, see :mod:`tokenlake.etl.leases`
+    runs/units/failed-00017.json           why it could not be built
 
 Jobs say everything by value but where the store is: each worker opens it by its own address. Nothing here is proof of
 anything, and nothing of it is part of a version: what is finished has a ledger record, and without a plan the run that
@@ -40,7 +40,7 @@ from tokenlake.store.base import ObjectInfo, Store, read_files
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.sealed import DatasetName, Positive, Sealed, Sha256
 
-WORK: Final = f"{RUNS}/work"
+WORK: Final = f"{RUNS}/units"
 PLAN: Final = f"{WORK}/plan.json"
 
 #: Units whose jobs are one object: some 200 kB.
