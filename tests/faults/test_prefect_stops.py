@@ -48,8 +48,8 @@ def test_a_cancelled_mixture_stops_at_the_source_it_is_at_and_can_be_resumed(
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
     children = post(worker, "flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [run]}})
     assert {child["name"]: child["state_type"] for child in children} == {
-        "pile.web.tokens": "COMPLETED",
-        "pile.slow.tokens": "CANCELLED",
+        "pile.web.tokens v1": "COMPLETED",
+        "pile.slow.tokens v1": "CANCELLED",
     }
     assert not (ledger.parent / "manifest.json").exists()
 
