@@ -11,7 +11,6 @@ parts, which are create-only, and the same record.
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
@@ -21,7 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
-from tokenlake.errors import ConfigError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.errors import NotFoundError, StoreError, VersionConflictError
+from tokenlake.etl.pool import seconds_from
 from tokenlake.etl.shared_plan import WORK
 from tokenlake.store.base import ObjectInfo, Store
 from tokenlake.store.layout import Layout
@@ -40,16 +40,7 @@ Mark: TypeAlias = tuple[float | None, str, int]
 
 def lease_seconds() -> float:
     """Return after how many seconds a lease is over; ConfigError where the environment says no number."""
-    text = os.environ.get(VARIABLE, "")
-    try:
-        seconds = float(text) if text else _SECONDS
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds <= 1e6:
-        raise ConfigError(
-            f"{VARIABLE}={text!r}: expected a number of seconds, more than 0 and at most 1000000"
-        )
-    return seconds
+    return seconds_from(VARIABLE, _SECONDS)
 
 
 def leased_units(infos: Iterable[ObjectInfo]) -> dict[int, Mark]:

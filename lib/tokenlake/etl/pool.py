@@ -95,14 +95,19 @@ class SilenceError(Exception):
 
 def patience() -> float:
     """Return how many seconds a worker may be silent; ConfigError where the environment says no number."""
-    text = os.environ.get(VARIABLE, "")
+    return seconds_from(VARIABLE, _SECONDS)
+
+
+def seconds_from(variable: str, default: float) -> float:
+    """Return the seconds that an environment variable says; ConfigError where it says no number."""
+    text = os.environ.get(variable, "")
     try:
-        seconds = float(text) if text else _SECONDS
+        seconds = float(text) if text else default
     except ValueError:
         seconds = 0.0
     if not 0.0 < seconds <= 1e6:
         raise ConfigError(
-            f"{VARIABLE}={text!r}: expected a number of seconds, more than 0 and at most 1000000"
+            f"{variable}={text!r}: expected a number of seconds, more than 0 and at most 1000000"
         )
     return seconds
 
