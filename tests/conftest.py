@@ -63,8 +63,11 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 # Storages of other kinds stand in for those that nobody can have on a loopback.
 os.environ["TOKENLAKE_ALLOWED_SCHEMES"] = "memory,sftp,ftp,sftpp,dropbox"
 
-# Timings of a shared machine must not fail a law; every run draws other examples, so a few of each do.
-hypothesis.settings.register_profile("tokenlake", max_examples=60, deadline=None, print_blob=True)
+# Timings of a shared machine must not fail a law. Every run draws other examples, so a few of each do; continuous
+# integration draws the same ones each time, so that what it says of a change is about the change.
+hypothesis.settings.register_profile(
+    "tokenlake", max_examples=60, deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 hypothesis.settings.load_profile("tokenlake")
 
 
