@@ -25,9 +25,13 @@ from benchmarks.measure import Measurement, measure
 from benchmarks.vocabularies import Vocabulary
 
 KINDS: Final = ("chat", "prompt")
-SYSTEMS: Final = ("tokenlake", "tokenlake unpacked", "datasets map")
+PEERS: Final = {"datasets map": 1, "datasets map, 1,000 rows a call": 1000}
+"""Rows that each gets at once."""
+OURS: Final = ("tokenlake", "tokenlake unpacked")
+SYSTEMS: Final = (*OURS, *PEERS)
 SMALL: Final = 0.5  # MB that show what starting costs
-FASTER: Final = 10.0  # times the peer's MB per CPU second, at least
+FASTER: Final = {1: 20.0, 1000: 14.0}
+"""Times a peer's MB per CPU second, at least, by the rows that it gets at once."""
 TEMPLATE: Final = (
     "Below is an instruction that describes a task.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n"
     "### Response:\n{output}"
@@ -59,7 +63,7 @@ class TextsCase:
 
     def input(self, system: str) -> Path:
         """The folder a system reads."""
-        return self.part if system == "datasets map" else self.whole
+        return self.part if system in PEERS else self.whole
 
     def cpu(self, system: str) -> float:
         """Median CPU seconds of all processes."""
@@ -75,17 +79,14 @@ class TextsCase:
         return more / max(self.cpu(system) - self.startup[system].cpu, 1e-3)
 
     def goals(self) -> Iterator[Goal]:
-        """Ours against the peer."""
-        peer = "datasets map"
-        if peer not in self.runs:
-            return
-        # The peer's shorter run pays relatively more for its start-up, so it is extrapolated to the same input.
+        """Ours against each peer."""
         more = megabytes(self.whole) - megabytes(self.small)
-        expected = self.startup[peer].cpu + more / self.beyond(peer)
-        for ours in SYSTEMS[:2]:
-            if ours in self.runs:
+        for peer in filter(self.runs.__contains__, PEERS):
+            # The peer's shorter run pays relatively more for its start-up, so it is extrapolated to the same input.
+            expected = self.startup[peer].cpu + more / self.beyond(peer)
+            for ours in filter(self.runs.__contains__, OURS):
                 what = f"{self.kind}: MB per CPU s, {ours} / {peer} on the same input ({self.same})"
-                yield Goal(what, expected / self.cpu(ours), "at least", FASTER, "x")
+                yield Goal(what, expected / self.cpu(ours), "at least", FASTER[PEERS[peer]], "x")
 
 
 def megabytes(folder: Path) -> float:
@@ -125,7 +126,7 @@ def _once(work: Path, case: TextsCase, system: str, source: Path) -> Measurement
     output = _output(work, system)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    log = work / "logs" / f"texts-{system.replace(' ', '-')}.log"
+    log = work / "logs" / f"texts-{_dashed(system)}.log"
     log.parent.mkdir(exist_ok=True)
     return measure(
         _command(case, system, source, output),
@@ -136,13 +137,17 @@ def _once(work: Path, case: TextsCase, system: str, source: Path) -> Measurement
 
 
 def _output(work: Path, system: str) -> Path:
-    return work / "scratch" / f"texts-{system.replace(' ', '-')}"
+    return work / "scratch" / f"texts-{_dashed(system)}"
+
+
+def _dashed(system: str) -> str:
+    return system.replace(",", "").replace(" ", "-")
 
 
 def _command(case: TextsCase, system: str, source: Path, output: Path) -> list[str]:
-    if system == "datasets map":
+    if rows := PEERS.get(system):
         program = "benchmarks.systems.trl_texts"
-        return [sys.executable, "-m", program, case.kind, str(source), case.tokenizer, str(output)]
+        return [sys.executable, "-m", program, case.kind, str(rows), str(source), case.tokenizer, str(output)]
     config = _config(case, source, output / "store", packed=system == "tokenlake")
     path = output / "bench.yaml"
     path.write_text(json.dumps(config, indent=1))

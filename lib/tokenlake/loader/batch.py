@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -286,12 +287,9 @@ class Assembler:
         return {name: made[name] for name in self.names}
 
     def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
-        bounds = [there.segment_offsets[at : at + 2].tolist() for there, at in zip(found, rows, strict=True)]
-        lengths = [
-            there.segment_lengths[begin:end] for there, (begin, end) in zip(found, bounds, strict=True)
-        ]
+        lengths = [there.row_lengths[at] for there, at in zip(found, rows, strict=True)]
         counts = np.zeros(size, np.int64)
-        counts[: len(rows)] = [len(each) for each in lengths]
+        counts[: len(rows)] = list(map(len, lengths))
         joined = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
         return RowSegments.of(joined, offsets_of(counts), self.length)
 
@@ -346,5 +344,5 @@ def used_again(shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
 
     So batches that are kept, in whatever form, stay what they are.
     """
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    size = math.prod(shape) * np.dtype(kind).itemsize
     return BLOCKS.take(size).view(kind).reshape(shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -46,6 +47,7 @@ class PackedGroup:
     Attributes:
         rows, length: of `ids`.
         row_views: the ids of each row, n arrays [length], each contiguous; views of `ids`.
+        row_lengths: the ids of each segment of each row, n arrays of at least one; views of `segment_lengths`.
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
@@ -60,6 +62,7 @@ class PackedGroup:
         "learned",
         "length",
         "nbytes",
+        "row_lengths",
         "row_views",
         "rows",
         "segment_lengths",
@@ -74,6 +77,8 @@ class PackedGroup:
         parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
         self.nbytes = sum(part.nbytes for part in parts)
         _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
+        # Once for the row group: a batch takes rows out of a hundred of them, a few out of each.
+        self.row_lengths = [segment_lengths[a:b] for a, b in pairwise(segment_offsets.tolist())]
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
