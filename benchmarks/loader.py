@@ -17,6 +17,7 @@ from benchmarks.loader_moments import measure_moments
 from benchmarks.loader_quality import measure_quality
 from benchmarks.loader_ragged import measure_ragged
 from benchmarks.loader_rates import LoaderSeries, measure_rates, rate_goals
+from benchmarks.loader_remote import measure_remote
 from benchmarks.vocabularies import Vocabulary
 
 SMALL, QUICK = 4.0, 16.0  # MB of text: the input that shows start-up cost, the one of `--quick`
@@ -70,6 +71,7 @@ def measure_loader(
     turns = 1 if quick else max(repeats, 5)
     report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
     report.add("hosts", lambda: measure_hosts(work, full))
+    report.add("a bucket", lambda: measure_remote(work, full, turns))
     source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES
     report.add("documents", lambda: measure_ragged(work, source, vocabulary, full, epochs, turns))
     ran = [one.loader for one in report.series if one.runs]

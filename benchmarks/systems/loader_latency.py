@@ -1,4 +1,4 @@
-"""One moment of a loader in a fresh process, imports done: ``states|open|first|resume`` and its arguments.
+"""One moment of a loader in a fresh process, imports done: ``states|open|first|resume|train`` and its arguments.
 
 Prints one JSON line: seconds by the clock on the wall, or the states.
 """
@@ -67,11 +67,26 @@ def resume(store: str, name: str, path: str, step: str) -> dict[str, float]:
         return _waited(batches, loader, began)
 
 
+def train(store: str, name: str, step_seconds: str) -> dict[str, float]:
+    """Return how long an epoch takes behind its first batch, with a pause for each step, and how much was waited."""
+    began = time.perf_counter()
+    with tl.DataLoader(tl.open(f"{store}/{name}"), BATCH, seed=0, epochs=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        first, before = time.perf_counter(), loader.metrics()
+        for _ in batches:
+            time.sleep(float(step_seconds))
+        after, seconds = loader.metrics(), time.perf_counter() - first
+    waited = after.wait_seconds - before.wait_seconds
+    return {"first": first - began, "seconds": seconds, "waited": waited, "batches": after.batches}
+
+
 _ACTIONS: Final[dict[str, Callable[..., Any]]] = {
     "states": states,
     "open": opened,
     "first": first,
     "resume": resume,
+    "train": train,
 }
 
 if __name__ == "__main__":
