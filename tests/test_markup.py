@@ -11,7 +11,7 @@ from hypothesis import given
 
 import tokenlake as tl
 from tests.loader.support import plain
-from tests.report.test_html import EVIL, HOSTILE, Skeleton
+from tests.reports.test_html import EVIL, HOSTILE, Skeleton
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.markup import grid, named_facts
 

@@ -13,11 +13,11 @@ from tokenlake.etl.planner import plan_build as plan_build
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.export.manifest import WriteStats as WriteStats
 from tokenlake.export.version import export_version as export_version
-from tokenlake.inspect.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.integrity.findings import RepairReport as RepairReport
 from tokenlake.integrity.findings import VerifyReport as VerifyReport
 from tokenlake.integrity.repair import repair as repair
 from tokenlake.integrity.verify import verify as verify
+from tokenlake.introspection.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.loader.dataset import Dataset as Dataset
 from tokenlake.loader.dataset import open as open
 from tokenlake.loader.grain import grain_dataset as grain_dataset

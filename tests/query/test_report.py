@@ -12,7 +12,7 @@ import pytest
 
 import tokenlake as tl
 from tests.builds import Config, config_of
-from tests.report.test_html import EVIL, Skeleton
+from tests.reports.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
 from tokenlake.errors import ConfigError, IntegrityError

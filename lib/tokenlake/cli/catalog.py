@@ -13,8 +13,8 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.report.table import Table, label, number
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, label, number
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.gc import GcReport, Kept

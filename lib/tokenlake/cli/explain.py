@@ -24,7 +24,7 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.numbers import count, plural
 from tokenlake.printable import printable
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -13,12 +13,12 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Data, note, print_json, print_table
 from tokenlake.config.pipeline import json_schema
-from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
-from tokenlake.inspect.introspector import DatasetIntrospector
-from tokenlake.inspect.kind import NAMES
+from tokenlake.introspection.inspection import Feature, Group, Inspection, TextStatistics
+from tokenlake.introspection.introspector import DatasetIntrospector
+from tokenlake.introspection.kind import NAMES
 from tokenlake.printable import printable
-from tokenlake.report.table import Table, facts, label
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, facts, label
+from tokenlake.reports.terminal import stdout
 
 _INDENT = 2
 _VALUE_LINES = 2  # of a sample's value on the terminal

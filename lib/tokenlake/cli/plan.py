@@ -33,10 +33,10 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.planner import plan_build
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
-from tokenlake.report import plan as lengths
-from tokenlake.report.mixture import STOPS, share, weights_in_words
-from tokenlake.report.table import Table, facts, label, number
-from tokenlake.report.terminal import near, stdout
+from tokenlake.reports import plan as lengths
+from tokenlake.reports.mixture import STOPS, share, weights_in_words
+from tokenlake.reports.table import Table, facts, label, number
+from tokenlake.reports.terminal import near, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 

@@ -11,7 +11,7 @@ from tokenlake.cli.console import AsJson, Name, StoreUrl, emit
 from tokenlake.config.stores import default_store
 from tokenlake.numbers import size
 from tokenlake.query.report import write_report
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 

@@ -18,7 +18,7 @@ from tokenlake.numbers import plural
 from tokenlake.query.script import cut
 from tokenlake.query.session import query
 from tokenlake.query.tables import Relation, relations
-from tokenlake.report.table import Column, Table, label
+from tokenlake.reports.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog

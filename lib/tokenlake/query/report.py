@@ -43,11 +43,11 @@ from tokenlake.query.sequences import (
 )
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
-from tokenlake.report.difference import difference_tables, sentence_of
-from tokenlake.report.figures import bars, doubling
-from tokenlake.report.html import COLOURS, folded, page
-from tokenlake.report.sections import Sections, lineage, manifest_sections, tiles
-from tokenlake.report.table import Table, label, number, to_html
+from tokenlake.reports.difference import difference_tables, sentence_of
+from tokenlake.reports.figures import bars, doubling
+from tokenlake.reports.html import COLOURS, folded, page
+from tokenlake.reports.sections import Sections, lineage, manifest_sections, tiles
+from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
