@@ -334,6 +334,26 @@ class DatasetIntrospector:
         }
 
 
+def inspect(source: SourceLike, **options: Any) -> Inspection:
+    """Look into raw data without reading all of it; :class:`DatasetIntrospector` answers single questions.
+
+    ::
+
+        found = tl.inspect("data/", tokenizer="gpt2")
+        print(found.proposal)  # a configuration
+
+    Args:
+        source: path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several.
+        options: as :class:`DatasetIntrospector` takes them.
+
+    Raises:
+        SourceNotFoundError: nothing is there.
+        ConfigError: an option is wrong, or nobody can say what the files hold.
+        SourceError: the storage cannot be reached.
+    """
+    return DatasetIntrospector(source, **options).inspect()
+
+
 def _empty(files: Iterable[InputFile]) -> list[Remark]:
     """Files without a byte: fine where a format needs none."""
     empty = [file for file in files if not file.size]
