@@ -43,7 +43,7 @@ _GROUPS: Final = {
     "export": "Stores",
     "etl": "Building",
     "config": "Configuration",
-    "inspect": "Looking",
+    "introspection": "Looking",
     "query": "Looking",
     "mixing": "Mixing and packing",
     "packing": "Mixing and packing",
@@ -186,7 +186,9 @@ def public_names() -> str:
         groups.setdefault(_GROUPS.get(package, "Others"), []).append(_entry(module, name))
     parts = [
         "# Python\n\nWritten from the code: the names of `import tokenlake as tl`, first those that `dir(tl)` lists, "
-        "then those of EasyDeL's data package, which `tokenlake.easydel` lists. Each is imported on first use.\n"
+        "then those of EasyDeL's data package, which `tokenlake.easydel` lists. Each is imported on first use.\n\n"
+        'What is about a version takes first `where` it is, as `tl.open` does: `"artifacts/books@v3"`, or the store '
+        'with `name="books@v3"`; then what is asked of it. What is about a whole store takes the store first.\n'
     ]
     for title in dict.fromkeys([*_GROUPS.values(), "Others"]):
         if title in groups:

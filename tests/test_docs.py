@@ -13,7 +13,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import REFUSALS, ROADS
 from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps, foreseen
-from tokenlake.report.table import Table, label, to_markdown
+from tokenlake.reports.table import Table, label, to_markdown
 
 ROOT = Path(__file__).parent.parent
 DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"

@@ -11,7 +11,7 @@ from hypothesis import given
 
 import tokenlake as tl
 from tests.loader.support import plain
-from tests.report.test_html import EVIL, HOSTILE, Skeleton
+from tests.reports.test_html import EVIL, HOSTILE, Skeleton
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.markup import grid, named_facts
 
@@ -26,7 +26,7 @@ def built(tmp_path: Path, tokenizer_dir: Path) -> tuple[Any, ...]:
         "pack": {"enabled": True, "seq_length": 16},
         "save": {"output_dir": str(tmp_path / "out")},
     }
-    return tl.plan_build(config), tl.build_dataset(config)
+    return tl.plan(config), tl.build_dataset(config)
 
 
 def html_of(value: Any) -> str:

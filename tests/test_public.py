@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -32,6 +33,19 @@ def test_names_are_few_and_stand_once():
     assert len(dir(tokenlake)) <= 60
     assert not {*tokenlake.__all__, "open"} & set(easydel.__all__)
     assert dir(easydel) == easydel.__all__
+
+
+@pytest.mark.parametrize("name", ["open", "verify", "repair", "remove_version", "explain", "report", "tag",
+                                  "export_version", "push_to_hub"])  # fmt: skip
+def test_what_is_about_a_version_takes_first_where_it_is(name):
+    """As `tl.open` does: ``"artifacts/books@v3"``, or its store and `name`."""
+    parameters = list(inspect.signature(getattr(tokenlake, name)).parameters)
+    assert parameters[0] == "where" and "name" in parameters
+
+
+@pytest.mark.parametrize("name", ["sql", "gc"])
+def test_what_is_about_a_store_takes_it_first(name):
+    assert next(iter(inspect.signature(getattr(tokenlake, name)).parameters)) == "store"
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -9,17 +9,19 @@ from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
 # The names of the seeds work here, too: `tokenlake.Where` is that of `tokenlake.easydel`.
 from tokenlake.easydel import *  # noqa: F403
 from tokenlake.errors import TokenlakeError as TokenlakeError
-from tokenlake.etl.planner import plan_build as plan_build
+from tokenlake.etl.planner import plan as plan
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.export.manifest import WriteStats as WriteStats
 from tokenlake.export.version import export_version as export_version
-from tokenlake.inspect.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.integrity.findings import RepairReport as RepairReport
 from tokenlake.integrity.findings import VerifyReport as VerifyReport
 from tokenlake.integrity.repair import repair as repair
 from tokenlake.integrity.verify import verify as verify
+from tokenlake.introspection.introspector import DatasetIntrospector as DatasetIntrospector
+from tokenlake.introspection.introspector import inspect as inspect
 from tokenlake.loader.dataset import Dataset as Dataset
 from tokenlake.loader.dataset import open as open
+from tokenlake.loader.explain import explain as explain
 from tokenlake.loader.grain import grain_dataset as grain_dataset
 from tokenlake.loader.grain import grain_source as grain_source
 from tokenlake.loader.hf import hf_dataset as hf_dataset
@@ -37,7 +39,8 @@ from tokenlake.metrics import MetricsExport as MetricsExport
 from tokenlake.mixing.schedule import WeightScheduler as WeightScheduler
 from tokenlake.publish.push import PushReport as PushReport
 from tokenlake.publish.push import push_to_hub as push_to_hub
-from tokenlake.query.report import write_report as write_report
+from tokenlake.query.report import report as report
+from tokenlake.query.session import sql as sql
 from tokenlake.rowwise.files import create_source as create_source
 from tokenlake.rowwise.legacy import build_dataset as build_dataset
 from tokenlake.rowwise.pipeline import Pipeline as Pipeline
@@ -45,6 +48,7 @@ from tokenlake.rowwise.pipeline import create_pipeline as create_pipeline
 from tokenlake.rowwise.tokenize import pretokenize as pretokenize
 from tokenlake.rowwise.tokenize import tokenize_and_save as tokenize_and_save
 from tokenlake.store.catalog import Catalog as Catalog
+from tokenlake.store.catalog import tag as tag
 from tokenlake.store.diff import diff as diff
 from tokenlake.store.gc import gc as gc
 from tokenlake.store.manifest import Manifest as Manifest

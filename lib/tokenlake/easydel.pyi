@@ -16,7 +16,7 @@ from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
 from tokenlake.config.stages import WeightSchedulePoint as WeightSchedulePoint
-from tokenlake.inspect.mapping import ColumnMapper as ColumnMapper
+from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
 from tokenlake.packing.row_packers import FirstFitPacker as FirstFitPacker
 from tokenlake.packing.row_packers import GreedyPacker as GreedyPacker
 from tokenlake.packing.row_packers import PackedSequence as PackedSequence

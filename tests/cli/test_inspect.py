@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from tests.inspect.test_introspector import CHAT, prose, write_lines, write_parquet
+from tests.introspection.test_introspector import CHAT, prose, write_lines, write_parquet
 from tokenlake.cli.app import main
 
 Output = pytest.CaptureFixture[str]

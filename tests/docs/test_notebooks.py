@@ -23,7 +23,7 @@ assert "the river rose" in rows["text"][0]
 from tokenlake import Where
 assert Where("tokens > 3")({"tokens": 2}) is None
 
-from tokenlake.query import query
+from tokenlake.query.session import sql as query
 (row,) = query(os.environ["TOKENLAKE_STORE"], "select current_setting('enable_progress_bar') as bar").to_pylist()
 assert row == {"bar": False}, row
 """,

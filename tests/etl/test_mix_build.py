@@ -19,10 +19,9 @@ from tests.store.support import copy_store
 from tokenlake.config.load import load_config
 from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
-from tokenlake.etl import commit
+from tokenlake.etl import commit, planner
 from tokenlake.etl.job import open_stream
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.planner import plan_build
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
@@ -131,7 +130,7 @@ def problems(root: Path, manifest: Manifest) -> tuple[Any, ...]:
 
 
 def mix_plan(config: Config) -> Plan:
-    plan = plan_build(config)
+    plan = planner.plan(config)
     assert plan.parents
     return plan
 

@@ -32,7 +32,7 @@ from tests.servers.s3 import KEY, SECRET
 from tokenlake.cli.app import main
 from tokenlake.errors import IntegrityError
 from tokenlake.integrity.verify import verify
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.remote.filesystems import close_filesystems
 

@@ -199,7 +199,7 @@ def _command(*arguments: str) -> Callable[[Place], Pieces]:
 
 
 def _query(place: Place) -> Pieces:
-    from tokenlake.query.session import query
+    from tokenlake.query.session import sql as query
 
     yield query(open_store(place.root), "select input_ids, segment_lengths from plain order by shard, row")
     yield query(open_store(place.root), "select * from texts order by shard, row")

@@ -138,7 +138,7 @@ READERS: Final = {
 QUERY: Final = """
     import os
     os.environ["TOKENLAKE_SQL_MEMORY"] = "512MB"
-    from tokenlake.query import query
+    from tokenlake.query.session import sql as query
     query(folder, "select count(*), max(length(input_ids)) from small where split = 'train'")
 """
 

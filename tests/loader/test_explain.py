@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import tokenlake as tl
 from tests.loader.support import mixtures, plain
 from tests.reading.support import lake_of
 from tests.store.support import copy_store
+from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
 from tokenlake.loader.options import LoaderOptions
@@ -501,3 +503,65 @@ def test_what_is_not_there_is_said_in_a_sentence(ds: tl.Dataset):
     ):
         with pytest.raises(ConfigError, match=message):
             wrong()
+
+
+# -- by the user's own id
+
+
+@pytest.fixture(scope="module")
+def own_ids(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a dataset that keeps two fields, and one that packs it."""
+    root = tmp_path_factory.mktemp("own_ids")
+    (root / "tokenizer").mkdir()
+    for name, data in byte_level().files.items():
+        (root / "tokenizer" / name).write_bytes(data)
+    texts = [{"id": f"doc-{at % 50}", "n": at, "text": "hello world " * (at % 7 + 1)} for at in range(60)]
+    (root / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in texts))
+    source = {"name": "a", "data_files": str(root / "a.jsonl"), "tokenizer": str(root / "tokenizer")}
+    save = {"output_dir": str(root / "store")}
+    kept = {"name": "tokens", "datasets": [source | {"additional_fields": ["id", "n"]}], "save": save}
+    packed = {"name": "packed", "datasets": [{"name": "a", "dataset": "tokens"}], "save": save}
+    tl.build_dataset(kept, workers=1)
+    tl.build_dataset(packed | {"pack": {"enabled": True, "seq_length": 64}}, workers=1)
+    return str(root / "store")
+
+
+@pytest.mark.parametrize("name", ["tokens", "packed"])
+def test_a_document_is_found_by_a_field_that_was_kept(own_ids: str, name: str):
+    """Also in rows that were packed of those that keep it; all documents where several have the value."""
+    loader = tl.DataLoader(tl.open(own_ids, name), batch_size=4)
+    for asked, numbers in (({"id": "doc-17"}, [17]), ({"id": "doc-3"}, [3, 53]), ({"n": "17"}, [17])):
+        line = tl.sql(own_ids, f"select position from tokens where n in ({str(numbers)[1:-1]})")
+        rows = tl.explain(loader, document=asked)
+        assert {each.position for row in rows for each in row.segments} == set(line["position"].to_pylist())
+        assert rows == tl.explain(own_ids, name=name, batch_size=4, document=asked)
+        places = [("a.jsonl", position) for position in line["position"].to_pylist()]
+        assert rows == sorted(
+            (row for place in places for row in tl.explain(loader, document=place)),
+            key=lambda row: (row.step, row.row),
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"id": "doc-99"}, "no document of tokens@v1/train has the id 'doc-99'"),
+        ({"url": "x"}, "packed@v1/train has no column 'url', nor what it was made from: `additional_fields"),
+        ({"n": "many"}, "got 'many' for n, whose values in tokens@v1/train are of the type int64"),
+        ({"n": 1, "id": "doc-1"}, "must be one field and its value"),
+        (("b.jsonl", 0), "no input file of packed@v1/train is 'b.jsonl'; did you mean 'a.jsonl'"),
+    ],
+)
+def test_a_field_or_value_that_is_not_there_is_an_error(own_ids: str, asked: Any, said: str):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        tl.explain(tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4), document=asked)
+
+
+def test_a_batch_is_that_of_the_loader(own_ids: str):
+    loader = tl.DataLoader(tl.open(own_ids, "packed"), batch_size=4, seed=5)
+    assert tl.explain(loader, 3, 2) == explain_step(loader.plan, 3, 2)
+    assert tl.explain(f"{own_ids}/packed@v1", 3, batch_size=4, seed=5) == explain_step(loader.plan, 3)
+    with pytest.raises(ConfigError, match="name a batch"):
+        tl.explain(loader)
+    with pytest.raises(ConfigError, match="batch_size: got None"):
+        tl.explain(own_ids, 3, name="packed")

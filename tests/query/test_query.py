@@ -13,8 +13,8 @@ from tests.seeds import promise
 from tests.store.support import SEQ_LENGTH, copy_store, settings, shared_store, write_inputs
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.query import query
 from tokenlake.query.sequences import read_sequences
+from tokenlake.query.session import sql as query
 from tokenlake.query.tables import relations
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -251,7 +251,7 @@ def test_a_damaged_tokenizer_is_not_used(store: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_drawn_into_the_output_of_a_slow_query(store: Path) -> None:
     # DuckDB takes a program without a file for a person who types.
-    code = "import sys; from tokenlake.query import query; print(query(*sys.argv[1:]).to_pylist())"
+    code = "import sys; from tokenlake.query.session import sql as query; print(query(*sys.argv[1:]).to_pylist())"
     sql = "select current_setting('enable_progress_bar') as bar"
     command = [sys.executable, "-c", code, str(store), sql]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

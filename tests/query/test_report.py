@@ -12,16 +12,16 @@ import pytest
 
 import tokenlake as tl
 from tests.builds import Config, config_of
-from tests.report.test_html import EVIL, Skeleton
+from tests.reports.test_html import EVIL, Skeleton
 from tests.rowwise.mixed_store import build_mixtures
 from tests.store.support import copy_store, shared_store
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.verify import verify
 from tokenlake.loader.host_load import host_load
-from tokenlake.query.report import render_report, store_report, write_report
+from tokenlake.query.report import render_report, store_report
 from tokenlake.query.sample import sample_rows, spread
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -52,7 +52,7 @@ def _links(found: Skeleton) -> list[str]:
 
 
 def test_a_report_has_every_section(store: Path, tmp_path: Path) -> None:
-    path = tl.write_report(tl.open(store, "small", split="train"), tmp_path / "small.html")
+    path = tl.report(tl.open(store, "small", split="train"), tmp_path / "small.html")
     found = Skeleton(path.read_text(encoding="utf-8"))
     assert _links(found) == SECTIONS
     words = "".join(found.words)
@@ -72,7 +72,7 @@ def test_a_report_has_every_section(store: Path, tmp_path: Path) -> None:
 
 def test_a_manifest_alone_says_what_it_can(store: Path, tmp_path: Path) -> None:
     manifest = Catalog(open_store(store)).manifest("small", 2)
-    found = Skeleton(write_report(manifest, tmp_path / "alone.html").read_text())
+    found = Skeleton(tl.report(manifest, tmp_path / "alone.html").read_text())
     assert _links(found) == ["Account", "Sources", "Lineage"]
 
 
@@ -223,10 +223,10 @@ def test_a_copy_without_its_bad_records_counts_them(store: Path, tmp_path: Path)
 
 
 def test_what_cannot_be_reported_says_so(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="got a str, must be a Dataset"):
-        write_report("small", tmp_path / "a.html")  # type: ignore[arg-type]
+    with pytest.raises(NotFoundError, match=r"no dataset .smal. in .*; did you mean small"):
+        tl.report(store / "smal", tmp_path / "a.html")
     with pytest.raises(ConfigError, match="the report cannot be written: No such file"):
-        write_report(Catalog(open_store(store)).manifest("small", 1), tmp_path / "none" / "a.html")
+        tl.report(Catalog(open_store(store)).manifest("small", 1), tmp_path / "none" / "a.html")
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

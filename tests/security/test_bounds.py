@@ -32,7 +32,7 @@ QUERIES = {
 CHILD = """
 import sys
 from tokenlake.errors import TokenlakeError
-from tokenlake.query import query
+from tokenlake.query.session import sql as query
 try:
     outcome = str(query(sys.argv[1], sys.argv[2]).num_rows)
 except TokenlakeError as error:

@@ -15,7 +15,7 @@ from tests.store.support import build_store, copy_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.integrity.verify import verify
 from tokenlake.prefect.server import EmbeddedServer
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.store.address import open_store
 from tokenlake.store.sealed import seal
 
@@ -53,7 +53,7 @@ def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith("planted.py"):
         ran.append((event, arguments[0]))
 import tokenlake as tl, pyarrow, pyarrow.parquet
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.query.sequences import read_sequences
 from tokenlake.tokenizers.decode import Decoder
 from tokenlake.store.address import open_store

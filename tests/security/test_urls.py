@@ -14,7 +14,7 @@ from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeError
 from tokenlake.etl.runner import build_dataset
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.remote.filesystems import close_filesystems

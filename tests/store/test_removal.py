@@ -65,7 +65,7 @@ def test_numbers_are_not_used_again(store: Path, made: Path, tokenizer_dir: Path
     whole_ = settings(made.parent, tokenizer_dir) | {"save": {"output_dir": str(store)}}
     assert build_dataset(whole_, workers=1).status == "exists"
     for version in (2, 1):
-        assert tl.remove_version(f"small@v{version}", store=store).bytes > 0
+        assert tl.remove_version(store, f"small@v{version}").bytes > 0
     with pytest.raises(NotFoundError):
         tl.open(f"{store}/small")
     again = build_dataset(whole_, workers=1)
@@ -78,10 +78,10 @@ def test_what_others_are_made_from_stays(store: Path) -> None:
     with pytest.raises(
         StoreError, match=r"tok@v1 is not removed: packed@v1 is made from it.*`tokenlake rm packed@v1`"
     ):
-        tl.remove_version("tok@v1", store=store)
+        tl.remove_version(store, "tok@v1")
     assert files(store) == before
-    tl.remove_version("packed@v1", store=store)
-    tl.remove_version("tok@v1", store=store)
+    tl.remove_version(store, "packed@v1")
+    tl.remove_version(store, "tok@v1")
     assert Catalog(open_store(store)).datasets() == ["small"]
 
 
@@ -103,14 +103,14 @@ WRONG = {"small": ConfigError, "small@prod": ConfigError, "small@v7": NotFoundEr
 def test_only_a_version_by_its_number_is_removed(name: str, error: type[Exception], store: Path) -> None:
     before = files(store)
     with pytest.raises(error):
-        tl.remove_version(name, store=store)
+        tl.remove_version(store, name)
     assert files(store) == before
 
 
 def test_a_damaged_version_can_be_removed(store: Path) -> None:
     manifest = store / "small" / "v2" / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-9])
-    tl.remove_version("small@v2", store=store)
+    tl.remove_version(f"{store}/small@v2")
     assert Catalog(open_store(store)).latest("small") == 1
 
 
@@ -176,8 +176,8 @@ def test_a_version_in_a_bucket_is_removed(lake: Bucket, made: Path) -> None:
         "removed", {name: (made / name).read_bytes() for name in files(made) if name.startswith("small/")}
     )
     address = lake.address("removed")
-    planned = tl.remove_version("small@v1", store=address, dry_run=True)
-    done = tl.remove_version("small@v1", store=address)
+    planned = tl.remove_version(address, "small@v1", dry_run=True)
+    done = tl.remove_version(address, "small@v1")
     assert (done.removed, done.kept) == (planned.removed, ())
     left = [name for name in lake.everything("removed") if name.startswith("small/v1/")]
     assert sorted(left) == ["small/v1/claim.json", "small/v1/manifest.json"]

@@ -23,8 +23,8 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
-from tokenlake.report.dataset import remarks
-from tokenlake.report.plan import expected, policy
+from tokenlake.reports.dataset import remarks
+from tokenlake.reports.plan import expected, policy
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.text.truncation import STRATEGIES, truncate

@@ -27,7 +27,7 @@ from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
 from tokenlake.integrity.verify_shard import RowCheck, RowRules
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as query
 from tokenlake.schema import LogicalHasher, open_writer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog

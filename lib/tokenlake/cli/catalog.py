@@ -13,10 +13,11 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.report.table import Table, label, number
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, label, number
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import tag as set_tag
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.remove import remove_version
@@ -45,14 +46,13 @@ def tag(
         tag: The tag to set. Default: list the tags.
         remove: Remove the tag.
     """
-    catalog = Catalog(open_store(store or default_store()))
+    place = store or default_store()
     if remove:
-        _remove_tag(catalog, name, tag, json)
+        _remove_tag(Catalog(open_store(place)), name, tag, json)
     elif tag is None:
-        _list_tags(catalog, name, json)
+        _list_tags(Catalog(open_store(place)), name, json)
     else:
-        dataset, version = catalog.resolve(name)
-        change = catalog.set_tag(dataset, tag, version)
+        change = set_tag(place, tag, name=name)
         print_json(_change_as_json(change)) if json else stdout().print(_told(change))
     return 0
 
@@ -180,7 +180,7 @@ def rm(
         name: A version by its number: NAME@v3.
         dry_run: Remove nothing; list what would be removed.
     """
-    found = remove_version(name, store=store or default_store(), dry_run=dry_run)
+    found = remove_version(store or default_store(), name, dry_run=dry_run)
     if json:
         print_json(found.to_json())
     else:

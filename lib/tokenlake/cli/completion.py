@@ -8,7 +8,7 @@ from typing import Literal
 from rich.text import Text
 
 from tokenlake.cli.parser import importable
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False) -> int:

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from tokenlake.config.stores import default_store, is_local, store_overrides
 from tokenlake.printable import printable, printable_json
-from tokenlake.report.table import Column, Table, label
-from tokenlake.report.terminal import stderr, stdout
+from tokenlake.reports.table import Column, Table, label
+from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_tables
 from tokenlake.config.stores import default_store
-from tokenlake.report.difference import difference_tables, headings, sentence_of
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.difference import difference_tables, headings, sentence_of
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.diff import Difference
 from tokenlake.store.diff import diff as compare
 

@@ -25,8 +25,8 @@ from tokenlake.cli.console import AsJson, StoreUrl, emit, print_tables
 from tokenlake.config.stores import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.prefect.server import configured_api_url
-from tokenlake.report.table import Table, label
-from tokenlake.report.terminal import near
+from tokenlake.reports.table import Table, label
+from tokenlake.reports.terminal import near
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.threads import available_cpus

@@ -18,13 +18,13 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset
-from tokenlake.loader.explain import Document, ExplainedRow, explain_step, files_of, steps_of_document
+from tokenlake.loader.explain import Document, ExplainedRow, documents_of, explain_step, steps_of_document
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.numbers import count, plural
 from tokenlake.printable import printable
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -94,6 +94,7 @@ def explain(
     row: Annotated[int | None, Parameter(metavar="R")] = None,
     document: Annotated[tuple[str, ...], Parameter(metavar="PATH:POSITION")] = (),
     file_id: Annotated[tuple[str, ...], Parameter(metavar="ID:POSITION")] = (),
+    id: Annotated[tuple[str, ...], Parameter(metavar="FIELD=VALUE")] = (),
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> int:
@@ -109,6 +110,8 @@ def explain(
         row: Show only this row of the batch.
         document: Find this document: a file and its row number, or its byte offset in a file of lines. Repeatable.
         file_id: Find this document by the id of its file in the column `documents`. Repeatable.
+        id: Find the documents of which a field has this value, e.g. --id url=https://a.org; one that the build kept
+            (additional_fields), or that of the version that was packed. Repeatable.
     """
     where, next_step, end = store or default_store(), None, None
     if state is not None:
@@ -117,15 +120,16 @@ def explain(
     else:
         plan = order.plan(name, where)
         end = plan.steps.begin(order.passes or 1) if plan.steps.rows is not None else None
-    if document or file_id:
+    if document or file_id or id:
         if row is not None:
-            raise ConfigError("--row selects a row of a batch; leave it out with --document and --file-id")
-        return _documents(
-            plan, _asked(plan, document, file_id), step, order.passes or _passes(plan, next_step), json
-        )
+            raise ConfigError(
+                "--row selects a row of a batch; leave it out with --document, --file-id and --id"
+            )
+        asked = [*_asked(plan, document, file_id), *_with_values(plan, id)]
+        return _documents(plan, asked, step, order.passes or _passes(plan, next_step), json)
     wanted = next_step if step is None else step
     if wanted is None:
-        raise ConfigError("name a batch (--step) or a document (--document)")
+        raise ConfigError("name a batch (--step) or a document (--document, --id)")
     if end is not None and wanted >= end:
         raise ConfigError(
             f"step {wanted} is past the end: there are {plural(end, 'step')} (0 to {end - 1}); "
@@ -197,11 +201,21 @@ def _asked(plan: BatchPlan, paths: Iterable[str], ids: Iterable[str]) -> list[Do
                     f"{option}: got {text!r}, must end with the document's position, as in a.jsonl:1200"
                 )
             if option == "--document":
-                found += [Document(entry.file_id, int(position)) for entry in files_of(plan, file)]
+                found += documents_of(plan, (file, int(position)))
             elif re.fullmatch("-?[0-9]+", file):
                 found.append(Document(int(file), int(position)))
             else:
                 raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
+    return found
+
+
+def _with_values(plan: BatchPlan, texts: Iterable[str]) -> list[Document]:
+    found: list[Document] = []
+    for text in texts:
+        field, equals, value = text.partition("=")
+        if not equals or not field:
+            raise ConfigError(f"--id: got {text!r}, must be a field and its value, as in id=a81f")
+        found += documents_of(plan, {field: value})
     return found
 
 

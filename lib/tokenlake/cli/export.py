@@ -12,7 +12,7 @@ from tokenlake.cli.console import AsJson, Name, StoreUrl, emit
 from tokenlake.config.stores import default_store
 from tokenlake.export.manifest import WriteStats
 from tokenlake.export.version import export_version
-from tokenlake.report.terminal import near, stdout
+from tokenlake.reports.terminal import near, stdout
 
 
 def export(

@@ -15,11 +15,11 @@ from tokenlake.cli.console import AsJson, StoreUrl, emit, note
 from tokenlake.config.load import load_config
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.inspect.inspection import Inspection
-from tokenlake.inspect.introspector import DatasetIntrospector
-from tokenlake.inspect.proposal import SEQ_LENGTH
+from tokenlake.introspection.inspection import Inspection
+from tokenlake.introspection.introspector import DatasetIntrospector
+from tokenlake.introspection.proposal import SEQ_LENGTH
 from tokenlake.printable import printable
-from tokenlake.report.terminal import near, stdout
+from tokenlake.reports.terminal import near, stdout
 
 FILE: Final = "tokenlake.yaml"
 

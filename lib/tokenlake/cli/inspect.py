@@ -13,12 +13,12 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Data, note, print_json, print_table
 from tokenlake.config.pipeline import json_schema
-from tokenlake.inspect.inspection import Feature, Group, Inspection, TextStatistics
-from tokenlake.inspect.introspector import DatasetIntrospector
-from tokenlake.inspect.kind import NAMES
+from tokenlake.introspection import introspector
+from tokenlake.introspection.inspection import Feature, Group, Inspection, TextStatistics
+from tokenlake.introspection.kind import NAMES
 from tokenlake.printable import printable
-from tokenlake.report.table import Table, facts, label
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, facts, label
+from tokenlake.reports.terminal import stdout
 
 _INDENT = 2
 _VALUE_LINES = 2  # of a sample's value on the terminal
@@ -57,9 +57,9 @@ def inspect(
         yaml: Print only the proposed configuration. Default: yes, unless stdout is a terminal.
     """
     overrides = () if storage_options is None else (f"storage_options={storage_options}",)
-    found = DatasetIntrospector(
+    found = introspector.inspect(
         source, type=type, subset=subset, split=split, overrides=overrides, rows=rows, tokenizer=tokenizer
-    ).inspect()
+    )
     if json:
         print_json(found.to_json())
     elif (not sys.stdout.isatty()) if yaml is None else yaml:

@@ -11,7 +11,7 @@ from typing import Any
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, StoreUrl, note, print_json, print_tables
 from tokenlake.config.stores import default_store
-from tokenlake.report.table import Table, label, number
+from tokenlake.reports.table import Table, label, number
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import unfinished

@@ -23,7 +23,7 @@ from tokenlake.query.sequences import (
     read_sequences,
     shortened,
 )
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.tokenizers.decode import Decoder

@@ -26,17 +26,17 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
 from tokenlake.config.steps import first_steps, foreseen, last_step
 from tokenlake.errors import ConfigError
+from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.planner import plan_build
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
-from tokenlake.report import plan as lengths
-from tokenlake.report.mixture import STOPS, share, weights_in_words
-from tokenlake.report.table import Table, facts, label, number
-from tokenlake.report.terminal import near, stdout
+from tokenlake.reports import plan as lengths
+from tokenlake.reports.mixture import STOPS, share, weights_in_words
+from tokenlake.reports.table import Table, facts, label, number
+from tokenlake.reports.terminal import near, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
@@ -199,7 +199,7 @@ class _TextPlan:
 
 
 def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _TextPlan:
-    made = plan_build(config, progress)
+    made = planner.plan(config, progress)
     progress.doing(f"estimating {source} from a sample".replace("  ", " "))
     return _TextPlan(source, _committed(made), made, estimate(made))
 
@@ -352,7 +352,7 @@ def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
     mixed = None
     if len(there) == len(steps):
         progress.doing("planning the mixture")
-        mixed = plan_build(last_step(config, there), progress)
+        mixed = planner.plan(last_step(config, there), progress)
     return _MixPlan(asked, tokens, mixed)
 
 

@@ -18,10 +18,10 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake.cli.console import emit, print_tables
 from tokenlake.config.stores import default_store
-from tokenlake.report import dataset
-from tokenlake.report.mixture import mixture_table
-from tokenlake.report.table import Table, facts, label, listed, number
-from tokenlake.report.terminal import near, stderr, stdout
+from tokenlake.reports import dataset
+from tokenlake.reports.mixture import mixture_table
+from tokenlake.reports.table import Table, facts, label, listed, number
+from tokenlake.reports.terminal import near, stderr, stdout
 
 if TYPE_CHECKING:
     from tokenlake.etl.runner import BuildResult

@@ -14,7 +14,7 @@ from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.terminal import stdout
 
 _SHOWN = 5
 

@@ -14,8 +14,8 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair as repair_version
-from tokenlake.report.table import Table, label
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, label
+from tokenlake.reports.terminal import stdout
 
 _COLUMNS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
 

@@ -10,10 +10,8 @@ from cyclopts import Parameter
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit
 from tokenlake.config.stores import default_store
 from tokenlake.numbers import size
-from tokenlake.query.report import write_report
-from tokenlake.report.terminal import stdout
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
+from tokenlake.query.report import report as write
+from tokenlake.reports.terminal import stdout
 
 
 def report(
@@ -34,11 +32,7 @@ def report(
     Args:
         output: The file; one that is there is replaced. Default: NAME-vN.html in this folder.
     """
-    catalog = Catalog(open_store(store or default_store()))
-    manifest = catalog.manifest(*catalog.resolve(name))
-    path = write_report(
-        manifest, output or f"{manifest.dataset}-v{manifest.version}.html", store=catalog.store
-    )
+    path = write(store or default_store(), output, name=name)
     written = {"path": str(path), "bytes": path.stat().st_size}
     emit(written, json, lambda: stdout().print(f"{path}: {size(path.stat().st_size)}", soft_wrap=True))
     return 0

@@ -10,10 +10,10 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.reading.version import stored_schema
-from tokenlake.report import dataset
-from tokenlake.report.croissant import RowFiles, metadata
-from tokenlake.report.table import Table, facts, listed
-from tokenlake.report.terminal import stdout
+from tokenlake.reports import dataset
+from tokenlake.reports.croissant import RowFiles, metadata
+from tokenlake.reports.table import Table, facts, listed
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run

@@ -16,9 +16,9 @@ from tokenlake.cli.prompt import converse, run_command, with_history
 from tokenlake.config.stores import default_store
 from tokenlake.numbers import plural
 from tokenlake.query.script import cut
-from tokenlake.query.session import query
+from tokenlake.query.session import sql as answer_of
 from tokenlake.query.tables import Relation, relations
-from tokenlake.report.table import Column, Table, label
+from tokenlake.reports.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -83,7 +83,7 @@ class _Answer:
             _print_relations(self.store, self.json)
             return
         with counting("hashing before querying") as counter:
-            result = query(self.store, statement, on_verified=counter.add)
+            result = answer_of(self.store, statement, on_verified=counter.add)
         if self.json:
             print_json(result.to_pylist())
         elif self.csv:

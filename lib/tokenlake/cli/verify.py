@@ -16,8 +16,8 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
-from tokenlake.report.table import Table, label
-from tokenlake.report.terminal import stdout
+from tokenlake.reports.table import Table, label
+from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout

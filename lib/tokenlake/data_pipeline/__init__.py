@@ -22,9 +22,9 @@ from tokenlake.errors import (
     TokenizerError,
     TokenlakeError,
 )
-from tokenlake.inspect.inspection import DatasetMetadata
-from tokenlake.inspect.introspector import DatasetIntrospector
-from tokenlake.inspect.mapping import ColumnMapper, fuzzy_match_columns
+from tokenlake.introspection.inspection import DatasetMetadata
+from tokenlake.introspection.introspector import DatasetIntrospector
+from tokenlake.introspection.mapping import ColumnMapper, fuzzy_match_columns
 from tokenlake.lazy_names import lazy_names
 from tokenlake.result import (
     Err,

@@ -13,8 +13,8 @@ from tokenlake.config.load import load_section
 from tokenlake.config.values import did_you_mean
 from tokenlake.data_pipeline.tokenizer import TokenizerWrapper
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.inspect.inspection import DatasetMetadata
-from tokenlake.inspect.introspector import DatasetIntrospector
+from tokenlake.introspection.inspection import DatasetMetadata
+from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.lazy_names import lazy_names
 from tokenlake.result import Result, attempt
 from tokenlake.rowwise.files import open_dataset

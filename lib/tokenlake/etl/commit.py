@@ -27,7 +27,7 @@ from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.mixture import order_of
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.report.card import render_card
+from tokenlake.reports.card import render_card
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store, require_digest

@@ -254,10 +254,16 @@ def _unit(
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
-def plan_build(config: Configuration, on_event: Watcher = ignore, *, only: Only | None = None) -> Plan:
+def plan(config: Configuration, on_event: Watcher = ignore, *, only: Only | None = None) -> Plan:
     """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.steps`.
 
+    ::
+
+        tl.plan("books.yaml").units
+
     Args:
+        config: what :func:`tokenlake.build_dataset` takes.
+        on_event: is told what was listed and cut so far.
         only: the input files of text to plan with, as if no others were there; None: all.
 
     Raises:
@@ -267,5 +273,5 @@ def plan_build(config: Configuration, on_event: Watcher = ignore, *, only: Only 
 
 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | None = None) -> Plan:
-    """Plan a resolved build; arguments and errors are those of :func:`plan_build`."""
+    """Plan a resolved build; arguments and errors are those of :func:`plan`."""
     return plan_stored(build, on_event) if build.parents else plan_texts(build, on_event, only)

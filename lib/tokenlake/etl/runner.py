@@ -22,9 +22,10 @@ from tokenlake.errors import (
     VersionConflictError,
     WorkerDiedError,
 )
+from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
-from tokenlake.etl.planner import Configuration, plan_build
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
@@ -141,7 +142,7 @@ def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildRe
 
 def _finished(config: PipelineConfig, on_event: Watcher) -> BuildResult:
     """Return the committed version of one build; NotFoundError where it is still to be built."""
-    begin, plan = time.monotonic(), plan_build(config, on_event)
+    begin, plan = time.monotonic(), planner.plan(config, on_event)
     if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
         raise NotFoundError(f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset)
     session = BuildSession.open(config, on_event=on_event, plan=plan)

@@ -23,6 +23,7 @@ from tokenlake.errors import (
     TokenlakeError,
     TooManyBadRecordsError,
 )
+from tokenlake.etl import planner
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
 from tokenlake.etl.events import (
     BuildPlanned,
@@ -38,7 +39,7 @@ from tokenlake.etl.events import (
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.plan.units import most_records
-from tokenlake.etl.planner import Configuration, plan_build
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
@@ -210,7 +211,7 @@ class BuildSession:
             IntegrityError: the version is there already, and not whole.
         """
         whole = load_config(config) if plan is None else None
-        plan = plan or plan_build(whole or config, on_event)
+        plan = plan or planner.plan(whole or config, on_event)
         store = open_store(plan.store)
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)

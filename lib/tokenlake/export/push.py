@@ -20,7 +20,7 @@ from tokenlake.publish.files import PublishedFile
 from tokenlake.publish.push import commit_all, groups_of
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.publish.secrets import Detector, require_none, scan_texts
-from tokenlake.report import croissant
+from tokenlake.reports import croissant
 from tokenlake.store.layout import CARD, QUARANTINE
 
 _GIT: Final = ".gitattributes"  # the Hub's own

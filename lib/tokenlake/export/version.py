@@ -89,9 +89,7 @@ def export_version(
         NotFoundError: there is no such version.
         IntegrityError: a page is damaged; the target stays as it was.
     """
-    place = os.fspath(where)
-    if name is None:
-        place, name = parted(place)
+    place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
     manifest = Catalog(store).manifest_of(name)
     options = ExportOptions(

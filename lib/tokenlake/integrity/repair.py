@@ -44,7 +44,7 @@ from tokenlake.integrity.repair_units import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
-from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.local import LocalStore
@@ -55,8 +55,8 @@ _UNLISTED: Final = "unlisted"
 
 
 def repair(
-    store: Store | StoreAddress | str | os.PathLike[str],
-    reference: str,
+    where: Store | StoreAddress | str | os.PathLike[str],
+    name: str | None = None,
     *,
     config: Configuration | None = None,
     overrides: Sequence[str] = (),
@@ -72,8 +72,8 @@ def repair(
     as they are and a new version is committed. May be killed at any moment, and be run again.
 
     Args:
-        store: a store, its path or its URL.
-        reference: ``NAME`` (its newest version), ``NAME@v3`` or ``NAME@TAG``.
+        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
+        name: of the dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
         config: what the version was built with; None: the configuration of its newest run. Needed where inputs have
             moved.
         overrides: ``key=value`` texts on top of it.
@@ -89,12 +89,13 @@ def repair(
     """
     if config is not None:
         load_config(config, overrides)  # a wrong one is told at once, not when it is needed, or never
-    place = store if isinstance(store, Store) else open_store(store)
-    address = StoreAddress(store.url) if isinstance(store, Store) else StoreAddress.of(store)
+    place, name = parted(where, name)
+    store = place if isinstance(place, Store) else open_store(place)
+    address = StoreAddress(place.url) if isinstance(place, Store) else StoreAddress.of(place)
     work = _Repair(
-        store=place,
+        store=store,
         address=address,
-        layout=_named(Catalog(place), reference),
+        layout=_named(Catalog(store), name),
         config=config,
         overrides=tuple(overrides),
         dry_run=dry_run,

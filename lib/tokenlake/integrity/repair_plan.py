@@ -20,10 +20,11 @@ from tokenlake.config.steps import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
 from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError
+from tokenlake.etl import planner
 from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.planner import Configuration, plan_build
+from tokenlake.etl.planner import Configuration
 from tokenlake.etl.run_log import newest_asked
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress
@@ -136,7 +137,7 @@ class BuildRequest:
             "datasets": _pinned(whole.datasets, self.parents),
         }
         config = whole.model_copy(update=changes)
-        return Replanned(plan_build(config, on_event, only=self.inputs), config, names)
+        return Replanned(planner.plan(config, on_event, only=self.inputs), config, names)
 
     def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""

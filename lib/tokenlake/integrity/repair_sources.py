@@ -20,7 +20,7 @@ from tokenlake.etl.plan.plan import Plan, config_yaml
 from tokenlake.etl.reuse import renamed_record
 from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
 from tokenlake.integrity.repair_plan import planned_unit, why_not
-from tokenlake.report.card import render_card
+from tokenlake.reports.card import render_card
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim

@@ -19,7 +19,7 @@ from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, Reference, lists_ledger
+from tokenlake.store.catalog import Catalog, Reference, lists_ledger, parted
 from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import CLAIM, MANIFEST, QUARANTINE, RUNS, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
@@ -34,8 +34,8 @@ OnProgress = Callable[[VerifyProgress], None]
 
 
 def verify(
-    store: ReadStore | str | os.PathLike[str],
-    dataset: str,
+    where: ReadStore | str | os.PathLike[str],
+    name: str | None = None,
     version: int | None = None,
     *,
     deep: bool = False,
@@ -50,16 +50,22 @@ def verify(
     what the manifest states of configuration and tokenizers (:mod:`tokenlake.integrity.verify_config`). What is wrong
     with whole files is found in the bytes that the store gives: what it caches for readers is not looked at.
 
+    ::
+
+        tl.verify("artifacts/code@v3", deep=True).ok
+
     Args:
-        store: or its path or URL.
-        dataset: its name; without a version as ``NAME``, which is the newest, ``NAME@v3`` or ``NAME@TAG``.
+        where: the dataset, or one version of it, as :func:`tokenlake.open` takes it; or its store.
+        name: of the dataset in the store `where`: ``NAME``, which is the newest version, ``NAME@v3`` or ``NAME@TAG``.
+        version: its number, beside a bare ``NAME``.
         workers: threads; hashing and decoding release the GIL. Default: one for each processor.
         on_progress: called from the worker threads, one call at a time.
 
     Raises:
         NotFoundError: there is no such committed version.
     """
-    catalog = Catalog(store if isinstance(store, ReadStore) else open_read_store(store))
+    place, dataset = parted(where, name)
+    catalog = Catalog(open_read_store(place) if isinstance(place, str) else place)
     if version is None:
         dataset, version = named_version(catalog, dataset)
     try:

@@ -352,7 +352,7 @@ def open(
         MissingExtraError: the package that reads the URL is missing.
         IntegrityError: the manifest is damaged.
     """
-    place, named = parted(os.fspath(where)) if name is None else (os.fspath(where), name)
+    place, named = parted(where, name)
     store = open_read_store(place, storage_options=storage_options, cache=cache, cache_bytes=cache_bytes)
     try:
         manifest = Catalog(store).manifest_of(named)

@@ -3,120 +3,40 @@
 ::
 
     loader = tl.DataLoader(ds, batch_size=256, seed=0)
-    explain_step(loader.plan, 1000, row=17)           # the documents of one row of step 1000
-
-    (file,) = files_of(loader.plan, "code/a.jsonl")
-    steps_of_document(loader.plan, Document(file.file_id, 0))   # when its first document is seen
+    tl.explain(loader, 1000, row=17)                          # the documents of one row of step 1000
+    tl.explain(loader, document=("code/a.jsonl", 0))          # when its first document is seen
+    tl.explain(loader, document={"id": "a81f"})               # by a field that was kept beside the tokens
 
 Of the row groups that are asked about, only the columns that say where ids come from are read, less than a hundredth
-of a file; every page against its checksum, as everywhere.
+of a file; every page against its checksum, as everywhere. A document's own id is looked for in the whole column.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Unpack, cast, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.loader.dataset import open as open_dataset
+from tokenlake.loader.loader import DataLoader
+from tokenlake.loader.mixture import Mixture
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.provenance import COLUMNS, PLACE, Provenance, groups_with, whole_numbers
 from tokenlake.loader.steps import BatchStep
-from tokenlake.ragged import Int64, offsets_of
-from tokenlake.store.catalog import read_record
+from tokenlake.ragged import Int64
+from tokenlake.reading.version import stored_schema
+from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry
-from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
-
-_COLUMNS: Final = ["segment_lengths", "documents"]
-_PLACE: Final = ["file", "position"]  # of a row that is one document
-
-
-@final
-@dataclass(frozen=True, eq=False, slots=True)
-class Provenance:
-    """The segments of the rows of a row group, one row after the other.
-
-    Attributes:
-        offsets: which are each row's, int64[rows + 1].
-        length: ids of each, int64[s].
-        file, position: the document, int64[s] both.
-        start: the first id within the document, int64[s].
-    """
-
-    offsets: Int64
-    length: Int64
-    file: Int64
-    position: Int64
-    start: Int64
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> Provenance:
-        """Read a row group; IntegrityError where its columns contradict each other."""
-        lengths, documents = (cast("Any", batch.column(name)) for name in _COLUMNS)
-        counts = documents.value_lengths()
-        if not counts.equals(lengths.value_lengths()):
-            raise IntegrityError(
-                f"{' and '.join(_COLUMNS)} of a row group are not of the same segments. "
-                "Run `tokenlake verify --deep` to see all that is damaged"
-            )
-        fields = [_numbers(documents.flatten().field(name)) for name in ("file", "position", "start")]
-        return cls(offsets_of(_numbers(counts)), _numbers(lengths.flatten()), *fields)
-
-    @classmethod
-    def of_documents(cls, batch: pa.RecordBatch, lengths: Int64) -> Provenance:
-        """Read a row group whose rows are documents, or preferences, of so many ids each, int64[rows]."""
-        file, position = (_numbers(cast("Any", batch.column(name))) for name in _PLACE)
-        return cls(np.arange(len(lengths) + 1), lengths, file, position, np.zeros(len(lengths), np.int64))
-
-    def row_of(self, index: Int64) -> Int64:
-        """Return the row that each segment is of, int64[n]."""
-        return np.searchsorted(self.offsets, index, side="right") - 1
-
-
-def groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
-    """Yield row groups that may hold pieces of a document, unit of work by unit of work, the likeliest first.
-
-    The ledger says which units read the file, and a document's pieces never leave a unit. What mixtures and repacked
-    versions read is other versions: any of their units may hold any document, and several may hold the same.
-
-    Yields:
-        whether no other unit holds the document if this one does, and its row groups.
-    """
-    units: dict[int, list[int]] = {}
-    for group in range(len(dataset.rows.group_rows)):
-        units.setdefault(dataset.rows.shard_of(group)[0].unit, []).append(group)
-    likely: list[tuple[bool, list[int]]] = []
-    unlikely: list[tuple[bool, list[int]]] = []
-    for unit, groups in units.items():
-        record = _record(dataset, unit)
-        if record is None or not record.inputs:
-            unlikely.append((False, groups))
-            continue
-        ranges = [each for each in record.inputs if each.file_id == file]
-        if ranges:
-            # Ranges are of bytes in files of lines, and else of row groups: a hint of where to begin.
-            hit = any(each.start <= position < each.stop for each in ranges)
-            (likely if hit else unlikely).append((True, groups))
-    yield from likely
-    yield from unlikely
-
-
-def _record(dataset: Dataset, unit: int) -> UnitRecord | None:
-    layout = Layout(dataset.manifest.dataset, dataset.manifest.version)
-    try:
-        return read_record(dataset.store, layout, unit, dataset.manifest)
-    except NotFoundError:  # of a version that was copied without its ledger
-        return None
-
-
-def _numbers(array: Any) -> Int64:
-    return array.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @final
@@ -173,6 +93,61 @@ class ExplainedRow:
     length: int
 
 
+def explain(
+    where: str | os.PathLike[str] | Dataset | Mixture | DataLoader,
+    step: int | None = None,
+    row: int | None = None,
+    *,
+    document: tuple[str, int] | Mapping[str, Any] | None = None,
+    passes: int = 1,
+    name: str | None = None,
+    split: str | None = None,
+    batch_size: int | Mapping[int, int] | None = None,
+    **options: Unpack[LoaderKeywords],
+) -> list[ExplainedRow]:
+    """Return what is in a batch of a loader, or when a document is seen.
+
+    ::
+
+        tl.explain("artifacts/code@v3", 1000, batch_size=256, seed=0)
+        tl.explain(loader, document=("code/a.jsonl", 1200))
+
+    Args:
+        where: the loader; or what it reads, as :func:`tokenlake.open` takes it or as it was opened, with the options
+            that the loader has.
+        step: which batch, counted from 0 over all passes; with `document`, look only before it.
+        row: only this one of the global batch.
+        document: the path of an input file with the document's position in it (a row number, or a byte offset in a file
+            of lines); or one field that was kept beside the tokens (`additional_fields`), and its value.
+        passes: over the data that are looked at for a document.
+        name, split: as for :func:`tokenlake.open`.
+        batch_size, options: as :class:`DataLoader` takes them.
+
+    Returns:
+        the rows of the batch in their order; or the rows with pieces of the document, as they are delivered.
+
+    Raises:
+        ConfigError: there is no such step, row, file, document or field; or an option is wrong or missing.
+        NotFoundError: there is no such version.
+        IntegrityError: a file is missing or damaged.
+    """
+    if isinstance(where, DataLoader):
+        plan = where.plan
+    elif batch_size is None:
+        raise ConfigError("batch_size: got None, must be that of the loader; or give the loader itself")
+    else:
+        data = where if isinstance(where, Dataset | Mixture) else open_dataset(where, name, split=split)
+        plan = BatchPlan(data, LoaderOptions(batch_size=batch_size, **options))
+    if document is None:
+        if step is None:
+            raise ConfigError("name a batch (step) or a document (document)")
+        return explain_step(plan, step, row)
+    found = [
+        steps_of_document(plan, each, until=step, passes=passes) for each in documents_of(plan, document)
+    ]
+    return sorted((each for rows in found for each in rows), key=lambda each: (each.step, each.row))
+
+
 def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[ExplainedRow]:
     """Return what the rows of a step's batch are, in their order.
 
@@ -227,6 +202,66 @@ def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
         guess = f"; did you mean {near[0]!r}?" if near else f" ({len(files)} have other paths)"
         raise ConfigError(f"no input file of {_named(plan)} is {path!r}{guess}")
     return found
+
+
+def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) -> list[Document]:
+    """Return the documents at a place of an input file, or of which a kept field has this value.
+
+    Where the plan's own rows hold no such field, as packed ones do not, it is looked for in what they were made from.
+
+    Raises:
+        ConfigError: there is no such file, field or value.
+        IntegrityError: a file is missing or damaged.
+    """
+    if not isinstance(asked, Mapping):
+        path, position = asked
+        return [Document(entry.file_id, position) for entry in files_of(plan, path)]
+    if len(asked) != 1:
+        raise ConfigError(f"document: got {dict(asked)!r}, must be one field and its value")
+    [(field, value)] = asked.items()
+    holding = _with_field(plan.datasets.values(), field)
+    if not holding:
+        raise ConfigError(
+            f"{_named(plan)} has no column {field!r}, nor what it was made from: `additional_fields: [{field}]` of a "
+            "dataset that is not packed keeps it. A document is found by its file and position, too"
+        )
+    found = [each for dataset in holding for each in _with_value(dataset, field, value)]
+    if not found:
+        raise ConfigError(
+            f"no document of {', '.join(each.name for each in holding)} has the {field} {value!r}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _with_field(datasets: Iterable[Dataset], field: str) -> list[Dataset]:
+    """Return those that keep a field, or of those that do not, what they were made from."""
+    found = list[Dataset]()
+    for dataset in datasets:
+        if field in stored_schema(dataset.manifest).names:
+            found.append(dataset)
+            continue
+        catalog = Catalog(dataset.store)
+        manifests = [catalog.manifest(each.dataset, each.version) for each in dataset.manifest.parents]
+        found += _with_field(
+            [Dataset(dataset.store, each, split) for each in manifests for split in each.splits], field
+        )
+    return found
+
+
+def _with_value(dataset: Dataset, field: str, value: Any) -> Iterator[Document]:
+    for group in range(len(dataset.rows.group_rows)):
+        batch = dataset.rows.read(group, [field, *PLACE])
+        column = cast("Any", batch.column(field))
+        try:
+            wanted = pa.scalar(value).cast(column.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            raise ConfigError(
+                f"document: got {value!r} for {field}, whose values in {dataset.name} are of the type {column.type}"
+            ) from None
+        there = np.flatnonzero(pc.equal(column, wanted).fill_null(False).to_numpy(zero_copy_only=False))
+        files, positions = (whole_numbers(cast("Any", batch.column(each))) for each in PLACE)
+        for row in there.tolist():
+            yield Document(int(files[row]), int(positions[row]))
 
 
 def steps_of_document(
@@ -293,10 +328,10 @@ class _PlannedDataset:
         index, stored = self.plan.index, self.dataset.rows
         for group in groups:
             if index is None:
-                yield group, Provenance.of(stored.read(group, _COLUMNS))
+                yield group, Provenance.of(stored.read(group, COLUMNS))
                 continue
             first, last = index.first_rows[index.first_groups[self.number] + group :][:2].tolist()
-            yield group, Provenance.of_documents(stored.read(group, _PLACE), index.whole(slice(first, last)))
+            yield group, Provenance.of_documents(stored.read(group, PLACE), index.whole(slice(first, last)))
 
     def row(
         self, seen: Seen, group: int, pieces: Provenance, row: int, document: Document | None = None

@@ -17,8 +17,8 @@ from tokenlake.etl import events
 from tokenlake.metrics import Metric, MetricsExport
 from tokenlake.observability.display import Display, DisplayOptions, display_of
 from tokenlake.observability.tally import RunTallies, RunTally, source_name, step_name
-from tokenlake.report.plan import planning_line
-from tokenlake.report.terminal import near, stderr
+from tokenlake.reports.plan import planning_line
+from tokenlake.reports.terminal import near, stderr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tokenlake.observability.build import metrics_export
 from tokenlake.observability.display import Display, DisplayOptions, display_of
 from tokenlake.observability.tally import BatchTally
-from tokenlake.report.terminal import stderr
+from tokenlake.reports.terminal import stderr
 
 if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig

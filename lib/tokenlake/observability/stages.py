@@ -10,7 +10,7 @@ from tokenlake import numbers
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.unit.clock import STAGES
 from tokenlake.observability.tally import source_name
-from tokenlake.report.table import Table, label, number
+from tokenlake.reports.table import Table, label, number
 
 _SHOWN: Final = 10  # units
 

@@ -30,7 +30,7 @@ from tokenlake.prefect.policy import (
 from tokenlake.prefect.run_state import final_state, run_name
 from tokenlake.prefect.tasks import is_worth_a_retry, load_blocks, retried
 from tokenlake.publish.push import PushReport, push_to_hub
-from tokenlake.report.table import Table, label, number, to_markdown
+from tokenlake.reports.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog

@@ -30,9 +30,9 @@ from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
 from tokenlake.prefect.run_state import this_run
 from tokenlake.query.report import store_report
-from tokenlake.report.dataset import about_sources, account_table, fill, headline, remarks, splits_table
-from tokenlake.report.mixture import mixture_table, sentence
-from tokenlake.report.table import facts, to_markdown
+from tokenlake.reports.dataset import about_sources, account_table, fill, headline, remarks, splits_table
+from tokenlake.reports.mixture import mixture_table, sentence
+from tokenlake.reports.table import facts, to_markdown
 from tokenlake.store.address import open_store
 
 _P = ParamSpec("_P")

@@ -295,9 +295,7 @@ def push_to_hub(
         MissingExtraError: ``huggingface_hub`` is not installed.
     """
     target = HubTarget(repo, revision, token)
-    place = os.fspath(where)
-    if name is None:
-        place, name = parted(place)
+    place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
     found = Published.read(store, *Catalog(store).resolve(name))
     hub = HubRepository(target, look=dry_run)

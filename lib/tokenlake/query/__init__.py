@@ -2,8 +2,7 @@
 
 ::
 
-    from tokenlake.query import query
-    query("artifacts", 'select source, sum(length) from "demo/documents" group by all')
+    tl.sql("artifacts", 'select source, sum(length) from "demo/documents" group by all')
 
 What can be asked (:func:`relations` lists it): a view for each dataset (``demo``: its newest version) and
 version (``"demo@v1"``), with the columns of the shards and ``split, shard, row``; ``"demo/documents"``, the
@@ -12,5 +11,3 @@ provenance with a row for each piece of a document; ``"demo/quarantine"``, bad r
 per source of a mixture) and ``documents`` (all datasets).
 ``decode(input_ids, 'demo')`` gives text.
 """
-
-from tokenlake.query.session import query as query

@@ -2,7 +2,7 @@
 
 ::
 
-    tl.write_report(tl.open("artifacts/demo"), "demo.html")
+    tl.report("artifacts/demo", "demo.html")
 
 Figures come from the manifest and are exact, but where a section says that it looked at a sample. However large a
 version is, at most so much of it is read: some row groups' provenance, some tens of rows, some files of bad records.
@@ -43,14 +43,15 @@ from tokenlake.query.sequences import (
 )
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
-from tokenlake.report.difference import difference_tables, sentence_of
-from tokenlake.report.figures import bars, doubling
-from tokenlake.report.html import COLOURS, folded, page
-from tokenlake.report.sections import Sections, lineage, manifest_sections, tiles
-from tokenlake.report.table import Table, label, number, to_html
+from tokenlake.reports.difference import difference_tables, sentence_of
+from tokenlake.reports.figures import bars, doubling
+from tokenlake.reports.html import COLOURS, folded, page
+from tokenlake.reports.sections import Sections, lineage, manifest_sections, tiles
+from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
+from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore, Store
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.diff import compare
 from tokenlake.store.layout import QUARANTINE, RUNS, Layout
 from tokenlake.store.manifest import Manifest
@@ -288,29 +289,42 @@ _DIFFERENCES: Final = 5
 _ANCESTORS: Final = 100
 
 
-def write_report(
-    data: Dataset | Manifest, path: str | os.PathLike[str], *, store: ReadStore | None = None
+def report(
+    where: str | os.PathLike[str] | Dataset | Manifest,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the report of a version as one HTML file, and return where it is.
 
+    ::
+
+        tl.report("artifacts/code@v3")  # code-v3.html in this folder
+
     Args:
-        data: an opened dataset, whose whole version is reported; or a manifest.
-        path: of the file; one that is there is replaced.
-        store: that holds the version of a manifest; None: what only data or other versions can tell is left out.
+        where: the version, as :func:`tokenlake.open` takes it; an opened dataset, whose whole version is reported; or a
+            manifest alone, without what only data or other versions can tell.
+        output: the file; one that is there is replaced. None: ``NAME-vN.html`` in this folder.
+        name: of the dataset in the store `where`.
+        storage_options: for the store, as for :func:`tokenlake.open`.
 
     Raises:
-        ConfigError: `data` is something else, or the file cannot be written.
+        NotFoundError: there is no such version.
+        ConfigError: the file cannot be written.
         IntegrityError: a file of the version is damaged.
     """
-    if isinstance(data, Dataset):
-        text = render_report(data.manifest, data.store)
-    elif isinstance(data, Manifest):  # pyright: ignore[reportUnnecessaryIsInstance]
-        text = render_report(data, store)
+    if isinstance(where, Manifest):
+        store, manifest = None, where
+    elif isinstance(where, Dataset):
+        store, manifest = where.store, where.manifest
     else:
-        raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Manifest")
-    target = Path(path).expanduser()
+        place, name = parted(where, name)
+        store = open_read_store(place, storage_options=storage_options)
+        manifest = Catalog(store).manifest_of(name)
+    target = Path(output or f"{manifest.dataset}-v{manifest.version}.html").expanduser()
     try:
-        target.write_text(text, encoding="utf-8")
+        target.write_text(render_report(manifest, store), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{target}: the report cannot be written: {error.strerror or error}") from error
     return target

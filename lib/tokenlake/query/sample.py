@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Self, final
 import numpy as np
 
 from tokenlake.arrays import values
-from tokenlake.loader.explain import Provenance
+from tokenlake.loader.provenance import Provenance
 from tokenlake.preference_columns import id_weights
 from tokenlake.query.sequences import Place
 from tokenlake.ragged import Int64, offsets_of

@@ -55,13 +55,17 @@ _ROWS: Final = 1 << 14  # of a result that come at once
 _EXPLAIN: Final = re.compile(r"\s*explain(\s+analyze)?\b", re.IGNORECASE)
 
 
-def query(
+def sql(
     store: ReadStore | StoreAddress | str | os.PathLike[str],
-    sql: str,
+    statement: str,
     *,
     on_verified: OnVerified | None = None,
 ) -> pa.Table:
     """Run one SELECT over a store.
+
+    ::
+
+        tl.sql("artifacts", "select dataset, version, tokens from datasets").to_pandas()
 
     The shards that the query mentions are hashed first and compared with their manifests; DuckDB may then
     read these files and nothing else, and nothing can be written. Those of a remote store are copied to this
@@ -70,7 +74,7 @@ def query(
 
     Args:
         store: a store, its address, or its path or URL.
-        sql: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
+        statement: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
         on_verified: called with the size of each file found whole.
 
     DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
@@ -101,20 +105,20 @@ def query(
                 readable = create(connection, catalog, manifests, wanted, known, files)
                 _add_decode(connection, decoder)
                 _lock(connection, readable)
-                return _plain_integers(_result(connection, sql, memory))
+                return _plain_integers(_result(connection, statement, memory))
             finally:
                 connection.close()
 
         try:
-            _check_reads_only(sql)
-            words = _words(sql)
+            _check_reads_only(statement)
+            words = _words(statement)
             wanted = mentioned(words, known)
             if _may_do_without_files(words, wanted):
                 with suppress(duckdb.InvalidInputException, FilesNeededError):
                     return answer(wanted, Path(spill))
             return answer(wanted, VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified))
         except duckdb.Error as error:
-            raise _explained(error, sql, known) from error
+            raise _explained(error, statement, known) from error
 
 
 def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
@@ -129,9 +133,9 @@ def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> b
     )
 
 
-def _result(connection: Any, sql: str, memory: int) -> pa.Table:
+def _result(connection: Any, statement: str, memory: int) -> pa.Table:
     """Return what a query gives, which DuckDB does not count as memory of its own."""
-    with connection.sql(sql).to_arrow_reader(_ROWS) as reader:
+    with connection.sql(statement).to_arrow_reader(_ROWS) as reader:
         batches, taken = list[pa.RecordBatch](), 0
         for batch in reader:
             taken += batch.nbytes
@@ -155,9 +159,9 @@ def _plain_integers(result: pa.Table) -> pa.Table:
     return result
 
 
-def _words(sql: str) -> list[str]:
+def _words(statement: str) -> list[str]:
     """Identifiers and string literals of a statement, unquoted: more than the tables it names, never fewer."""
-    tokens, raw = duckdb.tokenize(sql), sql.encode()  # its offsets are of bytes
+    tokens, raw = duckdb.tokenize(statement), statement.encode()  # its offsets are of bytes
     ends = [offset for offset, _ in tokens[1:]] + [len(raw)]
     words = [raw[offset:end].decode().strip() for (offset, _), end in zip(tokens, ends, strict=True)]
     return [_unquoted(word) for word in words if word]
@@ -170,14 +174,14 @@ def _unquoted(word: str) -> str:
     return word
 
 
-def _check_reads_only(sql: str) -> None:
+def _check_reads_only(statement: str) -> None:
     with duckdb.connect(":memory:") as connection:
-        statements = connection.extract_statements(sql)
+        statements = connection.extract_statements(statement)
     if len(statements) != 1:
         raise ConfigError(f"expected one SQL statement, got {len(statements)}: run them one at a time")
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
-        _check_reads_only(_EXPLAIN.sub("", sql, count=1))
+        _check_reads_only(_EXPLAIN.sub("", statement, count=1))
     elif kind != duckdb.StatementType.SELECT:
         raise ConfigError(
             f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
@@ -201,7 +205,7 @@ def _add_decode(connection: Any, decoder: Callable[[str], Decoder]) -> None:
     connection.create_function("decode", decode, ["INTEGER[]", "VARCHAR"], "VARCHAR", type="arrow")
 
 
-def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exception:
+def _explained(error: duckdb.Error, statement: str, known: dict[str, Relation]) -> Exception:
     """DuckDB's message, with a hint where a name lacks its quotes or does not exist."""
     message = str(error).strip().replace("\n\n", "\n")
     if isinstance(error, duckdb.OutOfMemoryException):
@@ -212,7 +216,9 @@ def _explained(error: duckdb.Error, sql: str, known: dict[str, Relation]) -> Exc
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return IntegrityError(f"DuckDB could not read the store's files: {message}")
     unquoted = [
-        name for name in known if re.search(r"[^a-z0-9_]", name) and name in sql and f'"{name}"' not in sql
+        name
+        for name in known
+        if re.search(r"[^a-z0-9_]", name) and name in statement and f'"{name}"' not in statement
     ]
     if unquoted:
         name = max(unquoted, key=len)

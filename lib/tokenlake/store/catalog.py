@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, TypeVar, final, overload
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore, Store, looked_twice
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
 from tokenlake.store.entries import FileEntry
@@ -353,8 +355,27 @@ def not_among(what: str, name: str, names: Sequence[str], more: str = "") -> Not
     return NotFoundError(f"{what}; {guess} are: {there}.{more}", name=name, near=near, expected=[*names])
 
 
-def parted(where: str) -> tuple[str, str]:
-    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same."""
+Opened = TypeVar("Opened")
+
+
+@overload
+def parted(where: str | os.PathLike[str], name: str | None = None) -> tuple[str, str]: ...
+@overload
+def parted(where: Opened | str | os.PathLike[str], name: str | None = None) -> tuple[Opened | str, str]: ...
+def parted(where: Any, name: str | None = None) -> tuple[Any, str]:
+    """``artifacts/code@v3`` -> ``artifacts``, ``code@v3``; ``artifacts/code/v3`` means the same.
+
+    Args:
+        where: or a store, or the address of one.
+        name: of the dataset, where `where` is that of the store alone.
+    """
+    where = os.fspath(where) if isinstance(where, os.PathLike) else where
+    if name is not None:
+        return where, name
+    if not isinstance(where, str):
+        raise ConfigError(
+            "name: got None, must be the name of a dataset in the store: NAME, NAME@v3 or NAME@TAG"
+        )
     if "://" in where and "?" in where:
         raise ConfigError(
             "the URL of a dataset has a query (not shown), and the names of files belong behind it. Write it "
@@ -365,6 +386,37 @@ def parted(where: str) -> tuple[str, str]:
         store, slash, dataset = store.rpartition("/")
         name = f"{dataset}@{name}"
     return store if slash else ".", name
+
+
+def tag(
+    where: str | os.PathLike[str] | StoreAddress,
+    tag: str,
+    *,
+    name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TagChange:
+    """Make ``NAME@TAG`` mean a committed version, whatever it meant before; the result says what.
+
+    ::
+
+        tl.tag("artifacts/code@v3", "prod").changed
+
+    Args:
+        where: the version, as :func:`tokenlake.open` takes it; or its store, or the store's address.
+        tag: its name from now on.
+        name: of the version in the store `where`.
+        storage_options: for the store's file system; ``{"env": NAME}`` stands for an environment variable.
+
+    Raises:
+        StoreError: not a tag's name.
+        NotFoundError: there is no such committed version.
+        VersionConflictError: another process set the tag at the same time; nothing was changed.
+        IntegrityError: the manifest, or the tag that is there, is damaged.
+    """
+    place, named = parted(where, name)
+    catalog = Catalog(open_store(place, storage_options=storage_options))
+    dataset, version = catalog.resolve(named)
+    return catalog.set_tag(dataset, tag, version)
 
 
 def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None = None) -> UnitRecord:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
-from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.claims import Claim, closing_note, is_closing_note
 from tokenlake.store.layout import CLAIM, LEDGER, MANIFEST, Layout, version_number
 from tokenlake.store.tags import read_tags
@@ -236,9 +236,9 @@ class Removal:
 
 
 def remove_version(
-    reference: str,
+    where: str | os.PathLike[str] | StoreAddress,
+    name: str | None = None,
     *,
-    store: str | os.PathLike[str] | StoreAddress,
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Removal:
@@ -246,11 +246,11 @@ def remove_version(
 
     ::
 
-        tl.remove_version("llama2-2048@v3", store="artifacts", dry_run=True).bytes  # what would go
+        tl.remove_version("artifacts/llama2-2048@v3", dry_run=True).bytes  # what would go
 
     Args:
-        reference: ``NAME@vN``; no tag, and not just a name.
-        store: a path, a URL or an address.
+        where: the version by its number, as :func:`tokenlake.open` takes it; or its store, or the store's address.
+        name: of the version in the store `where`: ``NAME@vN``; no tag, and not just a name.
         dry_run: change nothing; the result says what would go.
         storage_options: for the store's file system; ``{"env": NAME}`` stands for an environment variable.
 
@@ -261,12 +261,13 @@ def remove_version(
         IntegrityError: a tag, or a version that may be made from it, is damaged; nothing was changed.
         VersionConflictError: another process changed the manifest just now; nothing was changed.
     """
-    asked = Reference.parse(reference)
+    address, name = parted(where, name)
+    asked = Reference.parse(name)
     if asked.version is None:
         raise ConfigError(
-            f"{reference!r} names no version by its number; expected NAME@vN, such as {asked.dataset}@v1"
+            f"{name!r} names no version by its number; expected NAME@vN, such as {asked.dataset}@v1"
         )
-    chosen = open_store(store, storage_options=storage_options)
+    chosen = open_store(address, storage_options=storage_options)
     return remove(chosen, Layout(asked.dataset, asked.version), dry_run=dry_run)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from tokenlake import numbers
-from tokenlake.report.table import Column, Table, facts, label, number
+from tokenlake.reports.table import Column, Table, facts, label, number
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final
 
 from tokenlake.config.values import nearest
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.inspect.schema import Shape
+from tokenlake.introspection.schema import Shape
 from tokenlake.result import Result, attempt
 
 # A capital begins a word after a small letter; the last of several capitals belongs to what follows (HTMLBody).
@@ -196,7 +196,7 @@ class ColumnMapper:
     """Finds the columns that names mean, in steps: explicit, exact, synonyms, fuzzy, and by type at last.
 
     Every step looks at all wanted names before the next begins. In a step the most alike pair is taken
-    first (see :func:`tokenlake.inspect.mapping.similarity`); of equally alike pairs one that is spelled as
+    first (see :func:`tokenlake.introspection.mapping.similarity`); of equally alike pairs one that is spelled as
     wanted, then by the order of the wanted names, then the more usual synonym, then the column's name. A
     column is used once. The order of the columns never counts, and a higher threshold only takes mappings away.
 

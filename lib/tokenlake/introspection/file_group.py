@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.inspect.inspection import Feature, Remark, TextStatistics
-from tokenlake.inspect.kind import Kind, kind_of, mapped
-from tokenlake.inspect.mapping import ColumnMapper, ColumnMapping
-from tokenlake.inspect.sample import FileSample
-from tokenlake.inspect.schema import Shape, merged_columns
+from tokenlake.introspection.inspection import Feature, Remark, TextStatistics
+from tokenlake.introspection.kind import Kind, kind_of, mapped
+from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
+from tokenlake.introspection.sample import FileSample
+from tokenlake.introspection.schema import Shape, merged_columns
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import expand
 from tokenlake.sources.rows import value_at

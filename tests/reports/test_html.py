@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.markup import Html, tag
-from tokenlake.report.figures import areas, bars, coloured, doubling, flow, legend, stack
-from tokenlake.report.html import folded, page
-from tokenlake.report.table import Table, label, number, to_html
+from tokenlake.reports.figures import areas, bars, coloured, doubling, flow, legend, stack
+from tokenlake.reports.html import folded, page
+from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 
 EVIL: Final = (

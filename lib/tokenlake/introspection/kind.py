@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from tokenlake.inspect.mapping import ROLES, ColumnMapper, ColumnMapping, MappedColumn, rank_of, role_of
-from tokenlake.inspect.schema import Shape
+from tokenlake.introspection.mapping import ROLES, ColumnMapper, ColumnMapping, MappedColumn, rank_of, role_of
+from tokenlake.introspection.schema import Shape
 from tokenlake.sources.rows import value_at
 
 Kind = Literal["text", "instruction", "chat", "preference", "unknown", "empty", "damaged"]

@@ -10,8 +10,8 @@ from typing import Any, Final, final
 import yaml
 
 from tokenlake import numbers
-from tokenlake.inspect.inspection import Group, Remark
-from tokenlake.inspect.kind import NAMES
+from tokenlake.introspection.inspection import Group, Remark
+from tokenlake.introspection.kind import NAMES
 
 _WIDTH: Final = 77  # fits a terminal of 80 with an indent
 _SHOWN: Final = 10

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from tokenlake.inspect.kind import Kind
-from tokenlake.inspect.mapping import ColumnMapping
+from tokenlake.introspection.kind import Kind
+from tokenlake.introspection.mapping import ColumnMapping
 
 
 @final

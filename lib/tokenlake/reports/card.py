@@ -10,10 +10,10 @@ import json
 
 from tokenlake import numbers
 from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
-from tokenlake.report import dataset
-from tokenlake.report.dataset import account_table, remarks, sources_table
-from tokenlake.report.mixture import mixture_table, order_table, recipe, sentence
-from tokenlake.report.table import Table, to_markdown
+from tokenlake.reports import dataset
+from tokenlake.reports.dataset import account_table, remarks, sources_table
+from tokenlake.reports.mixture import mixture_table, order_table, recipe, sentence
+from tokenlake.reports.table import Table, to_markdown
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord
 

@@ -14,9 +14,9 @@ import yaml
 
 from tests.store.support import shared_store
 from tokenlake.fingerprint import file_id
-from tokenlake.report import dataset
-from tokenlake.report.card import render_card
-from tokenlake.report.dataset import equations, remarks, sources_table
+from tokenlake.reports import dataset
+from tokenlake.reports.card import render_card
+from tokenlake.reports.dataset import equations, remarks, sources_table
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from tokenlake.markup import Html, tag, together
 from tokenlake.numbers import count, percent
-from tokenlake.report.html import COLOURS
+from tokenlake.reports.html import COLOURS
 from tokenlake.store.account import LAWS, Account
 
 _WIDTH: Final = 1000  # of a drawing, in its own units

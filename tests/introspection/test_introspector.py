@@ -18,10 +18,10 @@ import yaml
 
 from tokenlake import ColumnMapper, DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.inspect import sample
-from tokenlake.inspect.file_group import LOOKED_INTO
-from tokenlake.inspect.inspection import Inspection
-from tokenlake.inspect.sample import FILE_BYTES
+from tokenlake.introspection import sample
+from tokenlake.introspection.file_group import LOOKED_INTO
+from tokenlake.introspection.inspection import Inspection
+from tokenlake.introspection.sample import FILE_BYTES
 from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes
 
 CHAT = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}]

@@ -9,11 +9,11 @@ from typing import Any, Final
 from tokenlake import numbers
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.report import dataset
-from tokenlake.report.figures import areas, coloured, flow, legend, stack
-from tokenlake.report.html import folded
-from tokenlake.report.mixture import mixture_table, order_table, share
-from tokenlake.report.table import Table, label, number, to_html
+from tokenlake.reports import dataset
+from tokenlake.reports.figures import areas, coloured, flow, legend, stack
+from tokenlake.reports.html import folded
+from tokenlake.reports.mixture import mixture_table, order_table, share
+from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord

@@ -11,9 +11,9 @@ import msgspec
 
 from tokenlake import numbers
 from tokenlake.numbers import count
-from tokenlake.report import plan as lengths
-from tokenlake.report.mixture import mixture_table, order_table
-from tokenlake.report.table import Column, Table, facts, label, number
+from tokenlake.reports import plan as lengths
+from tokenlake.reports.mixture import mixture_table, order_table
+from tokenlake.reports.table import Column, Table, facts, label, number
 from tokenlake.store.account import LAWS, Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource

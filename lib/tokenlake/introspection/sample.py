@@ -13,7 +13,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from tokenlake.errors import DamagedFileError, TokenlakeError
-from tokenlake.inspect.schema import Shape, columns_of, shape_of_type
+from tokenlake.introspection.schema import Shape, columns_of, shape_of_type
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged

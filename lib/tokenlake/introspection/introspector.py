@@ -20,7 +20,7 @@ from tokenlake import numbers
 from tokenlake.config.data_module import is_hub_id
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
-from tokenlake.inspect.file_group import (
+from tokenlake.introspection.file_group import (
     FileGroup,
     chosen,
     data_files,
@@ -35,12 +35,12 @@ from tokenlake.inspect.file_group import (
     source_name,
     statistics,
 )
-from tokenlake.inspect.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
-from tokenlake.inspect.kind import text_options
-from tokenlake.inspect.mapping import ColumnMapper
-from tokenlake.inspect.proposal import SEQ_LENGTH, entry_of, proposal
-from tokenlake.inspect.sample import FileSample, look
-from tokenlake.inspect.source import Request, SourceLike, passed_over, split_of
+from tokenlake.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
+from tokenlake.introspection.kind import text_options
+from tokenlake.introspection.mapping import ColumnMapper
+from tokenlake.introspection.proposal import SEQ_LENGTH, entry_of, proposal
+from tokenlake.introspection.sample import FileSample, look
+from tokenlake.introspection.source import Request, SourceLike, passed_over, split_of
 from tokenlake.result import Result, attempt
 from tokenlake.sources.inputs import InputFile
 from tokenlake.threads import in_order
@@ -332,6 +332,26 @@ class DatasetIntrospector:
             "content_field": None if part.format == "text" else part.content_field,
             "text_mode": part.text_mode,
         }
+
+
+def inspect(source: SourceLike, **options: Any) -> Inspection:
+    """Look into raw data without reading all of it; :class:`DatasetIntrospector` answers single questions.
+
+    ::
+
+        found = tl.inspect("data/", tokenizer="gpt2")
+        print(found.proposal)  # a configuration
+
+    Args:
+        source: path, glob, directory, URL, or with ``type="hf"`` the id of a dataset on the Hub; or several.
+        options: as :class:`DatasetIntrospector` takes them.
+
+    Raises:
+        SourceNotFoundError: nothing is there.
+        ConfigError: an option is wrong, or nobody can say what the files hold.
+        SourceError: the storage cannot be reached.
+    """
+    return DatasetIntrospector(source, **options).inspect()
 
 
 def _empty(files: Iterable[InputFile]) -> list[Remark]:

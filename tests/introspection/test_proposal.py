@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.inspect.test_introspector import CHAT, inspect, prose, write_lines, write_parquet
+from tests.introspection.test_introspector import CHAT, inspect, prose, write_lines, write_parquet
 from tokenlake import build_dataset, load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError

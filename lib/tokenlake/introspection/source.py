@@ -15,8 +15,8 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError, SourceNotFoundError
-from tokenlake.inspect.inspection import Remark, Split
-from tokenlake.inspect.mapping import words_of
+from tokenlake.introspection.inspection import Remark, Split
+from tokenlake.introspection.mapping import words_of
 from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import HubListing, list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
