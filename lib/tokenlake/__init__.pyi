@@ -18,6 +18,7 @@ from tokenlake.integrity.findings import RepairReport as RepairReport
 from tokenlake.integrity.findings import VerifyReport as VerifyReport
 from tokenlake.integrity.repair import repair as repair
 from tokenlake.integrity.verify import verify as verify
+from tokenlake.loader.balance import BatchBalance as BatchBalance
 from tokenlake.loader.dataset import Dataset as Dataset
 from tokenlake.loader.dataset import open as open
 from tokenlake.loader.grain import grain_dataset as grain_dataset
