@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.loader_contenders import LOADERS, Loader, release
-from benchmarks.loader_hosts import measure_hosts
+from benchmarks.loader_hosts import measure_balance, measure_hosts
 from benchmarks.loader_input import make_input
 from benchmarks.loader_moments import measure_moments
 from benchmarks.loader_quality import measure_quality
@@ -72,6 +72,7 @@ def measure_loader(
     report.add("moments", lambda: measure_moments(work, maker, vocabulary, full, turns))
     report.add("hosts", lambda: measure_hosts(work, full))
     report.add("a bucket", lambda: measure_remote(work, full, turns))
+    report.add("ranks", lambda: measure_balance(full))
     source, epochs = maker.make(QUICK if quick else megabytes), 1 if quick else PASSES
     report.add("documents", lambda: measure_ragged(work, source, vocabulary, full, epochs, turns))
     ran = [one.loader for one in report.series if one.runs]

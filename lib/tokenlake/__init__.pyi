@@ -19,6 +19,7 @@ from tokenlake.integrity.repair import repair as repair
 from tokenlake.integrity.verify import verify as verify
 from tokenlake.introspection.introspector import DatasetIntrospector as DatasetIntrospector
 from tokenlake.introspection.introspector import inspect as inspect
+from tokenlake.loader.balance import BatchBalance as BatchBalance
 from tokenlake.loader.dataset import Dataset as Dataset
 from tokenlake.loader.dataset import open as open
 from tokenlake.loader.explain import explain as explain

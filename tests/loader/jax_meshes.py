@@ -31,6 +31,8 @@ def main(facts: dict[str, Any]) -> None:
     for sharding in (_shardings()[0], _shardings()[6], _shardings()[11]):
         _check_flat(learned, sharding)
     _check_cut_rows(learned)
+    for sharding, ranks in ((_shardings()[0], 8), (_shardings()[6], 4), (_shardings()[11], 1)):
+        _check_balanced(learned, sharding, ranks)
     with jax.enable_x64(True):
         _check_pass(small, 16, _shardings()[0], prefetch=0)
     with jax.transfer_guard("disallow"):
@@ -115,6 +117,14 @@ def _check_cut_rows(data: Any) -> None:
             np.testing.assert_array_equal(piece.data, expected)
 
 
+def _check_balanced(data: Any, sharding: Any, ranks: int) -> None:
+    """The parts that a sharding cuts rows into are the ranks."""
+    loader = tl.DataLoader(data, 16, sharding=sharding, balance="attention")
+    assert loader.plan.ranks == ranks
+    for got, expected in zip(loader, reference(data, 16, balance={"ranks": ranks}), strict=True):
+        check_batch(got, expected, sharding)
+
+
 def _check_steps(data: Any) -> None:
     """A jitted step takes batches as they are, also where it takes their memory over."""
     sharding = _shardings()[1]
@@ -146,6 +156,12 @@ def _check_refusals(data: Any) -> None:
         (NamedSharding(line, P("data")), {"layout": "flat"}, "max_segments: got None, and arrays on devices"),
         (NamedSharding(line, P(None, "data")), {"layout": "flat"}, "flat batches are cut between rows"),
         (NamedSharding(line, P(None, "data")), {"layout": {"context_parallel": 4}}, "cuts rows into 8 parts"),
+        (
+            NamedSharding(line, P("data")),
+            {"balance": {"ranks": 4}},
+            "got 4, and sharding cuts batches into 8",
+        ),
+        (line, {"balance": "attention"}, "got a Mesh, must be a jax.sharding.Sharding"),
     ):
         with pytest.raises(ConfigError, match=says):
             tl.DataLoader(data, **({"batch_size": 16} | options), sharding=sharding)

@@ -33,7 +33,7 @@ from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.provenance import COLUMNS, PLACE, Provenance, groups_with, whole_numbers
 from tokenlake.loader.steps import BatchStep
-from tokenlake.ragged import Int64
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import stored_schema
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry
@@ -165,7 +165,8 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
     batch = plan.batch(step)
     if row is not None and not 0 <= row < batch.rows:
         raise ConfigError(f"row: got {row}, but step {step} has rows 0 to {batch.rows - 1}")
-    rows = np.arange(batch.rows) if row is None else np.array([row])
+    place_of = np.argsort(_dealt(plan, batch))
+    rows = np.arange(batch.rows) if row is None else np.flatnonzero(place_of == row)
     (found,) = plan.rows([batch], lambda size: rows)
     (length,) = plan.lengths([batch])
     explained: dict[int, ExplainedRow] = {}
@@ -174,7 +175,7 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
         group, inside, epoch = (column[there] for column in (found.group, found.row, found.epoch))
         for each, pieces in source.pieces(np.unique(group).tolist()):
             for index in np.flatnonzero(group == each).tolist():
-                at, stored = int(rows[there[index]]), int(inside[index])
+                at, stored = int(place_of[rows[there[index]]]), int(inside[index])
                 explained[at] = source.row(Seen(batch, at, int(epoch[index]), length), each, pieces, stored)
     return [explained[at] for at in sorted(explained)]
 
@@ -416,7 +417,25 @@ def _deliveries(
         for epoch in plan.epochs_of(passes, end, source, group, row):
             (place,) = plan.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
-                yield Seen(*place, epoch, plan.lengths([place[0]])[0])
+                batch, at = place
+                (dealt,) = np.flatnonzero(_dealt(plan, batch) == at).tolist()
+                yield Seen(batch, dealt, epoch, plan.lengths([batch])[0])
+
+
+def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
+    """Return which of its rows each place of a batch has, int64[n]; what they cost is read where that decides."""
+    if plan.ranks is None:
+        return np.arange(batch.rows)
+    (found,) = plan.rows([batch], np.arange)
+    costs = np.zeros(batch.rows, np.int64)
+    for source, stored in enumerate(plan.sources):
+        for group in np.unique(found.group[found.source == source]).tolist():
+            there = np.flatnonzero((found.source == source) & (found.group == group))
+            lengths: Any = stored.read(group, COLUMNS[:1]).column(0)
+            squares = np.square(whole_numbers(lengths.flatten()))
+            first = offsets_of(whole_numbers(lengths.value_lengths()))[:-1]
+            costs[there] = np.add.reduceat(squares, first)[found.row[there]]
+    return plan.dealt(batch, costs)
 
 
 def _files(plan: BatchPlan) -> dict[int, InputFileEntry]:

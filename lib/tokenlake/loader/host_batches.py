@@ -105,6 +105,11 @@ class HostReader:
             )
         return HostBatches(self, position, theirs)
 
+    def read(self, size: int) -> Int64:
+        """Return the rows of a batch that must be read for those wanted: all, where costs decide which these are."""
+        wanted = self.wanted(size)
+        return wanted if self.plan.ranks is None or not len(wanted) else np.arange(size, dtype=np.int64)
+
     @property
     def stride(self) -> int:
         """Entries that a row has on the first axis of its columns: the ids of a row where batches are flat, else 1."""
@@ -217,6 +222,8 @@ class HostBatches(Iterator[Batch]):
 @final
 @dataclass(frozen=True, slots=True)
 class _Planned:
+    """A step, the shape of its batch here, and its rows: those wanted here, or all of them where they are dealt."""
+
     step: BatchStep
     shape: BatchShape
     number: Int64
@@ -250,8 +257,20 @@ class _Work:
         numbers = list(dict.fromkeys(planned.number.tolist()))
         decoded = self.groups.take(planned.step.step, numbers)
         assembler: Any = self.reader.assembler
-        batch = assembler.batch(planned.shape, planned.number, planned.row, decoded.__getitem__)
-        return planned.step, batch
+        number, row = planned.number, planned.row
+        if self.reader.plan.ranks is not None:
+            here = self._dealt(planned, decoded)
+            number, row = number[here], row[here]
+        return planned.step, assembler.batch(planned.shape, number, row, decoded.__getitem__)
+
+    def _dealt(self, planned: _Planned, decoded: Mapping[int, Any]) -> Int64:
+        """Which of the rows of a step come to the places that are wanted here, int64[m]."""
+        costs = {number: group.attention for number, group in decoded.items()}
+        each = zip(planned.number.tolist(), planned.row.tolist(), strict=True)
+        costs = np.array([costs[number][row] for number, row in each], np.int64)
+        places = self.reader.plan.dealt(planned.step, costs)
+        wanted = self.reader.wanted(planned.step.size)
+        return places[wanted[: np.searchsorted(wanted, len(places))]]
 
     def _next_steps(self, position: Position, count: int) -> list[BatchStep]:
         found: list[BatchStep] = []
@@ -265,14 +284,16 @@ class _Work:
         if not steps:
             return
         wanted_of, plan = self.reader.wanted, self.reader.plan
-        found = plan.rows(steps, wanted_of)
+        found = plan.rows(steps, self.reader.read)
         all_here = all(len(wanted_of(step.size)) == step.size for step in steps)
         lengths = plan.lengths(steps, found if all_here else None)
         for step, rows, length in zip(steps, found, lengths, strict=True):
             number = self.groups.number(rows.source, rows.group)
             self.groups.plan(step.step, set(number.tolist()))
-            here = len(wanted_of(step.size)) if self.reader.options.pad_last else len(number)
-            yield _Planned(step, BatchShape(here, length), number, rows.row)
+            here = wanted_of(step.size)
+            if not self.reader.options.pad_last:
+                here = here[: np.searchsorted(here, step.rows)]
+            yield _Planned(step, BatchShape(len(here), length), number, rows.row)
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""

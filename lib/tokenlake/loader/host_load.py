@@ -51,13 +51,14 @@ def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> Hos
         ConfigError: batches cannot be cut into so many parts.
     """
     wanted = rows_of_host((0, hosts), plan.common_rows)
+    read = wanted if plan.ranks is None else rows_of_host(None, plan.common_rows)
     steps = list(_first_steps(plan, most_rows))
     first = offsets_of([len(rows.group_rows) for rows in plan.sources])
     delivered, needed = 0, list[Int64]()
     for begin in range(0, len(steps), _AT_ONCE):
-        rows, groups = _rows_and_groups(plan, steps[begin : begin + _AT_ONCE], wanted, first)
-        delivered += rows
-        needed.append(groups)
+        some = steps[begin : begin + _AT_ONCE]
+        delivered += sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in some)
+        needed.append(_groups(plan, some, read, first))
     found = np.unique(np.concatenate(needed)).tolist()
     sizes = [_size(plan, first, number) for number in found]
     decoded, bytes_ = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
@@ -71,13 +72,10 @@ def _first_steps(plan: BatchPlan, most_rows: int) -> Iterator[BatchStep]:
         position = step.after
 
 
-def _rows_and_groups(
-    plan: BatchPlan, steps: list[BatchStep], wanted: RowsOfBatch, first: Int64
-) -> tuple[int, Int64]:
-    """Return how many rows steps have of what is wanted, and the numbers of their row groups over all sources."""
-    found = plan.rows(steps, wanted)
-    numbers = np.concatenate([first[rows.source] + rows.group for rows in found])
-    return len(numbers), np.unique(numbers)
+def _groups(plan: BatchPlan, steps: list[BatchStep], read: RowsOfBatch, first: Int64) -> Int64:
+    """Return the numbers of the row groups of what is read in steps, over all sources."""
+    found = plan.rows(steps, read)
+    return np.unique(np.concatenate([first[rows.source] + rows.group for rows in found]))
 
 
 def _size(plan: BatchPlan, first: Int64, number: int) -> tuple[int, int]:

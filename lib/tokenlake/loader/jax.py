@@ -63,11 +63,7 @@ class Placement:
     def __init__(
         self, sharding: Any, sizes: Sequence[int], lengths: Sequence[int], layout: BatchLayout | None = None
     ) -> None:
-        if not isinstance(sharding, jax.sharding.Sharding):
-            raise ConfigError(
-                f"sharding: got a {type(sharding).__name__}, must be a jax.sharding.Sharding of global batches (B, L), "
-                "e.g. NamedSharding(mesh, PartitionSpec('data'))"
-            )
+        self._devices = _devices(sharding)
         self._sharding, self._lengths = sharding, lengths
         self._flat = layout is not None and layout.flat
         self._shares = {size: self._share(size) for size in sizes}
@@ -131,7 +127,7 @@ class Placement:
         return _Share(wanted, {start: int(np.searchsorted(wanted, start)) for start, _ in pieces})
 
     def _check_layout(self, layout: BatchLayout) -> None:
-        cut = self._parts(1, len(self._sharding.device_set))
+        cut = _parts(self._sharding, 1, self._devices)
         if layout.flat and (cut > 1 or not isinstance(self._sharding, jax.sharding.NamedSharding)):
             raise ConfigError(
                 f"layout: flat batches are cut between rows, got {self._sharding}; expected a NamedSharding that does "
@@ -150,19 +146,7 @@ class Placement:
             )
 
     def _check(self, size: int) -> None:
-        rank = len(getattr(self._sharding, "spec", ()))
-        if rank > 2:
-            raise ConfigError(
-                f"sharding: got one of {rank} axes, {self._sharding}; a batch has two: rows and ids, "
-                "as in PartitionSpec('data') or PartitionSpec('data', 'seq')"
-            )
-        try:
-            devices = len(self._sharding.device_set)
-        except ValueError as error:
-            raise ConfigError(
-                f"sharding: {self._sharding} names no devices; expected one over a Mesh of devices"
-            ) from error
-        rows, ids = (self._parts(axis, devices) for axis in (0, 1))
+        rows, ids = (_parts(self._sharding, axis, self._devices) for axis in (0, 1))
         if size % rows:
             raise ConfigError(
                 f"batch_size: got {size}, and {self._sharding} cuts the rows of a batch into {rows} equal parts; "
@@ -175,16 +159,43 @@ class Placement:
                     f"multiple of them; expected a number of parts that divides {length}"
                 )
 
-    def _parts(self, axis: int, devices: int) -> int:
-        """Into how many parts an axis is cut: the shortest axis that can be; the parts of both make up the devices."""
-        for parts in range(1, devices):
-            shape = (parts, devices) if axis == 0 else (devices, parts)
-            try:
-                self._sharding.shard_shape(shape)
-            except ValueError:
-                continue
-            return parts
-        return devices
+
+def row_parts(sharding: Any) -> int:
+    """Return into how many parts a sharding cuts the rows of a batch; ConfigError where it is none."""
+    return _parts(sharding, 0, _devices(sharding))
+
+
+def _devices(sharding: Any) -> int:
+    """Of how many devices a sharding of batches is; ConfigError where it is none."""
+    if not isinstance(sharding, jax.sharding.Sharding):
+        raise ConfigError(
+            f"sharding: got a {type(sharding).__name__}, must be a jax.sharding.Sharding of global batches (B, L), "
+            "e.g. NamedSharding(mesh, PartitionSpec('data'))"
+        )
+    rank = len(getattr(sharding, "spec", ()))
+    if rank > 2:
+        raise ConfigError(
+            f"sharding: got one of {rank} axes, {sharding}; a batch has two: rows and ids, "
+            "as in PartitionSpec('data') or PartitionSpec('data', 'seq')"
+        )
+    try:
+        return len(sharding.device_set)
+    except ValueError as error:
+        raise ConfigError(
+            f"sharding: {sharding} names no devices; expected one over a Mesh of devices"
+        ) from error
+
+
+def _parts(sharding: jax.sharding.Sharding, axis: int, devices: int) -> int:
+    """Into how many parts an axis is cut: the shortest axis that can be; the parts of both make up the devices."""
+    for parts in range(1, devices):
+        shape = (parts, devices) if axis == 0 else (devices, parts)
+        try:
+            sharding.shard_shape(shape)
+        except ValueError:
+            continue
+        return parts
+    return devices
 
 
 # What is registered last runs first: threads must be out of JAX before JAX itself goes down.

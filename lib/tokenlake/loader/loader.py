@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Self, Unpack, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
@@ -61,6 +62,9 @@ class DataLoader:
             lengths of all rows are read first: some 3 us a row, and two bytes of memory for each.
         layout: of the arrays of packed rows, a :class:`tokenlake.BatchLayout`: "flat" for arrays of shape (rows * L,)
             with `cu_seqlens`, or rows cut for context parallelism. The order does not depend on it; None: (rows, L).
+        balance: "attention": the rows of each batch of packed rows are dealt to ranks so that all have as many rows and
+            their attention costs alike; a :class:`tokenlake.BatchBalance` says how many ranks. Which rows a batch has
+            does not depend on it; None: they stay where they come.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
@@ -92,6 +96,11 @@ class DataLoader:
             )
         if asked.pad_last is None:
             asked = replace(asked, pad_last=sharding is not None)
+        if sharding is not None and asked.balance is not None:
+            from tokenlake.loader.jax import row_parts
+
+            balance = BatchBalance.of(asked.balance).over(row_parts(sharding), "sharding")
+            asked = replace(asked, balance=balance)
         self._reader, self._place = HostReader.open(data, asked), None
         if sharding is not None:
             from tokenlake.loader.jax import Placement

@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, Final, Literal, Self, TypedDict, final
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.layout import BatchLayout
 from tokenlake.loader.padding import BatchPadding
 
@@ -138,6 +139,7 @@ class LoaderKeywords(TypedDict, total=False):
     columns: Sequence[str] | None
     padding: BatchPadding | Mapping[str, Any] | None
     layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None
+    balance: BatchBalance | Mapping[str, Any] | Literal["attention"] | None
     host: tuple[int, int] | None
     lanes: int | None
     window: int
@@ -164,6 +166,7 @@ class LoaderOptions:
     columns: Sequence[str] | None = None
     padding: BatchPadding | Mapping[str, Any] | None = None
     layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None = None
+    balance: BatchBalance | Mapping[str, Any] | Literal["attention"] | None = None
     host: tuple[int, int] | None = None
     lanes: int | None = None
     window: int = 1
@@ -188,6 +191,25 @@ class LoaderOptions:
             BatchPadding.of(self.padding)
         if self.layout is not None:
             BatchLayout.of(self.layout)
+        if self.balance is not None:
+            BatchBalance.of(self.balance)
+
+    @cached_property
+    def ranks(self) -> int | None:
+        """Into how many parts of equal cost batches are dealt; None: they are not.
+
+        Raises:
+            ConfigError: nobody says it, or hosts would not have whole parts.
+        """
+        if self.balance is None:
+            return None
+        balance = BatchBalance.of(self.balance)
+        if self.host is None and balance.ranks is None:
+            raise ConfigError(
+                f"balance: got {self.balance!r}, and nothing says into how many ranks batches are dealt; "
+                "expected {'ranks': N}, or a sharding, or host"
+            )
+        return balance.over(1 if self.host is None else self.host[1], "host").ranks
 
     @cached_property
     def batch_layout(self) -> BatchLayout:

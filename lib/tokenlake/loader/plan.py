@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.balance import dealt
 from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps, bucket_changes
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.length_index import LengthIndex
@@ -46,6 +47,7 @@ class BatchPlan:
     Attributes:
         padding: of the batches; None where rows are packed.
         index: lengths of the rows; None where rows are packed.
+        ranks: that the rows of each batch are dealt to; None: they stay as they come.
 
     Raises:
         ConfigError: the options do not fit the data.
@@ -59,6 +61,7 @@ class BatchPlan:
         self.epochs, self.seed = options.epochs, whole_seed(options.seed)
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
         self.padding = self._padding()
+        self.ranks = self._ranks()
         self._check()
         self.lanes = self._fitting(options.lanes) if options.lanes else self._choose_lanes()
         self.stream = lru_cache(2)(self._stream)
@@ -137,6 +140,7 @@ class BatchPlan:
     def rows(self, batches: Sequence[BatchStep], wanted: RowsOfBatch) -> list[StreamRows]:
         """Return where the wanted rows of batches of one pass are stored; padding rows are left out.
 
+        In the order of the stream: where ranks are balanced, :meth:`dealt` says where in the batch each comes.
         Many batches at once cost little more than one.
         """
         each = [wanted(batch.size) for batch in batches]
@@ -150,6 +154,19 @@ class BatchPlan:
         ends = np.cumsum(counts)[:-1]
         parts = [np.split(column, ends) for column in found]
         return [StreamRows(*columns) for columns in zip(*parts, strict=True)]
+
+    def dealt(self, batch: BatchStep, costs: Int64) -> Int64:
+        """Return which of its rows, as :meth:`rows` has them, is at each place of a batch that is delivered, int64[n].
+
+        A last batch that is not full stays as it is.
+
+        Args:
+            batch: which one.
+            costs: of all its rows, int64[n].
+        """
+        if self.ranks is None or batch.rows < batch.size:
+            return np.arange(batch.rows, dtype=np.int64)
+        return dealt(costs, self.ranks)
 
     def lengths(self, batches: Sequence[BatchStep], rows: Sequence[StreamRows] | None = None) -> list[int]:
         """Return how long batches of one pass are, on all hosts alike.
@@ -172,7 +189,7 @@ class BatchPlan:
     ) -> list[tuple[BatchStep, int] | None]:
         """Return the batch, and the row of it, at which each stored row comes in an epoch of its source.
 
-        The inverse of :meth:`rows`; None where it does not come in this pass.
+        The inverse of :meth:`rows`, before :meth:`dealt`; None where it does not come in this pass.
         """
         stream, steps = self.stream(passes), self.steps
         if isinstance(steps, BucketSteps):
@@ -231,6 +248,7 @@ class BatchPlan:
             },
             "mixture": None if mixture is None else mixture.to_json(),
             **({} if self.padding is None else {"padding": self.padding.to_json()}),
+            **({} if self.ranks is None else {"balance": {"ranks": self.ranks}}),
         }
 
     def _stream(self, passes: int) -> RowStream:
@@ -263,6 +281,23 @@ class BatchPlan:
                 f"padding: got {asked!r}, but {names} has packed rows, which are of one length; leave it out"
             )
         return None
+
+    def _ranks(self) -> int | None:
+        ranks = self.options.ranks
+        if ranks is None:
+            return None
+        if self.padding is not None:
+            names = ", ".join(dataset.name for dataset in self.datasets.values())
+            raise ConfigError(
+                f"balance: got {self.options.balance!r}, but rows of {names} are padded to one length in each batch; "
+                "leave it out, padding with buckets brings rows of like lengths together"
+            )
+        if self.sizes.common % ranks:
+            raise ConfigError(
+                f"balance.ranks: got {ranks}, which does not divide every batch size; expected a divisor of "
+                f"{self.sizes.common}"
+            )
+        return ranks
 
     def _steps(self) -> PassSteps | BucketSteps:
         if self.padding is None or self.padding.buckets is None:

@@ -21,6 +21,8 @@ from tokenlake.mixing.stream import MixtureStream
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")
+_FREE: Final = (*_COUNTS, "batch_size", "mixture", "balance")
+"""What may differ, or is compared by itself. Which rows come does not depend on the ranks that they are dealt to."""
 
 
 @runtime_checkable
@@ -75,7 +77,7 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     problems = [
         f"{name} is {_short(state.get(name))} there and {_short(ours[name])} here"
         for name in ours
-        if name not in (*_COUNTS, "batch_size", "mixture") and state.get(name) != ours[name]
+        if name not in _FREE and state.get(name) != ours[name]
     ]
     theirs = BatchSizes.from_json(state["batch_size"])
     if theirs.before(step) != plan.sizes.before(step):
@@ -158,8 +160,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     try:
         sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
         asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
-        if "padding" in state:
-            asked["padding"] = state["padding"]
+        asked |= {name: state[name] for name in ("padding", "balance") if name in state}
         sizes, mixture = dict(state["batch_size"]), state["mixture"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(

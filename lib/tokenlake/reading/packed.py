@@ -51,6 +51,7 @@ class PackedGroup:
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
+        attention: what attention inside segments costs each row: the sum of their squared lengths; n numbers.
         nbytes: bytes of memory that the row group keeps.
 
     Raises:
@@ -58,6 +59,7 @@ class PackedGroup:
     """
 
     __slots__ = (
+        "_attention",
         "ids",
         "learned",
         "length",
@@ -76,9 +78,17 @@ class PackedGroup:
         self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned
         parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
         self.nbytes = sum(part.nbytes for part in parts)
+        self._attention: list[int] | None = None
         _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
         # Once for the row group: a batch takes rows out of a hundred of them, a few out of each.
         self.row_lengths = [segment_lengths[a:b] for a, b in pairwise(segment_offsets.tolist())]
+
+    @property
+    def attention(self) -> list[int]:
+        if self._attention is None:
+            squares = np.square(self.segment_lengths, dtype=np.int64)
+            self._attention = np.add.reduceat(squares, self.segment_offsets[:-1]).tolist()
+        return self._attention
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
