@@ -417,8 +417,8 @@ def _deliveries(
         for epoch in plan.epochs_of(passes, end, source, group, row):
             (place,) = plan.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
-                batch, at = place
-                (dealt,) = np.flatnonzero(_dealt(plan, batch) == at).tolist()
+                batch, drawn = place
+                (dealt,) = np.flatnonzero(_dealt(plan, batch) == drawn).tolist()
                 yield Seen(batch, dealt, epoch, plan.lengths([batch])[0])
 
 
