@@ -28,7 +28,8 @@ _SECONDS = 120  # a worker takes a few; this ends what hangs, on any machine
 
 
 def packed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the packed datasets ``large``, ``small`` and ``learned`` (with a loss mask), rows of 32 ids."""
+    """A store with the packed datasets ``large``, ``small``, ``learned`` (with a loss mask) and ``held`` (some of it
+    held out), rows of 32 ids."""
     return _build(tmp_path_factory.getbasetemp() / "packed")
 
 
@@ -130,6 +131,7 @@ def _build(root: Path) -> Path:
             ("large", notes(700), {}),
             ("small", notes(150), {}),
             ("learned", asked, {"prompt": prompt}),
+            ("held", notes(150), {"eval": 40}),
         ):
             data = write_jsonl(root / f"{name}.jsonl", records)
             config = settings(root, tokenizer, data, **options)

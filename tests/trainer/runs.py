@@ -45,6 +45,7 @@ def main(facts: dict[str, Any]) -> None:
         check_an_interruption(facts["store"], folder, step, expected)
     check_refusals(facts["store"], folder)
     check_early_stopping(facts["store"], folder)
+    check_held_out(facts["store"], folder)
     check_page(facts["store"], folder, facts["code"])
     check_tensorboard()
     check_rows(folder)
@@ -287,6 +288,26 @@ def check_early_stopping(store: str, folder: Path) -> None:
         assert made.params["head"].sharding.spec == PartitionSpec(None, "tensor")
         # The first evaluation gains, infinitely much; two do not.
         assert made.step == 3 and "has not fallen below" in made.stopped
+
+
+def check_held_out(store: str, folder: Path) -> None:
+    """What a version holds out is evaluated under its source's name: the log has the perplexity of each."""
+    data = {"dataset": f"{store}/held", "batch_size": 8}
+    named = {"dataset": f"{store}/held", "split": "eval_s", "batch_size": 4}
+    evaluation = {"every": 2, "held_out": True, "sets": {"named": named}}
+    made = trainer(store, folder / "held", data=data, evaluation=evaluation, steps=4)
+    assert len(made.evaluation["s"]) > 1
+    made.train()
+    found = [each for each in lines(folder / "held") if "evaluation" in each]
+    assert [(each["step"], each["evaluation"]) for each in found] == [
+        (step, tag) for step in (2, 4) for tag in ("s", "named")
+    ]
+    for each in found:
+        assert each["perplexity"] == pytest.approx(math.exp(each["loss"]), rel=0.1)
+    # In other batches the same documents give the same means.
+    assert found[2]["perplexity"] == pytest.approx(found[3]["perplexity"], rel=1e-5)
+    with pytest.raises(ConfigError, match=r"evaluation\.held_out: true, but small@v1 holds no documents out"):
+        trainer(store, folder / "none", evaluation={"held_out": True})
 
 
 PAGE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, field_validator, model_validator
@@ -25,6 +26,9 @@ from tokenlake.config.section import (
 )
 
 FileType = Annotated[TypeName, BeforeValidator(lambda value: "txt" if value == "text" else value)]
+EVAL_PREFIX: Final = "eval_"
+"""What the names of splits of held-out documents begin with; the source's name follows."""
+
 #: What may stand beside `dataset`: everything else is about making tokens, which are there.
 _BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files"})
 
@@ -145,6 +149,10 @@ class DatasetConfig(Section):
     splits: Splits | None = None
     """See `source.splits`; null inherits it."""
 
+    eval: Count | None = None
+    """Hold so many records out of all splits, by a hash of their identity, as the split `eval_NAME`; what is held out
+    once stays held out in all later versions, whatever is added."""
+
     exclude: Path | None = None
     """Parquet of documents to leave out (takedowns): columns `file` (path, URL, name or identity) and `position`."""
 
@@ -159,6 +167,11 @@ class DatasetConfig(Section):
         """Return the tokenizer with its options; None where the dataset names none."""
         named = self.tokenizer
         return stages.TokenizerConfig(name_or_path=named) if isinstance(named, str) else named
+
+    @property
+    def eval_split(self) -> str:
+        """The split of the documents that `eval` holds out."""
+        return EVAL_PREFIX + re.sub(r"[^A-Za-z0-9_]", "_", self.name or "")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

@@ -7,6 +7,7 @@ reference's or the build fails), names of tokenizers (their files and behaviour 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from tokenlake.config.resolved import ResolvedBuild, ResolvedPack, ResolvedSource, ResolvedTokenizer
@@ -55,6 +56,7 @@ def _given(source: ResolvedSource) -> dict[str, Any]:
         "texts": source.texts.identity() or None,
         "additional_fields": [name for name, _ in source.kept] or None,
         "num_shards": source.num_shards,
+        "eval": None if source.held_out is None else asdict(source.held_out),
     }
     return {name: value for name, value in options.items() if value is not None}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import RESERVED
+from tokenlake.config.section import MAX_SPLIT_NAME
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
@@ -89,6 +90,7 @@ REFUSALS: Final = (
     Refusal("datasets.shard_column", rows=_BY_VALUE, source=_BY_VALUE),
     Refusal("datasets.exclude", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.splits", rows=_BUILDS, source=_BUILDS, also=({"train": 1.0},)),
+    Refusal("datasets.eval", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.max_bad_fraction", rows=_BUILDS, source=_BUILDS),
     Refusal("datasets.preference", rows=_PAIRS, source=_PAIRS),
     Refusal(
@@ -207,7 +209,8 @@ def build_problems(config: PipelineConfig) -> list[str]:
                 "writes a source's rows alone there: set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
-    return [*problems, *_shard_problems(config), *truncation_problems(config), *_preference_problems(config)]
+    problems += [*_shard_problems(config), *_eval_problems(config)]
+    return [*problems, *truncation_problems(config), *_preference_problems(config)]
 
 
 def truncation_problems(config: PipelineConfig) -> list[str]:
@@ -298,6 +301,25 @@ def _shard_problems(config: PipelineConfig) -> list[str]:
         f"save.num_shards: {total}, but the datasets need {'at least' if others else 'exactly'} {needed}: their own "
         f"num_shards come to {sum(own)}, and each of the {others} without a number needs a file of its own"
     ]
+
+
+def _eval_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield what keeps held-out documents from being a split of their own."""
+    taken = dict.fromkeys(config.source.splits, "source.splits")
+    for dataset in config.datasets:
+        taken |= dict.fromkeys(dataset.splits or (), f"datasets.{dataset.name}.splits")
+    for dataset in config.datasets:
+        if dataset.eval is None:
+            continue
+        path, split = f"datasets.{dataset.name}.eval", dataset.eval_split
+        if len(split) > MAX_SPLIT_NAME:
+            yield (
+                f"{path}: its split would be called {split!r}, of {len(split)} letters; expected at most "
+                f"{MAX_SPLIT_NAME}: shorten the name of the dataset"
+            )
+        if split in taken:
+            yield f"{path}: its split {split!r} is called like one of {taken[split]}; rename one of them"
+        taken[split] = path
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:

@@ -18,6 +18,7 @@ from tokenlake.config.resolved import (
     MESSAGES_FIELDS,
     ResolvedBuild,
     ResolvedChat,
+    ResolvedHeldOut,
     ResolvedMixture,
     ResolvedPack,
     ResolvedParent,
@@ -90,6 +91,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         max_expansion=stage.max_expansion,
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
+        held_out=_held_out(dataset),
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.dataset_split_name or dataset.split,
@@ -97,6 +99,10 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         texts=_texts(config, dataset),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
     )
+
+
+def _held_out(dataset: DatasetConfig) -> ResolvedHeldOut | None:
+    return None if dataset.eval is None else ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval)
 
 
 def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved:

@@ -171,6 +171,22 @@ class ResolvedTokenizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedHeldOut:
+    """Documents that no training split gets. All of it is identity.
+
+    Attributes:
+        split: what they are called.
+        count: how many records were asked for.
+        below: a document is held out where its draw is below (:func:`tokenlake.etl.unit.text.held_out_draws`); None
+            until the plan found it, once for all versions.
+    """
+
+    split: str
+    count: int
+    below: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSource:
     """One source of text.
 
@@ -180,6 +196,7 @@ class ResolvedSource:
         max_record_bytes: a longer record is a bad record.
         max_expansion: how many times its stored bytes a compressed file may unfold to; changes no result.
         splits: (split, fraction of the documents), sorted by split; the fractions sum to 1.
+        held_out: what is held out of all of them; None: nothing.
         exclude: Parquet file of documents to leave out, or None.
         num_rows: read at most so many records, good or bad, in the order of the listing; None for all.
         where: SQL predicate that records must meet, or None.
@@ -218,6 +235,13 @@ class ResolvedSource:
     kept: tuple[tuple[str, ColumnType | None], ...] = ()
     num_shards: int | None = None
     cache_enabled: bool = True
+    held_out: ResolvedHeldOut | None = None
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """All splits, that of held-out documents last."""
+        held_out = () if self.held_out is None else (self.held_out.split,)
+        return (*(name for name, _ in self.splits), *held_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,9 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 
+MAX_SPLIT_NAME: Final = 32
+"""Letters of the name of a split, at most."""
+
 DATASET_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 """Names of datasets in a store."""
 
@@ -197,7 +200,8 @@ else:
     )
     SourceName = _spelled(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", f"a name of {_NAME_WORDS}")
     SplitName = _spelled(
-        r"[A-Za-z][A-Za-z0-9_]{0,31}", "a split name of letters, digits and '_', a letter first"
+        rf"[A-Za-z][A-Za-z0-9_]{{0,{MAX_SPLIT_NAME - 1}}}",
+        "a split name of letters, digits and '_', a letter first",
     )
     # Somebody may write the secret itself where its name belongs.
     Character = _spelled(r"[^\x00\r\n\"]", "one character, no quote and no end of line")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +20,7 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
 from tokenlake.etl.plan.exclude import Positions, match_exclusions, of_unit
+from tokenlake.etl.plan.held_out import EarlierSets, Precedent, hold_out
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
 from tokenlake.etl.plan.stored import plan_stored
@@ -28,10 +29,11 @@ from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_r
 from tokenlake.fingerprint import canonical_texts, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hash_cache import HashCache
-from tokenlake.sources.inputs import FileRange, InputFile, Progress
+from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.splits import RecordLimit, split_files, splittable
 from tokenlake.sources.where import Predicate
+from tokenlake.store.address import address_of_build
 from tokenlake.text.steps import open_chain, sealed
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
@@ -88,15 +90,11 @@ def _why(file: InputFile) -> tuple[str, str]:
     return f"{file.format} is read from its beginning", remedy
 
 
-Only: TypeAlias = Collection[tuple[str, str]]
-"""(source, path) of the input files that are planned with, whatever others there are by now."""
-
-
-def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Plan:
+def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
     """Plan a build of texts.
 
     Args:
-        only: as if no other files were there; sources with a limit of rows keep what they find.
+        again: as if nothing had been added since; sources with a limit of rows keep what they find.
 
     Raises:
         ConfigError: `where` is no predicate, no EOS id, or an `exclude` list that cannot be read or matches nothing.
@@ -111,7 +109,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
     sources: list[ResolvedSource] = []
     notes: list[str] = []
     for source in build.sources:
-        files, parts = _read_listing(build, source, on_event, only)
+        files, parts = _read_listing(build, source, on_event, None if again is None else again.inputs)
         tokenizer = tokenizers[source.name]
         settled, found = settle(
             source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
@@ -128,6 +126,12 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
     exclusions = match_exclusions(build.sources, dict(zip(names, ranges, strict=True)), build.hash_threads)
     notes += [line for each in exclusions for line in each.notes()]
     excluded = {name: found for each in exclusions for name, found in each.positions.items()}
+    sources, more = _held_out(build, sources, ranges, excluded, again, on_event)
+    held_out = {source.name: source.held_out for source in sources}
+    build = replace(
+        build, sources=tuple(replace(each, held_out=held_out[each.name]) for each in build.sources)
+    )
+    notes += more
     units: list[TextUnit] = []
     weights = [sum(part.weight for whole in parts for part in whole) for parts in ranges]
     for source, parts, files in zip(sources, ranges, files_of_sources(build, weights), strict=True):
@@ -152,6 +156,39 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
+
+
+def _held_out(
+    build: ResolvedBuild,
+    sources: Sequence[ResolvedSource],
+    ranges: Sequence[Sequence[Sequence[FileRange]]],
+    excluded: Mapping[str, Positions],
+    again: Precedent | None,
+    on_event: Watcher,
+) -> tuple[list[ResolvedSource], list[str]]:
+    """Return the sources with what is held out of each, and notes on it."""
+    earlier = EarlierSets(address_of_build(build), build.name, again.version if again else None)
+    found: list[ResolvedSource] = []
+    notes: list[str] = []
+    for source, parts in zip(sources, ranges, strict=True):
+        asked = source.held_out
+        if asked is not None:
+            as_it_was = again.held_out.get(source.name) if again else None
+            if as_it_was is not None and as_it_was.count == asked.count:
+                asked = as_it_was
+            else:
+                gone = excluded.get(source.name, {})
+                tell = _teller(source, on_event)
+                asked, note = hold_out(
+                    source, asked, parts, gone, earlier, threads=build.hash_threads, on_progress=tell
+                )
+                notes.append(note)
+        found.append(replace(source, held_out=asked))
+    return found, notes
+
+
+def _teller(source: ResolvedSource, on_event: Watcher) -> OnProgress:
+    return lambda progress: on_event(Planning(source.name, *astuple(progress)))
 
 
 def _groups(
@@ -188,14 +225,13 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
 
 
 def _read_listing(
-    build: ResolvedBuild, source: ResolvedSource, on_event: Watcher, only: Only | None
+    build: ResolvedBuild,
+    source: ResolvedSource,
+    on_event: Watcher,
+    only: frozenset[tuple[str, str]] | None,
 ) -> tuple[list[InputFile], list[list[FileRange]]]:
     """List a source's files, as far as `num_rows` needs them, and cut them into ranges."""
-
-    def tell(progress: Progress) -> None:
-        on_event(Planning(source.name, *astuple(progress)))
-
-    threads = build.hash_threads
+    tell, threads = _teller(source, on_event), build.hash_threads
     with HashCache() as cache:
         if source.num_rows is None:
             files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
@@ -254,7 +290,7 @@ def _unit(
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
 
-def plan(config: Configuration, on_event: Watcher = ignore, *, only: Only | None = None) -> Plan:
+def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
     """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.steps`.
 
     ::
@@ -264,14 +300,14 @@ def plan(config: Configuration, on_event: Watcher = ignore, *, only: Only | None
     Args:
         config: what :func:`tokenlake.build_dataset` takes.
         on_event: is told what was listed and cut so far.
-        only: the input files of text to plan with, as if no others were there; None: all.
+        again: of texts, the version that is planned again, as if nothing had been added since.
 
     Raises:
         ConfigError, SourceError, TokenizerError: it cannot be planned.
     """
-    return make_plan(resolve(load_config(config)), on_event=on_event, only=only)
+    return make_plan(resolve(load_config(config)), on_event=on_event, again=again)
 
 
-def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, only: Only | None = None) -> Plan:
+def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
     """Plan a resolved build; arguments and errors are those of :func:`plan`."""
-    return plan_stored(build, on_event) if build.parents else plan_texts(build, on_event, only)
+    return plan_stored(build, on_event) if build.parents else plan_texts(build, on_event, again)

@@ -14,6 +14,7 @@ from typing import Final, final
 from tokenlake.config.load import load_config
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.events import Event, Planning
+from tokenlake.etl.plan.held_out import Precedent
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
@@ -181,13 +182,15 @@ class _Repair:
 
     def _plan_of(self, lost: LostManifest) -> tuple[Replanned, bool]:
         """Return the plan of a lost manifest, and whether it leaves out files that have been added since."""
+        # What it held out is not known, but what the versions before it did.
+        again = Precedent(version=self.layout.version, held_out={})
         request = BuildRequest(
-            self.address, self.layout, lost.fingerprint, (), None, self.config, self.overrides
+            self.address, self.layout, lost.fingerprint, (), again, self.config, self.overrides
         )
         replanned = self._plan(request)
         if replanned.plan.fingerprint == lost.fingerprint:
             return replanned, False
-        fewer = replace(request, inputs=lost.inputs).plan(self.store, self._on_event)
+        fewer = replace(request, again=replace(again, inputs=lost.inputs)).plan(self.store, self._on_event)
         if fewer.plan.fingerprint != lost.fingerprint:
             return replanned, False
         self._replanned = fewer

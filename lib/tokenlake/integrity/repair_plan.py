@@ -22,6 +22,7 @@ from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.events import Watcher
+from tokenlake.etl.plan.held_out import Precedent
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration
@@ -98,14 +99,14 @@ class BuildRequest:
         parents: that the version was made of: a configuration may have said "the newest", which is another by now.
         config: in place of the newest run's; None: that.
         overrides: ``key=value`` texts on top of either.
-        inputs: (source, path) of the files that it was built from, whatever was added since; None: not known.
+        again: as the version was planned, whatever was added since.
     """
 
     store: StoreAddress
     layout: Layout
     fingerprint: str
     parents: tuple[Parent, ...]
-    inputs: frozenset[tuple[str, str]] | None = None
+    again: Precedent
     config: Configuration | None = None
     overrides: Sequence[str] = ()
 
@@ -114,9 +115,8 @@ class BuildRequest:
         cls, store: StoreAddress, manifest: Manifest, config: Configuration | None, overrides: Sequence[str]
     ) -> Self:
         """Return the request for what a manifest is of."""
-        inputs = frozenset((file.source, file.path) for file in manifest.inputs)
-        layout = Layout(manifest.dataset, manifest.version)
-        return cls(store, layout, manifest.fingerprint, manifest.parents, inputs, config, overrides)
+        layout, again = Layout(manifest.dataset, manifest.version), Precedent.of(manifest)
+        return cls(store, layout, manifest.fingerprint, manifest.parents, again, config, overrides)
 
     def plan(self, store: Store, on_event: Watcher) -> Replanned:
         """Plan what the version was built from, as its inputs are now.
@@ -137,7 +137,7 @@ class BuildRequest:
             "datasets": _pinned(whole.datasets, self.parents),
         }
         config = whole.model_copy(update=changes)
-        return Replanned(planner.plan(config, on_event, only=self.inputs), config, names)
+        return Replanned(planner.plan(config, on_event, again=self.again), config, names)
 
     def _loaded(self, store: Store) -> tuple[PipelineConfig, dict[str, str]]:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""

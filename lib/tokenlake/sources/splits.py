@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.sources.arrow_messages import batch_sizes
 from tokenlake.sources.batch import BLOCK_BYTES
@@ -155,7 +156,7 @@ def _counted(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int
     """Yield (records, input bytes) block by block."""
     file = part.file
     if file.is_lines:
-        yield from _counted_lines(part, source)
+        yield from ((len(begins), read) for begins, read in _lines(part, source))
     elif file.format == "text":
         yield 1, part.weight
     else:
@@ -164,20 +165,51 @@ def _counted(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int
             yield batch.rows_read, batch.bytes_read
 
 
-def _counted_lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
-    """Count lines without parsing them: one that holds anything is a record, whatever it holds."""
+def _lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[Int64, int]]:
+    """Yield where lines begin, without parsing them: one that holds anything is a record, whatever it holds."""
     blank_is_none = part.file.format == "jsonl"
     with opened(part.file, source.storage_options) as data:
         for block in read_blocks(part, data, source.max_record_bytes):
             if isinstance(block, LineBlock):
-                yield len(index_lines(block, b" \t\r" if blank_is_none else b"").starts), block.bytes_read
+                lines = index_lines(block, b" \t\r" if blank_is_none else b"")
+                yield lines.positions(block), block.bytes_read
             else:
-                yield int(not (blank_is_none and _is_blank(block))), block.bytes_read
+                there = not (blank_is_none and _is_blank(block))
+                yield np.full(int(there), block.offset, np.int64), block.bytes_read
 
 
 def _is_blank(line: LongLine) -> bool:
     # Of more blanks than a block holds the reader makes a bad record, not a blank line.
     return line.data is not None and line.size <= BLOCK_BYTES + 2 and not line.data.strip(b" \t\r\n")
+
+
+def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Int64]:
+    """Yield where the records of a file are, good or bad: positions, int64[n], as in :class:`BadRecord`.
+
+    What the file or its lines say is not read any further. With `where` records are looked at: those that it keeps.
+
+    Args:
+        parts: all ranges of the file, in order.
+    """
+    rows_before = 0
+    for part in parts:
+        if source.where is None and part.records is not None:
+            yield np.arange(
+                rows_before, rows_before + count_records(part, source, part.rows or part.records)[0]
+            )
+            rows_before += part.records
+        elif source.where is None and part.file.is_lines:
+            yield from _first_of((begins for begins, _ in _lines(part, source)), part.rows)
+        else:
+            every = replace(source, on_bad_record="quarantine")
+            yield from (batch.positions for batch in read_rows(part, every, ()))
+
+
+def _first_of(found: Iterator[Int64], count: int | None) -> Iterator[Int64]:
+    """Yield the first `count` of some numbers; None: all."""
+    for numbers in found:
+        yield numbers[:count]
+        count = None if count is None else max(0, count - len(numbers))
 
 
 _FILES: Final = 8  # empty ones may come first

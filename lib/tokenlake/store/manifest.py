@@ -152,6 +152,13 @@ class Manifest(Sealed):
         return {name: Totals.of(shard for shard in self.files if shard.split == name) for name in names}
 
     @cached_property
+    def held_out(self) -> dict[str, str]:
+        """The split of the documents that are held out of training, by source; those of sets that have rows here."""
+        sources: dict[str, Any] = self.config.get("sources", {})
+        asked = {name: source["eval"]["split"] for name, source in sources.items() if "eval" in source}
+        return {name: split for name, split in asked.items() if split in self.splits}
+
+    @cached_property
     def account(self) -> Account:
         """The sum of the sources' accounts, and of a mixture the rows that are of no one source."""
         rows = () if self.mixture is None else (self.mixture.rows,)

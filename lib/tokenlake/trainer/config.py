@@ -119,6 +119,9 @@ class EvaluationConfig(Section):
     batches: Count | None = None
     """Most batches of a set; null: all of them."""
 
+    held_out: Switch = False
+    """Evaluate what the version of `data` holds out of each source (`eval` of its datasets), by the source's name."""
+
     sets: dict[SourceName, HeldOutSet] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Tag -> held-out set."""
 

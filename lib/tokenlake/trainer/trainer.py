@@ -26,7 +26,7 @@ from tokenlake.trainer.callbacks import (
     TensorBoardLog,
 )
 from tokenlake.trainer.checkpoint import Checkpoints
-from tokenlake.trainer.config import HeldOutSet, LossConfig, TrainingConfig, TrainingData
+from tokenlake.trainer.config import EvaluationConfig, HeldOutSet, LossConfig, TrainingConfig, TrainingData
 from tokenlake.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
 from tokenlake.trainer.mesh import batch_sharding, make_mesh, param_shardings
 from tokenlake.trainer.metrics import Meter, TrainingMetrics, named, peak_flops
@@ -154,7 +154,7 @@ class Trainer:
         )
         evaluation = {
             tag: _held_out(each, config.data, columns, sharding)
-            for tag, each in config.evaluation.sets.items()
+            for tag, each in _sets(config.evaluation, config.data).items()
         }
         return cls(apply, params, loader, config, evaluation=evaluation, **options)
 
@@ -399,6 +399,21 @@ def _steps_of(config: TrainingConfig, loader: BatchLoader) -> int:
         raise ConfigError(
             "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
         ) from None
+
+
+def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
+    """Return the held-out sets that are named, and those of the data itself where they are wanted."""
+    if not asked.held_out:
+        return asked.sets
+    manifest = open_dataset(data.dataset, split=data.split).manifest
+    if not manifest.held_out:
+        name = f"{manifest.dataset}@v{manifest.version}"
+        raise ConfigError(
+            f"evaluation.held_out: true, but {name} holds no documents out; expected a version that is built with "
+            "`eval` of its datasets, such as datasets: [{name: code, eval: 500, ...}]"
+        )
+    own = {tag: HeldOutSet(dataset=data.dataset, split=split) for tag, split in manifest.held_out.items()}
+    return own | asked.sets
 
 
 def _held_out(

@@ -101,7 +101,7 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     pack = plan.build.pack
     sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
     output = math.ceil(stored)
-    files = sum(unit.files or 1 for unit in units) * len(source.splits)
+    files = sum(unit.files or 1 for unit in units) * len(source.split_names)
     if any(unit.files is None for unit in units):
         files += output // plan.build.max_shard_size
     return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))

@@ -116,6 +116,7 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     parents, level = found.parents, found.level
     for parent in parents:
         require_split(parent)
+        _require_trained_on(parent)
     spec, mixture = settled(asked, parents, out)
     drawn = outcomes(mixture, spec.lengths, spec.step_rows)
     unit_rows = asked.unit_rows or choose_unit_rows(
@@ -163,6 +164,18 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
         spec=spec,
         forecast=forecast,
     )
+
+
+def _require_trained_on(parent: FoundParent) -> None:
+    """Raise ConfigError where what is mixed was held out of training: the rows of a mixture are trained on."""
+    if parent.split in parent.manifest.held_out.values():
+        raise parent.wrong(
+            f"the documents of {parent.split!r} were held out of training when {parent.reference} was built, and the "
+            "rows of a mixture are trained on; expected another split. Evaluate on them where they are: "
+            f"{parent.reference}, split {parent.split}",
+            ".split",
+            got=parent.split,
+        )
 
 
 def _config(found: Plan, out: RowsOut, mix: Mapping[str, Any]) -> dict[str, Any]:

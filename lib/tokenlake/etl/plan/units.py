@@ -140,11 +140,11 @@ def cut(
     marks, extra = rope.cuts(files)
     found = [(tuple(rope.between(a, b)), 1 + extra[index]) for index, (a, b) in enumerate(pairwise(marks))]
     most = max(number for _, number in found)
-    if most * len(source.splits) > MOST_FILES:
+    if most * len(source.split_names) > MOST_FILES:
         raise ConfigError(
             f"source {source.name!r}: num_shards makes one reader write {most} files for each of "
-            f"{len(source.splits)} splits at a time, because its input cannot be cut; at most {MOST_FILES} can be. "
-            "Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
+            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {MOST_FILES} can "
+            "be. Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
             source=source.name,
             files=most,
         )

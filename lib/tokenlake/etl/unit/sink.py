@@ -202,7 +202,7 @@ def _packing_key(job: UnitJob, pack: ResolvedPack, split: str, file: int | None)
     if pack.shuffle_seed is None:
         return None
     begin = job.ranges[0]
-    number = [name for name, _ in job.source.splits].index(split)
+    number = job.source.split_names.index(split)
     return key_of(pack.shuffle_seed, begin.file.file_id, begin.start, number, file or 0)
 
 

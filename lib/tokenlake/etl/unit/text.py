@@ -24,7 +24,7 @@ from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.parts import QuarantineWriter
 from tokenlake.etl.unit.rows import AddedIds, TokenDocuments
 from tokenlake.etl.unit.sink import PreferenceSink, Sink, open_sink
-from tokenlake.mixing.random import Int64, splitmix64
+from tokenlake.mixing.random import Int64, UInt64, splitmix64
 from tokenlake.sources.batch import BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.rows import Fault
@@ -37,22 +37,44 @@ from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
 
 
-def split_indices(file: Int64, position: Int64, shares: Sequence[float]) -> npt.NDArray[np.int8]:
+def _draws(file: Int64, position: Int64) -> UInt64:
+    return splitmix64(splitmix64(position.astype(np.uint64)) ^ file.astype(np.uint64))
+
+
+def held_out_draws(file: Int64, position: Int64) -> Int64:
+    """Return a number below 2^53 for each document, int64[n]: those with the smallest are held out.
+
+    It is a hash of the hash that decides on splits, so that what is left is divided as if nothing had been held out.
+
+    Args:
+        file: int64[n], ids of the documents' files.
+        position: int64[n], positions in the files.
+    """
+    return (splitmix64(_draws(file, position)) >> np.uint64(11)).astype(np.int64)
+
+
+def split_indices(
+    file: Int64, position: Int64, shares: Sequence[float], below: int | None = None
+) -> npt.NDArray[np.int8]:
     """Index of the split of each document.
 
     Args:
         file: int64[n], ids of the documents' files.
         position: int64[n], positions in the files.
-        shares: fraction of documents per split, summing to 1; at most 127.
+        shares: fraction of documents per split, summing to 1; at most 126.
+        below: a document whose :func:`held_out_draws` is below is held out; None: none is.
 
     Returns:
         int8[n]. A split's documents are those whose hash, as a fraction of 2^64, falls into its
-        stretch of the cumulative shares.
+        stretch of the cumulative shares; ``len(shares)`` for those that are held out.
     """
-    draws = splitmix64(splitmix64(position.astype(np.uint64)) ^ file.astype(np.uint64))
+    draws = _draws(file, position)
     bounds = np.cumsum(np.asarray(shares, np.float64))[:-1]
     limits = np.minimum(bounds * 2.0**64, np.nextafter(2.0**64, 0)).astype(np.uint64)
-    return np.searchsorted(limits, draws, side="right").astype(np.int8)
+    found = np.searchsorted(limits, draws, side="right").astype(np.int8)
+    if below is not None:
+        found[held_out_draws(file, position) < below] = len(shares)
+    return found
 
 
 def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -161,8 +183,7 @@ class TextBuild:
         self._waiting_bytes = 0
         self._paths: dict[int, InputFile] = {}
         self._tally = UnitTally(packed=job.pack is not None)
-        self._names = [name for name, _ in job.source.splits]
-        self._shares = [share for _, share in job.source.splits]
+        self._names = job.source.split_names
         layout, texts = Layout(job.dataset, job.version), job.source.texts
         around, packed = (encoder.prefix, encoder.suffix), job.pack is not None
         self._pairs: dict[str, PreferenceSink] = {}
@@ -287,7 +308,10 @@ class TextBuild:
 
     def _by_split(self, documents: TextDocuments) -> Iterator[tuple[str, TextDocuments]]:
         """Each split that has documents here, with them."""
-        indices = split_indices(documents.file, documents.position, self._shares)
+        source = self._job.source
+        shares = [share for _, share in source.splits]
+        below = None if source.held_out is None else source.held_out.below
+        indices = split_indices(documents.file, documents.position, shares, below)
         for index, name in enumerate(self._names):
             mask = indices == index
             if mask.any():

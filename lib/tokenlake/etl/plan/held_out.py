@@ -1,0 +1,177 @@
+"""Documents that are held out of training: which of a source, decided once and kept by all later versions.
+
+Each document has a draw, a hash of its identity, and is held out where the draw is below a threshold. The first version
+whose configuration says `eval: 500` looks where the records of its inputs are, and takes as threshold what 500 of them
+are below. A later version takes the threshold over. So whatever is added, or built again, a document that was held out
+once is held out in every version that is planned after that; of documents that are added a like share joins it.
+
+A larger number later raises the threshold; a smaller one would bring documents back to training, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import msgspec
+import numpy as np
+
+from tokenlake import numbers
+from tokenlake.arrays import Int64
+from tokenlake.config.resolved import ResolvedHeldOut, ResolvedSource
+from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.etl.plan.exclude import Positions
+from tokenlake.etl.unit.text import held_out_draws, kept
+from tokenlake.sources.inputs import FileRange, OnProgress, ProgressMeter
+from tokenlake.sources.splits import positions_of
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.manifest import Manifest
+from tokenlake.threads import in_order
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precedent:
+    """The version that a plan is to be equal to, where a version is planned again.
+
+    Attributes:
+        version: what versions from there on hold out says nothing; None: all count.
+        inputs: (source, path) of the input files that are planned with, whatever others there are by now; None: all.
+        held_out: source to what the version holds out.
+    """
+
+    version: int | None = None
+    inputs: frozenset[tuple[str, str]] | None = None
+    held_out: Mapping[str, ResolvedHeldOut]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Precedent:
+        """Return what a committed version says."""
+        inputs = frozenset((file.source, file.path) for file in manifest.inputs)
+        return cls(version=manifest.version, inputs=inputs, held_out=held_out_by(manifest))
+
+
+def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
+    """Return what the texts that a version was made of hold out: source to documents."""
+    sources: Mapping[str, Any] = manifest.config.get("sources", {})
+    stated = {name: source["eval"] for name, source in sources.items() if "eval" in source}
+    return {name: msgspec.convert(facts, ResolvedHeldOut) for name, facts in stated.items()}
+
+
+@final
+class EarlierSets:
+    """What the versions of a dataset hold out, the newest ones first.
+
+    Args:
+        dataset: in a store at this address, which need not be there.
+        before: versions from there on do not count; None: all do.
+    """
+
+    def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
+        self._address, self._dataset, self._before = address, dataset, before
+        self._read: dict[int, dict[str, ResolvedHeldOut]] = {}
+
+    def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
+        """Return the newest version that holds out documents of a source, and which; None where none does.
+
+        Raises:
+            IntegrityError: the manifest of a version that may say so is damaged.
+        """
+        for version in self._versions:
+            if version not in self._read:
+                self._read[version] = held_out_by(self._catalog.manifest(self._dataset, version))
+            if (found := self._read[version].get(source)) is not None:
+                return f"{self._dataset}@v{version}", found
+        return None
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return Catalog(open_store(self._address))
+
+    @cached_property
+    def _versions(self) -> list[int]:
+        try:
+            infos = self._catalog.versions(self._dataset)
+        except NotFoundError:
+            return []
+        there = [info.version for info in infos if info.committed]
+        return [number for number in reversed(there) if self._before is None or number < self._before]
+
+
+def hold_out(
+    source: ResolvedSource,
+    asked: ResolvedHeldOut,
+    parts: Sequence[Sequence[FileRange]],
+    excluded: Positions,
+    earlier: EarlierSets,
+    *,
+    threads: int = 2,
+    on_progress: OnProgress | None = None,
+) -> tuple[ResolvedHeldOut, str]:
+    """Return what is held out of a source, with its threshold, and a note on it.
+
+    Args:
+        parts: the ranges of each of its files.
+        excluded: file to the positions of documents that are left out.
+
+    Raises:
+        ConfigError: an earlier version holds out more, or there are no records but these.
+        SourceError: an input cannot be read.
+    """
+    before = earlier.of(source.name)
+    if before is not None and before[1].count > asked.count:
+        raise ConfigError(
+            f"datasets.{source.name}.eval: {asked.count}, but {before[0]} holds out {before[1].count}, and what was "
+            f"held out once is never trained on; expected {before[1].count} or more",
+            source=source.name,
+            expected=before[1].count,
+            got=asked.count,
+        )
+    if before is not None and before[1].count == asked.count:
+        return replace(asked, below=before[1].below), (
+            f"{source.name}: what {before[0]} holds out stays held out ({asked.split}); of documents that were added "
+            "since, a like share joins it"
+        )
+    meter = ProgressMeter("counting", len(parts), sum(p.weight for each in parts for p in each), on_progress)
+
+    def least_of(whole: Sequence[FileRange]) -> tuple[int, Int64]:
+        found = _least(source, whole, excluded, asked.count)
+        meter.add(1, sum(part.weight for part in whole))
+        return found
+
+    total, draws = 0, np.zeros(0, np.int64)
+    for records, some in in_order(least_of, [whole for whole in parts if whole], threads):
+        total, draws = total + records, _smallest(np.concatenate([draws, some]), asked.count)
+    if total <= asked.count:
+        raise ConfigError(
+            f"datasets.{source.name}.eval: {asked.count}, but the source has {numbers.plural(total, 'record')}; "
+            "expected fewer than that, so that something is left to train on",
+            source=source.name,
+            expected=total - 1,
+            got=asked.count,
+        )
+    below = max(int(draws.max()) + 1, 0 if before is None else before[1].below or 0)
+    note = f"{source.name}: {asked.count} of {total} records are held out ({asked.split}), in all versions from here on"
+    return replace(asked, below=below), note
+
+
+def _least(
+    source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
+) -> tuple[int, Int64]:
+    """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
+    total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
+    for positions in _left(positions_of(whole, source), excluded.get(file, ())):
+        some = held_out_draws(np.full(len(positions), file, np.int64), positions)
+        total, draws = total + len(positions), _smallest(np.concatenate([draws, some]), count)
+    return total, draws
+
+
+def _left(found: Iterator[Int64], excluded: Sequence[int]) -> Iterator[Int64]:
+    return (each[kept(each, excluded)] for each in found) if excluded else found
+
+
+def _smallest(draws: Int64, count: int) -> Int64:
+    return draws if len(draws) <= count else np.partition(draws, count - 1)[:count]
