@@ -98,7 +98,7 @@ def in_order(
     if threads <= 1 or len(items) <= 1:
         yield from map(function, items)
         return
-    results: list[Future[R]] = [Future() for _ in items]
+    results: dict[int, Future[R]] = {number: Future() for number in range(len(items))}
     numbers, errors, ended = itertools.count(), list[BaseException](), stop or Stop()
 
     def work() -> None:
@@ -116,13 +116,14 @@ def in_order(
                 threading.Thread(target=work, name=_MANY, daemon=True).start()
             else:
                 start_thread(work, end=stop.ask, name=_MANY)
-        for future in results:
+        for number in range(len(items)):
+            future = results[number]
             while not future.done():
                 # Woken now and then: a signal that another thread got wakes nobody.
                 wait([future], _LOOK)
                 if stop is not None and errors:
                     raise errors[0]
-            yield future.result()
+            yield results.pop(number).result()  # what was handed over is not kept
     except BaseException:
         ended.ask()
         raise

@@ -123,7 +123,7 @@ def test_the_files_of_the_whole_are_shared_by_weight(found, more):
     build: Any = SimpleNamespace(
         sources=[SimpleNamespace(num_shards=number) for number in own], num_shards=count
     )
-    shares = files_of_sources(build, [weight for weight, _ in found])
+    shares = files_of_sources(build, [[[SimpleNamespace(weight=weight)]] for weight, _ in found])  # type: ignore[list-item]
     assert sum(share or 0 for share in shares) == count
     assert all(share == number for share, number in zip(shares, own, strict=True) if number is not None)
     free = [(weight, share) for (weight, number), share in zip(found, shares, strict=True) if number is None]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl.plan.units import group_ranges
-from tokenlake.etl.planner import notes_on
+from tokenlake.etl.planner import look_at
 from tokenlake.etl.unit.text import kept, split_indices
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.splits import split_file
@@ -86,16 +86,16 @@ def test_a_file_without_ranges_is_in_no_unit():
 def test_notes_name_what_one_worker_must_read_alone():
     source: Any = SimpleNamespace(name="web")
     small = [_file(f"{i}.jsonl.gz", 5) for i in range(3)]
-    assert notes_on(source, [replace(file, compression="gzip") for file in small], 100) == []
+    assert look_at(source, [replace(file, compression="gzip") for file in small], 100)[1] == []
     files = [replace(_file(f"{i}.jsonl.gz", 1000 + i), compression="gzip") for i in range(7)]
-    notes = notes_on(source, files, 100)
+    notes = look_at(source, files, 100)[1]
     assert notes[0].startswith("web: 6.jsonl.gz (1006 B) cannot be split: gzip is read from its beginning")
     assert notes[5] == "web: 2 more such files, 1.95 KiB"
     assert notes[6] == "web: no file of it can be split, so that at most 7 workers can work on it at a time"
-    (note,) = notes_on(source, [replace(_file("a.txt", 1000), format="text"), *small], 100)
+    (note,) = look_at(source, [replace(_file("a.txt", 1000), format="text"), *small], 100)[1]
     assert "the file is one document" in note
     assert "text_mode: lines" in note
-    assert notes_on(source, [_file("a.jsonl", 1000)], 100) == []
+    assert look_at(source, [_file("a.jsonl", 1000)], 100)[1] == []
 
 
 def test_split_assignment_is_pinned():

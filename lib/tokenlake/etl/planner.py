@@ -9,9 +9,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from tokenlake import numbers
+from tokenlake.compact import CompactTuple
 from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
@@ -25,13 +27,19 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
 from tokenlake.etl.plan.stored import plan_stored
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
-from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_ranges, range_identity
+from tokenlake.etl.plan.units import (
+    bad_budgets,
+    cut,
+    files_of_sources,
+    group_ranges,
+    range_identity,
+)
 from tokenlake.fingerprint import canonical_texts, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.splits import RecordLimit, split_files, splittable
+from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build
 from tokenlake.text.steps import open_chain, sealed
@@ -40,10 +48,18 @@ from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 _NAMED: Final = 5  # files that are named one by one
 
 
-def notes_on(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
-    """Return notes on where files come from, and on those that one worker must read alone."""
-    origins = dict.fromkeys(file.origin for file in files if file.origin)
-    return [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, files, unit_size)
+def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) -> tuple[Listed, list[str]]:
+    """Return what was found, and notes on where files come from, and on those that one worker must read alone."""
+    origins, whole = dict[str, None](), list[InputFile]()
+    count = size = 0
+    for file in files:
+        count, size = count + 1, size + file.size
+        if file.origin:
+            origins[file.origin] = None
+        if file.size > unit_size and not splittable(file):
+            whole.append(file)
+    notes = [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, whole, count)
+    return Listed(source.name, count, size), notes
 
 
 def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[TextUnit]) -> list[str]:
@@ -56,13 +72,11 @@ def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[Te
     ]
 
 
-def _on_whole(source: ResolvedSource, files: Sequence[InputFile], unit_size: int) -> list[str]:
-    whole = sorted(
-        (file for file in files if file.size > unit_size and not splittable(file)),
-        key=lambda file: (-file.size, file.path),
-    )
+def _on_whole(source: ResolvedSource, whole: list[InputFile], files: int) -> list[str]:
+    """Notes on files that cannot be split, of so many files."""
     if not whole:
         return []
+    whole.sort(key=lambda file: (-file.size, file.path))
     notes = [
         f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {why}; one worker reads it "
         f"from beginning to end, however many there are. {remedy}"
@@ -71,10 +85,10 @@ def _on_whole(source: ResolvedSource, files: Sequence[InputFile], unit_size: int
     if len(whole) > _NAMED:
         size = numbers.size(sum(file.size for file in whole[_NAMED:]))
         notes.append(f"{source.name}: {len(whole) - _NAMED} more such files, {size}")
-    if len(whole) == len(files):
+    if len(whole) == files:
         notes.append(
             f"{source.name}: no file of it can be split, so that at most "
-            f"{numbers.plural(len(files), 'worker')} can work on it at a time"
+            f"{numbers.plural(files, 'worker')} can work on it at a time"
         )
     return notes
 
@@ -88,6 +102,10 @@ def _why(file: InputFile) -> tuple[str, str]:
         return "the file is one document", "If each line is a document, set text_mode: lines."
     remedy = "Parquet, JSON Lines or several smaller files can be read by all."
     return f"{file.format} is read from its beginning", remedy
+
+
+Groups: TypeAlias = list[CompactTuple[FileRange]]
+"""The ranges of each unit of a source."""
 
 
 def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
@@ -104,22 +122,24 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
     _check_predicates(build)
     build = _with_code(build)
     tokenizers = plan_tokenizers(build)
-    inputs: list[InputFile] = []
-    ranges: list[list[list[FileRange]]] = []
+    inputs: list[Sequence[InputFile]] = []
+    ranges: list[Groups] = []
     sources: list[ResolvedSource] = []
     notes: list[str] = []
     for source in build.sources:
-        files, parts = _read_listing(build, source, on_event, None if again is None else again.inputs)
+        files, groups = _read_listing(build, source, on_event, None if again is None else again.inputs)
+        listed, about = look_at(source, files, build.unit_size)
+        on_event(listed)
         tokenizer = tokenizers[source.name]
         settled, found = settle(
             source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
         )
         settled = padded(settled, tokenizer)
         check_room(settled, tokenizer)
-        inputs += files
-        ranges.append(parts)
+        inputs.append(files)
+        ranges.append(groups)
         sources.append(settled)
-        notes += notes_on(source, files, build.unit_size) + found
+        notes += about + found
     build = replace(build, sources=kept_sources(sources, ranges))
     notes += notes_on_kept(build)
     names = [source.name for source in build.sources]
@@ -133,18 +153,17 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
     )
     notes += more
     units: list[TextUnit] = []
-    weights = [sum(part.weight for whole in parts for part in whole) for parts in ranges]
-    for source, parts, files in zip(sources, ranges, files_of_sources(build, weights), strict=True):
+    for source, groups, files in zip(sources, ranges, files_of_sources(build, ranges), strict=True):
         base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
         first, passed = len(units), dict[int, int | None]()
-        for group, number in _groups(build, source, parts, files):
-            mine = of_unit(group, excluded.get(source.name, {}), passed)
+        for group, number in _units_of(source, groups, files):
+            mine = of_unit(group, excluded[source.name], passed) if source.name in excluded else {}
             units.append(_unit(len(units), source, group, base, mine, number))
         notes += notes_on_files(source, files, units[first:])
     digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
     return Plan(
         build=build,
-        inputs=tuple(inputs),
+        inputs=inputs[0] if len(inputs) == 1 else CompactTuple(InputFile, chain.from_iterable(inputs)),
         units=tuple(units),
         tokenizers=tokenizers,
         fingerprint=digest,
@@ -161,7 +180,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
 def _held_out(
     build: ResolvedBuild,
     sources: Sequence[ResolvedSource],
-    ranges: Sequence[Sequence[Sequence[FileRange]]],
+    ranges: Sequence[Groups],
     excluded: Mapping[str, Positions],
     again: Precedent | None,
     on_event: Watcher,
@@ -170,7 +189,7 @@ def _held_out(
     earlier = EarlierSets(address_of_build(build), build.name, again.version if again else None)
     found: list[ResolvedSource] = []
     notes: list[str] = []
-    for source, parts in zip(sources, ranges, strict=True):
+    for source, groups in zip(sources, ranges, strict=True):
         asked = source.held_out
         if asked is not None:
             as_it_was = again.held_out.get(source.name) if again else None
@@ -180,7 +199,13 @@ def _held_out(
                 gone = excluded.get(source.name, {})
                 tell = _teller(source, on_event)
                 asked, note = hold_out(
-                    source, asked, parts, gone, earlier, threads=build.hash_threads, on_progress=tell
+                    source,
+                    asked,
+                    list(by_file(groups)),
+                    gone,
+                    earlier,
+                    threads=build.hash_threads,
+                    on_progress=tell,
                 )
                 notes.append(note)
         found.append(replace(source, held_out=asked))
@@ -191,13 +216,14 @@ def _teller(source: ResolvedSource, on_event: Watcher) -> OnProgress:
     return lambda progress: on_event(Planning(source.name, *astuple(progress)))
 
 
-def _groups(
-    build: ResolvedBuild, source: ResolvedSource, parts: list[list[FileRange]], files: int | None
-) -> Iterable[tuple[tuple[FileRange, ...], int | None]]:
+def _units_of(
+    source: ResolvedSource, groups: Groups, files: int | None
+) -> Iterable[tuple[Sequence[FileRange], int | None]]:
     """The ranges of each unit of a source, and how many files it writes."""
     if files is None:
-        return ((group, None) for group in group_ranges(parts, build.unit_size))
-    return cut(source, parts, files)
+        return ((group, None) for group in groups)
+    pieces = cut(source, list(by_file(groups)), files)
+    return ((CompactTuple(FileRange, group), number) for group, number in pieces)
 
 
 def _check_predicates(build: ResolvedBuild) -> None:
@@ -229,15 +255,16 @@ def _read_listing(
     source: ResolvedSource,
     on_event: Watcher,
     only: frozenset[tuple[str, str]] | None,
-) -> tuple[list[InputFile], list[list[FileRange]]]:
-    """List a source's files, as far as `num_rows` needs them, and cut them into ranges."""
+) -> tuple[Sequence[InputFile], Groups]:
+    """List a source's files, as far as `num_rows` needs them, and cut them into the ranges of units."""
     tell, threads = _teller(source, on_event), build.hash_threads
     with HashCache() as cache:
         if source.num_rows is None:
             files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
             if only is not None:
-                files = [file for file in files if (file.source, file.path) in only]
-            ranges = split_files(
+                wanted = (file for file in files if (file.source, file.path) in only)
+                files = CompactTuple(InputFile, wanted)
+            parts = split_files(
                 files, build.unit_size, source.storage_options, threads=threads, on_progress=tell
             )
         else:
@@ -245,9 +272,8 @@ def _read_listing(
             files = list_inputs(
                 source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
             )
-            ranges = limit.ranges
-    on_event(Listed(source.name, len(files), sum(file.size for file in files)))
-    return files, ranges
+            parts = limit.ranges
+    return files, [CompactTuple(FileRange, group) for group in group_ranges(parts, build.unit_size)]
 
 
 def unit_identity(
@@ -267,11 +293,12 @@ def unit_identity(
 def _unit(
     index: int,
     source: ResolvedSource,
-    ranges: tuple[FileRange, ...],
+    group: Sequence[FileRange],
     base: dict[str, str],
     excluded: Positions,
     files: int | None,
 ) -> TextUnit:
+    ranges = tuple(group)
     mine = {str(file): positions for file, positions in excluded.items()}
     dealt = {} if files is None else {"files": files}
     own = canonical_texts({"ranges": range_identity(ranges), "excluded": mine} | dealt)
@@ -281,7 +308,7 @@ def _unit(
         source=source.name,
         bytes=sum(part.weight for part in ranges),
         fingerprint=digest,
-        ranges=ranges,
+        ranges=group,
         excluded=excluded,
         files=files,
     )

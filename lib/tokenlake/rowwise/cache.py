@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -25,7 +24,7 @@ from tokenlake.rowwise.shards import Numbered, Row
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource
 from tokenlake.rowwise.stage import PipelineContext
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
-from tokenlake.sources.inputs import stat_token
+from tokenlake.sources.inputs import FileStat, stat_token
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import content_hash
 
@@ -145,8 +144,8 @@ def _input(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
 def _content(path: str, token: str) -> str:
     """Return the sha256 of a local file; one that is remembered is not read again."""
     with HashCache() as known:
-        found = Path(path).stat()
-        [sha256] = hash_files([FoundFile(path, path, found)], 1, known, None)
+        found = FileStat.of(path)
+        [(_, sha256)] = hash_files([FoundFile(path, path, found)], 1, known, None)
     if stat_token(found) != token:
         raise InputChangedError(f"{path}: it is not the file that was listed any more; open the source anew")
     return f"sha256:{sha256}"

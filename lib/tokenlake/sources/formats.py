@@ -75,14 +75,15 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
     Raises:
         ConfigError: the extension says nothing and no type is set, or the file is Parquet, compressed as a whole.
     """
-    found = _explicit(name, wanted) or format_of(name)
+    ending = _ending(name)
+    found = _format_of(ending, wanted)
     if found is None:
         raise ConfigError(
             f"{shown}: the extension does not say what the file holds. Expected one of "
             f"{', '.join(KNOWN_EXTENSIONS)}, or set `type` of the dataset to one of {', '.join(_TYPES)}.",
             file=shown,
         )
-    if found == "parquet" and compression_of(name):
+    if found == "parquet" and _known(ending)[0]:
         raise ConfigError(
             f"{shown}: Parquet compresses its own pages; a compressed Parquet file cannot be read in parts. "
             "Decompress it first.",
@@ -91,10 +92,13 @@ def format_for(name: str, shown: str, wanted: SourceType | None) -> Format:
     return found
 
 
-def _explicit(name: str, wanted: SourceType | None) -> Format | None:
+@lru_cache(1024)
+def _format_of(ending: str, wanted: SourceType | None) -> Format | None:
+    """What a file holds by its ending, or as the source says."""
+    by_name = _EXTENSIONS.get(_known(ending)[1])
     if wanted is None or wanted == "hub":
-        return None
-    return "tsv" if wanted == "csv" and format_of(name) == "tsv" else wanted
+        return by_name
+    return "tsv" if wanted == "csv" and by_name == "tsv" else wanted
 
 
 def nothing_known(

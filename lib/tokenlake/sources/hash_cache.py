@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -16,11 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeGuard, final
+from typing import Any, Final, TypeGuard, final
 
 from tokenlake.cache.disk import default_folder
+from tokenlake.compact import CompactTuple
 from tokenlake.errors import InputChangedError
-from tokenlake.sources.inputs import OnProgress, ProgressMeter, state
+from tokenlake.sources.inputs import FileStat, OnProgress, ProgressMeter, Stat
 from tokenlake.threads import Stop, in_order
 
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
@@ -29,6 +31,7 @@ _SCHEMA: Final = (
     "ctime_ns INTEGER, sha256 TEXT NOT NULL, "
     "PRIMARY KEY (dev, inode, size, mtime_ns, ctime_ns)) WITHOUT ROWID"
 )
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 _SELECT: Final = "SELECT * FROM sha256 WHERE dev=? AND inode IN (SELECT value FROM json_each(?))"
 _INSERT: Final = "INSERT OR REPLACE INTO sha256 VALUES (?, ?, ?, ?, ?, ?)"
 
@@ -49,24 +52,24 @@ class HashCache:
         with suppress(sqlite3.Error, OSError, RuntimeError):
             self._connection = _connect(Path(path) if path is not None else default_path())
 
-    def get_many(self, stats: Sequence[os.stat_result]) -> list[str | None]:
+    def get_many(self, stats: Sequence[Stat]) -> list[str | None]:
         """Return what is remembered for each of many files."""
         keys = [_key(stat) for stat in stats]
         inodes: dict[int, list[int]] = {}
         for device, inode, *_ in keys:
             inodes.setdefault(device, []).append(inode)
-        found: dict[tuple[int, ...], object] = {}
+        found: dict[object, object] = {}
         with self._lock, suppress(sqlite3.Error):
             for device, numbers in inodes.items():
                 if self._connection is None:
                     break
                 # One question for all: each takes 10 microseconds to be asked.
-                rows = self._connection.execute(_SELECT, (device, json.dumps(numbers)))
-                found |= {tuple(key): sha256 for *key, sha256 in rows}
+                rows: list[Any] = self._connection.execute(_SELECT, (device, json.dumps(numbers))).fetchall()
+                found |= {row[:5]: row[5] for row in rows}
         remembered = [found.get(key) for key in keys]
         return [each if _looks_like_sha256(each) else None for each in remembered]
 
-    def put_many(self, hashes: Iterable[tuple[os.stat_result, str]]) -> None:
+    def put_many(self, hashes: Iterable[tuple[Stat, str]]) -> None:
         """Remember hashes in one transaction, but not those of files that changed within the last two seconds."""
         old = time.time_ns() - _RACY_NS
         rows = [
@@ -105,17 +108,23 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _key(stat: os.stat_result) -> tuple[int, int, int, int, int]:
+def _key(stat: Stat) -> tuple[int, int, int, int, int]:
     # SQLite integers are signed 64 bits; some file systems hand out larger inode and device numbers.
-    return (_signed(stat.st_dev), _signed(stat.st_ino), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    device, inode = stat.st_dev, stat.st_ino
+    if device >= _SIGN or inode >= _SIGN:
+        device, inode = _signed(device), _signed(inode)
+    return device, inode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+_SIGN: Final = 1 << 63
 
 
 def _signed(value: int) -> int:
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    return (value + _SIGN) % (2 * _SIGN) - _SIGN
 
 
 def _looks_like_sha256(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 _PIECE: Final = 1 << 20
@@ -129,71 +138,75 @@ class FoundFile:
 
     name: str
     path: str
-    stat: os.stat_result
+    stat: FileStat
 
 
 def hash_files(
-    files: Sequence[FoundFile], threads: int, cache: HashCache | None, on_progress: OnProgress | None
-) -> list[str]:
-    """Return the sha256 (hex) of every file.
+    files: Iterable[FoundFile], threads: int, cache: HashCache | None, on_progress: OnProgress | None
+) -> Iterator[tuple[FoundFile, str]]:
+    """Yield every file with its sha256 (hex), once all were found.
 
     Raises:
         InputChangedError: a file changed since it was found.
     """
-    nothing: list[str | None] = [None] * len(files)
-    known = cache.get_many([file.stat for file in files]) if cache else nothing
-    meter = ProgressMeter("hashing", len(files), sum(file.stat.st_size for file in files), on_progress)
-    unknown = [index for index, sha256 in enumerate(known) if sha256 is None]
-    told = [file.stat.st_size for file, sha256 in zip(files, known, strict=True) if sha256 is not None]
-    meter.add(len(told), sum(told))
-    stop = Stop()
+    takes, size = list[CompactTuple[FoundFile]](), 0
+    for take, weight in _takes(files):
+        takes.append(take)
+        size += weight
+    meter, stop = ProgressMeter("hashing", sum(map(len, takes)), size, on_progress), Stop()
 
-    def take(indices: list[int]) -> list[str]:
-        found = [_hash(files[index], meter, stop) for index in indices]
+    def hashed(take: CompactTuple[FoundFile]) -> list[tuple[FoundFile, str]]:
+        some = tuple(take)
+        known = cache.get_many([file.stat for file in some]) if cache else [None] * len(some)
+        found = [one or _hash(file, meter, stop) for file, one in zip(some, known, strict=True)]
+        told = [file.stat.st_size for file, one in zip(some, known, strict=True) if one]
+        meter.add(len(told), sum(told))
         if cache:
-            cache.put_many((files[index].stat, sha256) for index, sha256 in zip(indices, found, strict=True))
-        return found
+            new = zip(some, found, known, strict=True)
+            cache.put_many((file.stat, sha256) for file, sha256, before in new if not before)
+        return list(zip(some, found, strict=True))
 
-    taken = list(_takes(unknown, files))
-    for indices, found in zip(taken, in_order(take, taken, threads, stop=stop), strict=True):
-        for index, sha256 in zip(indices, found, strict=True):
-            known[index] = sha256
-    return [sha256 or "" for sha256 in known]
+    for found in in_order(hashed, takes, threads, stop=stop):
+        yield from found
 
 
-def _takes(indices: list[int], files: Sequence[FoundFile]) -> Iterator[list[int]]:
-    take: list[int] = []
-    size = 0
-    for index in indices:
-        take.append(index)
-        size += files[index].stat.st_size
+def _takes(files: Iterable[FoundFile]) -> Iterator[tuple[CompactTuple[FoundFile], int]]:
+    """Yield what each thread takes at a time, and its bytes."""
+    take, size = list[FoundFile](), 0
+    for file in files:
+        take.append(file)
+        size += file.stat.st_size
         if len(take) == _TAKE_FILES or size >= _TAKE_BYTES:
-            yield take
+            yield CompactTuple(FoundFile, take), size
             take, size = [], 0
     if take:
-        yield take
+        yield CompactTuple(FoundFile, take), size
 
 
 def _hash(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
     """Return the sha256 of a file that stays as it was found."""
     try:
         sha256 = _read(file, meter, stop)
-        after = os.stat(file.path)  # noqa: PTH116
+        after = FileStat.of(file.path)
     except FileNotFoundError as error:
         raise _changed(file) from error
-    if (*state(after), after.st_size) != (*state(file.stat), file.stat.st_size):
+    if after != file.stat:
         raise _changed(file)
     return sha256
 
 
 def _read(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
-    digest = hashlib.sha256()
-    with open(file.path, "rb", buffering=0) as stream:  # noqa: PTH123 - no Path per file
-        size = min(file.stat.st_size + 1, _PIECE)
-        while data := stream.read(size):
+    digest, left = hashlib.sha256(), file.stat.st_size + 1
+    # One more byte than it had; whether it has more than that is seen by its state afterwards.
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while left > 1 and (data := os.read(descriptor, min(left, _PIECE))):
             stop.check()
             digest.update(data)
             meter.add(0, len(data))
+            left -= len(data)
+    finally:
+        os.close(descriptor)
     meter.add(1, 0)
     return digest.hexdigest()
 

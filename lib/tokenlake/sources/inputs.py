@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, final
 
 from tokenlake.config.formats import FORMATS, Format, FormatFacts
 from tokenlake.errors import DamagedFileError, InputChangedError
@@ -261,12 +261,32 @@ class LocalBytes(InputBytes):
             raise changed(self.file, what)
 
 
-def state(stat: os.stat_result) -> tuple[int, int, int]:
+@final
+class FileStat(NamedTuple):
+    """What of :func:`os.stat` tells two states of a local file apart, under the names that it has there."""
+
+    st_dev: int
+    st_ino: int
+    st_size: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Return what a file is now; OSError where there is none."""
+        stat = os.stat(path)  # noqa: PTH116 - no Path per file
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+Stat: TypeAlias = os.stat_result | FileStat
+
+
+def state(stat: Stat) -> tuple[int, int, int]:
     """Return what tells two states of a local file apart: (inode, mtime_ns, ctime_ns)."""
     return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def stat_token(stat: os.stat_result) -> str:
+def stat_token(stat: Stat) -> str:
     """Return the version token of a local file that was not read."""
     return "stat:" + "-".join(map(str, state(stat)))
 

@@ -13,12 +13,14 @@ from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from tokenlake.compact import CompactTuple
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources.formats import belongs, format_for, not_found, nothing_known
 from tokenlake.sources.globs import expand_braces
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import (
+    FileStat,
     InputFile,
     OnProgress,
     ProgressMeter,
@@ -201,7 +203,7 @@ def list_inputs(
     on_progress: OnProgress | None = None,
     hashed: bool = True,
     enough: Enough | None = None,
-) -> list[InputFile]:
+) -> Sequence[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
     ``{0..3}`` and ``{a,b}`` in an entry stand for several, each of which must be there.
@@ -282,20 +284,19 @@ def _list_local(
     *,
     hashed: bool,
     enough: Enough | None,
-) -> list[InputFile]:
+) -> Sequence[InputFile]:
     root, names = _find(source, on_progress)
-    for name in names:  # before hours of hashing
-        format_for(name, os.path.join(root, name), source.type)
-    found = [_found(name, os.path.join(root, name)) for name in names]
+    above = root.rstrip(os.sep) + os.sep
+    found = (_found(name, above + name, source.type) for name in names)
 
-    def with_hashes(files: list[FoundFile], threads: int) -> list[InputFile]:
+    def with_hashes(files: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
         hashes = hash_files(files, threads, cache, on_progress)
-        return [_input_file(source, file, f"sha256:{one}") for file, one in zip(files, hashes, strict=True)]
+        return (_input_file(source, file, f"sha256:{sha256}") for file, sha256 in hashes)
 
     if enough:  # files behind the last one are not read, whatever their size
-        return _first((with_hashes([file], 1)[0] for file in found), enough)
+        return _first((file for one in list(found) for file in with_hashes([one], 1)), enough)
     if hashed:
-        return with_hashes(found, hash_threads)
+        return CompactTuple(InputFile, with_hashes(found, hash_threads))
     return [_input_file(source, file, stat_token(file.stat)) for file in found]
 
 
@@ -345,9 +346,10 @@ def _is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def _found(name: str, path: str) -> FoundFile:
+def _found(name: str, path: str, wanted: SourceType | None) -> FoundFile:
+    format_for(name, path, wanted)
     try:
-        return FoundFile(name, path, os.stat(path))  # noqa: PTH116 - no Path per file
+        return FoundFile(name, path, FileStat.of(path))
     except OSError as error:
         raise SourceNotFoundError(
             f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "

@@ -6,9 +6,9 @@ the records of one range after the other, as far as the limit and no further, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import Any, Final, final
 
 import numpy as np
@@ -51,10 +51,10 @@ def split_file(
         sizes = batch_sizes(file, storage_options)
         whole = [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
         return whole if sizes is None else _split_groups(file, [(size, None) for size in sizes], unit_size)
-    if not splittable(file):
+    count = (file.size + unit_size // 2) // unit_size
+    if count <= 1 or not splittable(file):
         return [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
-    count = max(1, (file.size + unit_size // 2) // unit_size)
-    edges = [*range(0, count * unit_size, unit_size), file.size] if count > 1 else [0, file.size]
+    edges = [*range(0, count * unit_size, unit_size), file.size]
     return [FileRange(file=file, start=a, stop=b, weight=b - a) for a, b in pairwise(edges)]
 
 
@@ -72,6 +72,9 @@ def _split_groups(file: InputFile, groups: list[tuple[int, int | None]], unit_si
     return ranges or [FileRange(file=file, start=0, stop=0, weight=0, records=0)]
 
 
+_TAKE: Final = 256  # files that a thread takes at a time
+
+
 def split_files(
     files: Sequence[InputFile],
     unit_size: int,
@@ -79,23 +82,32 @@ def split_files(
     *,
     threads: int = 2,
     on_progress: OnProgress | None = None,
-) -> list[list[FileRange]]:
-    """Return the ranges of each file; every footer is read once, by several threads.
+) -> Iterator[list[FileRange]]:
+    """Yield the ranges of each file; every footer is read once, by several threads.
 
     Raises:
         DamagedFileError: a footer cannot be read.
         InputChangedError: a file is not what was listed.
     """
-    blocks = [file for file in files if file.has_blocks]
-    meter = ProgressMeter("splitting", len(blocks), sum(file.size for file in blocks), on_progress)
+    blocks = [file.size for file in files if file.has_blocks]
+    meter = ProgressMeter("splitting", len(blocks), sum(blocks), on_progress)
+    size = max(1, min(_TAKE, len(files) // (16 * threads)))
 
-    def split(file: InputFile) -> list[FileRange]:
-        found = split_file(file, unit_size, storage_options)
-        meter.add(1, file.size)
+    def split(take: range) -> list[list[FileRange]]:
+        some = files[take.start : take.stop]
+        found = [split_file(file, unit_size, storage_options) for file in some]
+        told = [file.size for file in some if file.has_blocks]
+        meter.add(len(told), sum(told))
         return found
 
-    ranges = in_order(split, blocks, threads)
-    return [next(ranges) if file.has_blocks else split_file(file, unit_size) for file in files]
+    takes = [range(at, min(at + size, len(files))) for at in range(0, len(files), size)]
+    return chain.from_iterable(in_order(split, takes, threads if blocks else 1))
+
+
+def by_file(groups: Iterable[Iterable[FileRange]]) -> Iterator[list[FileRange]]:
+    """Yield the ranges of each file of one source's units."""
+    parts = chain.from_iterable(groups)
+    return (list(whole) for _, whole in groupby(parts, lambda part: part.file.file_id))
 
 
 @final

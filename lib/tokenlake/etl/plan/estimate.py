@@ -8,11 +8,12 @@ whole. Nothing is written to the store, and the answer is the same every time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from tempfile import TemporaryDirectory
-from typing import Final, cast, final
+from typing import Final, TypeAlias, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -86,12 +87,10 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
-    ranges = [part for unit in units for part in unit.ranges]
     documents = tokens = rows = long = dropped = stored = 0.0
-    for alike in _alike(ranges):
-        sample = _sample(plan, source, alike)
-        weight = sum(part.weight for part in alike)
-        some = sample.documents * len(alike)
+    for kind, (count, weight) in _kinds(units).items():
+        sample = _sample(plan, source, _spread(units, kind, count, weight))
+        some = sample.documents * count
         documents += some
         rows += some * sample.rows
         long += some * sample.long
@@ -107,12 +106,28 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     return Estimate(round(documents), round(tokens), sequences, output, files, round(long), round(dropped))
 
 
-def _alike(ranges: list[FileRange]) -> list[list[FileRange]]:
-    """Ranges by format and compression: a byte of one is not worth a byte of another."""
-    groups: dict[tuple[str, str | None], list[FileRange]] = {}
-    for part in ranges:
-        groups.setdefault((part.file.format, part.file.compression), []).append(part)
-    return list(groups.values())
+_Kind: TypeAlias = tuple[str, str | None]
+
+
+def _kind(part: FileRange) -> _Kind:
+    """Format and compression: a byte of one is not worth a byte of another."""
+    return part.file.format, part.file.compression
+
+
+def _kinds(units: Iterable[TextUnit]) -> dict[_Kind, tuple[int, int]]:
+    """Return how many ranges there are of each kind, and their weight; there may be millions."""
+    counts, weights = Counter[_Kind](), Counter[_Kind]()
+    for part in chain.from_iterable(unit.ranges for unit in units):
+        counts[_kind(part)] += 1
+        weights[_kind(part)] += part.weight
+    return {kind: (count, weights[kind]) for kind, count in counts.items()}
+
+
+def _spread(units: Iterable[TextUnit], kind: _Kind, count: int, weight: int) -> list[FileRange]:
+    """A few ranges of a kind, evenly over all of them: the smaller they are, the more."""
+    places = min(_MOST_PLACES, max(_LEAST_PLACES, int(_READ_BYTES / max(weight / count, 1))))
+    ranges = (part for unit in units for part in unit.ranges if _kind(part) == kind)
+    return list(islice(ranges, 0, None, math.ceil(count / places)))
 
 
 @final
@@ -136,9 +151,9 @@ class _Sample:
 
 
 def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
-    """Read the beginnings of a few ranges, tokenize a part of them."""
+    """Read the beginnings of ranges, tokenize a part of them."""
     recipe = Recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
-    places = [(part, _beginning_of(part, recipe)) for part in _spread(ranges)]
+    places = [(part, _beginning_of(part, recipe)) for part in ranges]
     read = sum(taken for _, (_, taken, _) in places)
     found = [batch for _, (batches, _, _) in places for batch in batches if len(batch.documents)]
     if not read or not found:
@@ -254,13 +269,6 @@ def _counted(
         rows=float(pieces.mean()),
         long=float(long.mean()),
     )
-
-
-def _spread(ranges: list[FileRange]) -> list[FileRange]:
-    """A few ranges, evenly over all of them: the smaller they are, the more."""
-    mean = sum(part.weight for part in ranges) / len(ranges)
-    places = min(_MOST_PLACES, max(_LEAST_PLACES, int(_READ_BYTES / max(mean, 1))))
-    return ranges[:: math.ceil(len(ranges) / places)]
 
 
 def _beginning(documents: TextDocuments, most: int) -> TextDocuments:

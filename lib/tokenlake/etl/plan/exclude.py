@@ -20,6 +20,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.opening import opened
+from tokenlake.sources.splits import by_file
 from tokenlake.store.account import Account
 from tokenlake.threads import in_order
 
@@ -83,13 +84,13 @@ class Exclusion:
 
 def match_exclusions(
     sources: Iterable[ResolvedSource],
-    ranges: Mapping[str, Sequence[Sequence[FileRange]]],
+    ranges: Mapping[str, Iterable[Iterable[FileRange]]],
     threads: int,
 ) -> tuple[Exclusion, ...]:
     """Read the lists of all sources.
 
     Args:
-        ranges: source name to the ranges of each of its files.
+        ranges: source name to its ranges, in groups.
 
     Raises:
         ConfigError: a list cannot be read, names a file ambiguously, or matches nothing.
@@ -135,10 +136,10 @@ def _span(part: FileRange, passed: int | None) -> tuple[int, int | None]:
 def _match(
     path: str,
     sources: Sequence[ResolvedSource],
-    ranges: Mapping[str, Sequence[Sequence[FileRange]]],
+    ranges: Mapping[str, Iterable[Iterable[FileRange]]],
     threads: int,
 ) -> Exclusion:
-    known = {source.name: _Files([parts for parts in ranges[source.name] if parts]) for source in sources}
+    known = {source.name: _Files(by_file(ranges[source.name])) for source in sources}
     asked: dict[str, dict[int, dict[int, int]]] = {name: defaultdict(dict) for name in known}
     unmatched: dict[int, str] = {}
     for row, (file, position) in enumerate(_entries(path)):

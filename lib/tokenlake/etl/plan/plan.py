@@ -7,7 +7,7 @@ A build of texts has units that tokenize (:class:`TextUnit`); a build of stored 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
@@ -75,7 +75,7 @@ class TextUnit(_Unit):
         files: exactly so many files for each split; None: as many as their size makes.
     """
 
-    ranges: tuple[FileRange, ...]
+    ranges: Sequence[FileRange]
     excluded: Mapping[int, list[int]]
     files: int | None = None
 
@@ -123,7 +123,7 @@ class Plan:
     """
 
     build: ResolvedBuild
-    inputs: tuple[InputFile | InputFileEntry, ...]
+    inputs: Sequence[InputFile | InputFileEntry]
     units: tuple[PlannedUnit, ...]
     tokenizers: Mapping[str, PlannedTokenizer]
     fingerprint: str
@@ -251,20 +251,15 @@ class Plan:
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
-            ranges=unit.ranges,
-            size=sum(
-                part.weight
-                for other in self.units
-                if isinstance(other, TextUnit) and other.source == unit.source
-                for part in other.ranges
-            ),
+            ranges=tuple(unit.ranges),
+            size=self.source_bytes[unit.source],
         )
 
     def _text_job(self, unit: TextUnit, layout: Layout, engine: str, target: Mapping[str, Any]) -> UnitJob:
         build, tokenizer = self.build, self.tokenizers[unit.source]
         return UnitJob(
             source=self.source(unit.source),
-            ranges=unit.ranges,
+            ranges=tuple(unit.ranges),
             pack=build.pack,
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=tokenizer.facts["files"],

@@ -8,7 +8,7 @@ holds them all, and JSON text where none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -28,7 +28,7 @@ from tokenlake.etl.unit.documents import rows_of
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of
-from tokenlake.sources.splits import columns_of_files, first_rows
+from tokenlake.sources.splits import by_file, columns_of_files, first_rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
 from tokenlake.text.preference import settled_preference
@@ -217,7 +217,7 @@ def _first(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None
 def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
     """Raise ConfigError where the text is a field that none of the first records has."""
     field = source.content_field
-    if not source.texts.is_plain or any(file.format == "text" for file in files):
+    if not source.texts.is_plain:
         return
     seen: dict[str, None] = {}
     for file in files[:_FILES]:
@@ -225,7 +225,7 @@ def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
         if field in names or field.split(".", 1)[0] in names:
             return
         seen.update(dict.fromkeys(names))
-    if seen:
+    if seen and all(file.format != "text" for file in files):
         raise ConfigError(
             f"content_field: got {field!r}, but none of the first records has it; their fields are "
             f"{', '.join(islice(seen, _SHOWN))}{did_you_mean(field, seen)}",
@@ -275,20 +275,20 @@ _KEPT_FILES: Final = 16  # in which records with kept fields may lie
 
 
 def kept_sources(
-    sources: Sequence[ResolvedSource], ranges: Sequence[Sequence[Sequence[FileRange]]]
+    sources: Sequence[ResolvedSource], ranges: Sequence[Iterable[Iterable[FileRange]]]
 ) -> tuple[ResolvedSource, ...]:
     """Return the sources with the types of their kept fields; of one name there is one type in all of them.
 
     Args:
-        ranges: of each file of each source.
+        ranges: of each source, in groups.
 
     Raises:
         ConfigError: no record looked at has a field that is to be kept.
         SourceError: an input cannot be read.
     """
     types: dict[str, ColumnType] = {}
-    for source, parts in zip(sources, ranges, strict=True):
-        for name, kind in (_types(source, parts) if source.kept else {}).items():
+    for source, groups in zip(sources, ranges, strict=True):
+        for name, kind in (_types(source, groups) if source.kept else {}).items():
             types[name] = joined(types.get(name, NULL), kind)
     types = {name: settled(kind) for name, kind in types.items()}
     return tuple(
@@ -305,11 +305,12 @@ def notes_on_kept(build: ResolvedBuild) -> list[str]:
     ]
 
 
-def _types(source: ResolvedSource, parts: Sequence[Sequence[FileRange]]) -> dict[str, ColumnType]:
+def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dict[str, ColumnType]:
     """Return the types of the kept fields in the first records of a source."""
     types: dict[str, ColumnType] = {}
     seen: dict[str, None] = {}
-    for rows in _first_rows(source, [whole[0] for whole in parts if whole][:_KEPT_FILES]):
+    firsts = [whole[0] for whole in islice(by_file(groups), _KEPT_FILES)]
+    for rows in _first_rows(source, firsts):
         for name, kind in _types_of(rows, [name for name, _ in source.kept], seen).items():
             types[name] = joined(types.get(name, NULL), kind)
     missing = [name for name, _ in source.kept if name not in types]

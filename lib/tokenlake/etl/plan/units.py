@@ -47,18 +47,18 @@ def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterat
         unit_size: bytes of input per unit.
     """
     group: list[FileRange] = []
-    size = 0
+    size, opening = 0, unit_size // _FILES_PER_UNIT
     for ranges in files:
         if not ranges:
             continue
-        weight = sum(part.weight for part in ranges)
+        weight = ranges[0].weight
         if len(ranges) > 1 or weight >= unit_size:
             if group:
                 yield tuple(group)
             yield from ((part,) for part in ranges)
             group, size = [], 0
             continue
-        weight += unit_size // _FILES_PER_UNIT
+        weight += opening
         group += ranges
         size += weight
         if size >= unit_size or _is_boundary(ranges[0].file.path, weight, unit_size):
@@ -95,18 +95,24 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
 _FINENESS = 4  # knots of row groups or batches that make up about one file
 
 
-def files_of_sources(build: ResolvedBuild, weights: Sequence[int]) -> list[int | None]:
+def files_of_sources(
+    build: ResolvedBuild, ranges: Sequence[Iterable[Sequence[FileRange]]]
+) -> list[int | None]:
     """Return how many files each source gets, None: as many as units and sizes make.
 
     A source's own `num_shards` is its number; what is left of the build's goes to the other sources by their
     weight (input bytes), at least one to each.
+
+    Args:
+        ranges: of each source, in any groups.
     """
     own = [source.num_shards for source in build.sources]
     if build.num_shards is None:
         return own
     others = [index for index, number in enumerate(own) if number is None]
     left = build.num_shards - sum(number or 0 for number in own)
-    dealt = _by_weight(left, [weights[index] for index in others])
+    weights = [sum(part.weight for group in ranges[index] for part in group) for index in others]
+    dealt = _by_weight(left, weights)
     for index, number in zip(others, dealt, strict=True):
         own[index] = number
     return own
