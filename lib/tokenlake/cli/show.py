@@ -60,7 +60,9 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
     columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     said = f"Tokens, {manifest.kind}: {dataset.shape(manifest)}, written by tokenlake."
     group = RowFiles("", "parquet", columns, manifest.files)
-    return metadata(manifest.dataset, said, [group], version=manifest.version)
+    return metadata(
+        manifest.dataset, said, [group], version=manifest.version, card=manifest.config.get("card")
+    )
 
 
 def _sections(manifest: Manifest, files: bool) -> list[Table]:

@@ -12,7 +12,7 @@ from dataclasses import astuple, replace
 from typing import Any, Final, TypeAlias
 
 from tokenlake import numbers
-from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.identity import card_identity, identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
@@ -137,7 +137,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
             mine = of_unit(group, excluded.get(source.name, {}), passed)
             units.append(_unit(len(units), source, group, base, mine, number))
         notes += notes_on_files(source, files, units[first:])
-    digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
+    card, made = card_identity(build), [unit.fingerprint for unit in units]
+    digest = fingerprint({"build": identity(build), "units": made, **card})
     return Plan(
         build=build,
         inputs=tuple(inputs),
@@ -148,6 +149,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
         config={
             "build": identity(build),
             "sources": {source.name: source_identity(source) for source in build.sources},
+            **card,
         },
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),

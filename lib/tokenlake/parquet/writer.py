@@ -74,7 +74,8 @@ class PackedWriter:
 
     Args:
         sink: where the bytes go; it is not closed.
-        schema: of the rows: lists of bool, int32 or int64, of one length or any, or of structs of these; no nulls.
+        schema: of the rows: lists of bool, int32 or int64, of one length or any, or of structs of these; no nulls. Its
+            metadata are the file's key-values.
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
@@ -94,13 +95,13 @@ class PackedWriter:
 
     def close(self) -> None:
         """Write the footer."""
-        described = text(base64.b64encode(self._schema.serialize().to_pybytes()))
+        described = {**(self._schema.metadata or {}), b"ARROW:schema": _serialized(self._schema)}
         metadata = {
             1: int32(2),
             2: _elements(self._schema),
             3: int64(self._rows),
             4: listed(self._groups),
-            5: listed([struct({1: text(b"ARROW:schema"), 2: described})]),
+            5: listed([struct({1: text(key), 2: text(value)}) for key, value in described.items()]),
             6: text(_CREATED_BY),
         }
         footer = struct(metadata)[1]
@@ -218,6 +219,10 @@ def _entries(numbers: npt.NDArray[Any]) -> int:
         return 0
     largest = int(numbers.view(np.uint32).max())  # a negative number is a large one
     return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
+
+
+def _serialized(schema: pa.Schema) -> bytes:
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 
 @cache
