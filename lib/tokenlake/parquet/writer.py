@@ -95,7 +95,8 @@ class PackedWriter:
 
     def close(self) -> None:
         """Write the footer."""
-        described = {**(self._schema.metadata or {}), b"ARROW:schema": _serialized(self._schema)}
+        serialized = base64.b64encode(self._schema.serialize().to_pybytes())
+        described = {**(self._schema.metadata or {}), b"ARROW:schema": serialized}
         metadata = {
             1: int32(2),
             2: _elements(self._schema),
@@ -219,10 +220,6 @@ def _entries(numbers: npt.NDArray[Any]) -> int:
         return 0
     largest = int(numbers.view(np.uint32).max())  # a negative number is a large one
     return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
-
-
-def _serialized(schema: pa.Schema) -> bytes:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
 
 
 @cache
