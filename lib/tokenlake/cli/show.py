@@ -32,7 +32,7 @@ def show(
 ) -> int:
     """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
 
-    `--json` prints the manifest as it is stored.
+    `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
 
     Args:
         files: List every shard.
