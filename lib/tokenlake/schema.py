@@ -21,7 +21,8 @@ Where only a part of the tokens is to be learned, the first two have ``loss_mask
 bears loss when it is predicted. Padding and BOS never do.
 
 No token column has statistics, nor a dictionary of its values: both cost size and time on token ids. Packed rows are
-written by :mod:`tokenlake.parquet.writer`, the others by Arrow.
+written by :mod:`tokenlake.parquet.writer`, the others by Arrow. Each file says in its key-values what it is
+(:func:`described`).
 """
 
 from __future__ import annotations
@@ -106,6 +107,24 @@ def preference_schema(
     """Schema of a preference shard: one row per judged prompt, where it comes from, and the fields kept beside it."""
     beside = [pa.field(name, kind) for name, kind in kept]
     return pa.schema([*preference_fields(method, trainer), *_fields(_PLACE), *beside])
+
+
+def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
+    """Return the schema of a shard that says what it is: its metadata are key-values of the Parquet file.
+
+    Only what is the same in every version that has the shard is said: versions share files, so that neither the name
+    of a dataset nor the number of a version is there.
+
+    Args:
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids; None where that is not known.
+    """
+    first: Any = schema.field(0)
+    length = first.type.list_size if pa.types.is_fixed_size_list(first.type) else None
+    kind = "preference" if first.name != "input_ids" else "tokens" if length is None else "packed"
+    said = {"format_version": FORMAT_VERSION, "kind": kind, "seq_length": length, "tokenizer": tokenizer}
+    return schema.with_metadata(
+        {f"tokenlake.{name}": str(value) for name, value in said.items() if value is not None}
+    )
 
 
 def row_group_rows(seq_length: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -173,6 +174,24 @@ def test_an_added_file_leaves_the_other_units_alone(config, tmp_path, tokenizer_
     assert {e.path: e.sha256 for e in fresh.manifest.files} == {
         e.path: e.sha256 for e in second.manifest.files
     }
+
+
+def test_another_licence_is_another_version_of_the_same_files(config):
+    first = build_dataset(config, workers=1)
+    config["card"] = {
+        "license": "cc-by-4.0",
+        "language": ["en", "de"],
+        "task_categories": ["text-generation"],
+    }
+    second = build_dataset(config, workers=1)
+    assert (second.version, second.units_built, second.units_reused) == (2, 0, 3)
+    assert second.manifest.files == first.manifest.files
+    header = (Path(second.path) / "README.md").read_text().partition("\n---\n")[0]
+    told = yaml.safe_load(header)
+    assert {name: told[name] for name in config["card"]} == config["card"]
+    assert second.manifest.config == {**first.manifest.config, "card": config["card"]}
+    assert build_dataset(config, workers=1).status == "exists"
+    assert verify(open_store(config["save"]["output_dir"]), "set", 2, deep=True).ok
 
 
 def test_a_damaged_unit_of_another_version_is_not_reused(config, tmp_path):

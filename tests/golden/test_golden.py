@@ -20,7 +20,7 @@ from tokenlake.store.manifest import Manifest
 
 VERSIONS = sorted(path.parent.name for path in (DATA / "store").glob("*/v1"))
 EARLIER = sorted(path.parent.name for path in (DATA / "earlier").glob("*/v1"))
-"""Written before ids were stored in 16 bits."""
+"""Written before ids were stored in 16 bits (`chat`, `packed`), or before shards had key-values (`indices`)."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.seeds import promise
 from tokenlake.parquet import writer
 from tokenlake.parquet.writer import open_shard
 from tokenlake.reading.packed import IDS
-from tokenlake.schema import packed_schema
+from tokenlake.schema import described, packed_schema
 
 
 def _arrow(data: bytes) -> pa.Table:
@@ -86,6 +86,17 @@ def test_the_schema_in_the_file_is_the_one_that_arrow_writes() -> None:
     table = packed_rows(5, 8, loss_mask=True)
     own, arrow = (pq.ParquetFile(io.BytesIO(data)) for data in (ours(table, 5), earlier(table, 5)))
     assert own.schema.equals(arrow.schema)
+    assert own.schema_arrow.equals(arrow.schema_arrow, check_metadata=True)
+
+
+def test_a_file_says_in_its_key_values_what_it_is() -> None:
+    table = packed_rows(5, 8)
+    own, arrow = (
+        pq.ParquetFile(io.BytesIO(write(table.cast(described(table.schema, "ab")), 5)))
+        for write in (ours, earlier)
+    )
+    said = {"format_version": "1", "kind": "packed", "seq_length": "8", "tokenizer": "ab"}
+    assert own.schema_arrow.metadata == {f"tokenlake.{name}".encode(): said[name].encode() for name in said}
     assert own.schema_arrow.equals(arrow.schema_arrow, check_metadata=True)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 import yaml
 
@@ -160,16 +162,27 @@ def test_a_tokens_dataset_has_no_slots() -> None:
     assert "Tokenized documents" in card
 
 
-def test_the_card_of_a_real_version_loads_with_datasets(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_the_card_of_a_real_version_says_how_to_read_it(tmp_path: Path, tokenizer_dir: Path) -> None:
     pytest.importorskip("datasets")
     store = shared_store(tokenizer_dir)
     manifest = Catalog(open_store(store)).manifest("small", 2)
-    script = (
-        "import sys, datasets\n"
-        "for name, rows in datasets.load_dataset(sys.argv[1]).items(): print(name, rows.num_rows)"
+    folder = store / "small" / "v2"
+    text = (folder / "README.md").read_text()
+    text = text.replace("path/to/store", str(store)).replace("path/to/this/folder", str(folder))
+    blocks = dict.fromkeys(("python", "sql", "sh"), "")
+    for kind, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        blocks[kind] += block
+    assert duckdb.sql(blocks["sql"]).fetchall() == [(manifest.totals.rows,)]
+    assert blocks["sh"] == "tokenlake peek small@v2 -n 3\ntokenlake verify small@v2\n"
+    read = (
+        "assert len(next(iter(for_jax))['input_ids']) == len(next(iter(for_torch))['input_ids']) == 8\n"
+        "assert pl.read_parquet('X/data/train-*.parquet').height == data.rows.rows\n"
+        f"assert rows.collect().height == {manifest.totals.rows}\n"
+        "import datasets\n"
+        "for name, rows in datasets.load_dataset('X').items(): print(name, rows.num_rows)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, str(store / "small" / "v2")],
+        [sys.executable, "-c", blocks["python"] + read.replace("X", str(folder))],
         env=os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
         capture_output=True,
         text=True,

@@ -32,7 +32,7 @@ def show(
 ) -> int:
     """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
 
-    `--json` prints the manifest as it is stored.
+    `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
 
     Args:
         files: List every shard.
@@ -60,7 +60,9 @@ def _croissant(manifest: Manifest) -> dict[str, Any]:
     columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     said = f"Tokens, {manifest.kind}: {dataset.shape(manifest)}, written by tokenlake."
     group = RowFiles("", "parquet", columns, manifest.files)
-    return metadata(manifest.dataset, said, [group], version=manifest.version)
+    return metadata(
+        manifest.dataset, said, [group], version=manifest.version, card=manifest.config.get("card")
+    )
 
 
 def _sections(manifest: Manifest, files: bool) -> list[Table]:

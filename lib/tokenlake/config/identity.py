@@ -28,6 +28,11 @@ def identity(build: ResolvedBuild) -> dict[str, Any]:
     }
 
 
+def card_identity(build: ResolvedBuild) -> dict[str, Any]:
+    """Return the part of a version's identity that no unit has: what its card says, where it says anything."""
+    return {"card": dict(build.card)} if build.card else {}
+
+
 def source_identity(source: ResolvedSource) -> dict[str, Any]:
     """Return the canonical, JSON-able identity of a source.
 

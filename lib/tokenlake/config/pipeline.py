@@ -63,6 +63,9 @@ class PipelineConfig(Section):
     save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
     """Where results go, and in which form."""
 
+    card: Annotated[stages.CardConfig, _Defaults] = stages.CardConfig()
+    """Licence, languages and tasks, for the dataset card."""
+
     ray: Annotated[stages.RayConfig, _Defaults] = stages.RayConfig()
     """Running on Ray."""
 

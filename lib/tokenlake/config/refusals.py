@@ -112,6 +112,7 @@ REFUSALS: Final = (
     Refusal("mix.weights_by", rows="weights are of rows; tokens act where a mixture is built"),
     Refusal("mix.order", rows="rows are drawn in one lane, in one order; it acts where a mixture is built"),
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
+    *(Refusal(f"card.{name}", rows=_BUILDS) for name in ("license", "language", "task_categories")),
     *(
         Refusal(f"ray.{name}", rows="rows are made in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
@@ -132,7 +133,7 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
         sections: look at these alone; None: at all.
     """
     found: list[str] = []
-    for name in ("datasets", "source", "tokenize", "mix", "save", "ray", "cache"):
+    for name in ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache"):
         if sections is None or name in sections:
             models = config.datasets if name == "datasets" else [getattr(config, name)]
             for model in models:

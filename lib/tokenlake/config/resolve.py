@@ -72,6 +72,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         hash_threads=config.source.hash_threads,
         num_shards=save.num_shards if texts else None,  # of stored rows they are an export
         store_options=plain_options(save.storage_options or {}),
+        card={name: value for name, value in config.card.model_dump(mode="json").items() if value},
     )
 
 

@@ -340,6 +340,7 @@ class ResolvedBuild:
         hash_threads: threads that hash inputs; changes nothing in the result.
         num_shards: write exactly so many files for each split, of all sources together; None: as units and
             `max_shard_size` make them.
+        card: what the dataset card says beside what is counted, as far as anything is set.
     """
 
     name: str
@@ -355,6 +356,7 @@ class ResolvedBuild:
     mixture: ResolvedMixture | None = None
     num_shards: int | None = None
     store_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    card: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def kind(self) -> Literal["packed", "tokens", "preference"]:

@@ -14,7 +14,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.section import DATASET_NAME
-from tokenlake.config.stages import MixStageConfig, PackStageConfig, SaveStageConfig
+from tokenlake.config.stages import CardConfig, MixStageConfig, PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -101,6 +101,7 @@ def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig
             "tokenize": tokenize,
             "mix": MixStageConfig(),
             "pack": PackStageConfig(),
+            "card": CardConfig(),
             "save": config.save.model_copy(update={name: getattr(usual, name) for name in exports}),
         }
     )

@@ -98,6 +98,7 @@ class RowsOut:
         whole: names of parents whose documents come rendered, with what belongs around them.
         loss_mask: whether rows say which of their ids bear loss.
         max_shard_size: bytes after which a part is closed.
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` of all parents; None where they have none.
     """
 
     pack: ResolvedPack | None
@@ -110,6 +111,7 @@ class RowsOut:
     whole: tuple[str, ...]
     loss_mask: bool
     max_shard_size: int
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,11 @@ class UnitJob(_Target):
     kept: tuple[tuple[str, ColumnType], ...] = ()
     files: int | None = None
     op: Literal["unit"] = "unit"
+
+    @property
+    def tokenizer_json(self) -> str | None:
+        """The sha256 (hex) of ``tokenizer.json``; None where there is none."""
+        return self.tokenizer_files.get("tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from tokenlake import numbers
 from tokenlake.compact import CompactTuple
-from tokenlake.config.identity import identity, source_identity
+from tokenlake.config.identity import card_identity, identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
@@ -160,7 +160,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
             mine = of_unit(group, excluded[source.name], passed) if source.name in excluded else {}
             units.append(_unit(len(units), source, group, base, mine, number))
         notes += notes_on_files(source, files, units[first:])
-    digest = fingerprint({"build": identity(build), "units": [unit.fingerprint for unit in units]})
+    card, made = card_identity(build), [unit.fingerprint for unit in units]
+    digest = fingerprint({"build": identity(build), "units": made, **card})
     return Plan(
         build=build,
         inputs=inputs[0] if len(inputs) == 1 else CompactTuple(InputFile, chain.from_iterable(inputs)),
@@ -171,6 +172,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
         config={
             "build": identity(build),
             "sources": {source.name: source_identity(source) for source in build.sources},
+            **card,
         },
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),

@@ -74,7 +74,8 @@ class PackedWriter:
 
     Args:
         sink: where the bytes go; it is not closed.
-        schema: of the rows: lists of bool, int32 or int64, of one length or any, or of structs of these; no nulls.
+        schema: of the rows: lists of bool, int32 or int64, of one length or any, or of structs of these; no nulls. Its
+            metadata are the file's key-values.
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
@@ -94,13 +95,14 @@ class PackedWriter:
 
     def close(self) -> None:
         """Write the footer."""
-        described = text(base64.b64encode(self._schema.serialize().to_pybytes()))
+        serialized = base64.b64encode(self._schema.serialize().to_pybytes())
+        described = {**(self._schema.metadata or {}), b"ARROW:schema": serialized}
         metadata = {
             1: int32(2),
             2: _elements(self._schema),
             3: int64(self._rows),
             4: listed(self._groups),
-            5: listed([struct({1: text(b"ARROW:schema"), 2: described})]),
+            5: listed([struct({1: text(key), 2: text(value)}) for key, value in described.items()]),
             6: text(_CREATED_BY),
         }
         footer = struct(metadata)[1]

@@ -11,7 +11,7 @@ import json
 from tokenlake import numbers
 from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
 from tokenlake.reports import dataset
-from tokenlake.reports.dataset import account_table, remarks, sources_table
+from tokenlake.reports.dataset import account_table, lengths_table, remarks, sources_table
 from tokenlake.reports.mixture import mixture_table, order_table, recipe, sentence
 from tokenlake.reports.table import Table, to_markdown
 from tokenlake.store.manifest import Manifest
@@ -29,6 +29,9 @@ _SIZES = (
     (10**11, "10B<n<100B"),
     (10**12, "100B<n<1T"),
 )
+
+_SAID = ("license", "language", "task_categories")
+"""What a configuration says of the texts, by the Hub's names; a list of one line is YAML, too."""
 
 _PLACE = (
     "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
@@ -63,6 +66,8 @@ def _header(manifest: Manifest) -> str:
         for split in manifest.splits:
             # quoted: a split called `no` or `1` must stay text
             lines += [f"  - split: {json.dumps(split)}", f"    path: {_paths(manifest, split)}"]
+    said = manifest.config.get("card", {})
+    lines += [f"{name}: {json.dumps(said[name], ensure_ascii=False)}" for name in _SAID if name in said]
     lines += [
         "tags:",
         "- tokenlake",
@@ -165,7 +170,11 @@ def _account(manifest: Manifest) -> str:
 
 def _sources(manifest: Manifest) -> str:
     if manifest.mixture is None:
-        return "## Sources\n\n" + _table(sources_table(manifest.accounts))
+        return (
+            f"## Sources\n\n{_table(sources_table(manifest.accounts))}\n"
+            f"## Lengths\n\n{_table(lengths_table(manifest.accounts))}\n"
+            f"On the average; `tokenlake report {manifest.dataset}@v{manifest.version}` draws how they vary.\n"
+        )
     return (
         f"## Mixture\n\n{_table(mixture_table(manifest.mixture))}\n{_table(order_table(manifest.mixture))}\n"
         "The order is a function of the position; nothing of it is stored. The same rows are made again, in the store "
@@ -177,13 +186,29 @@ def _reading(manifest: Manifest) -> str:
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
     name = f"{manifest.dataset}@v{manifest.version}"
     return (
+        "From the store:\n\n"
         "```sh\n"
         f"tokenlake peek {name} -n 3\n"
         f"tokenlake verify {name}\n"
         "```\n\n"
         "```python\n"
+        "import tokenlake as tl\n\n"
+        f'data = tl.open("path/to/store", "{name}", split="{split}")\n'
+        "for_jax = tl.DataLoader(data, batch_size=8)\n"
+        "for_torch = tl.torch_dataset(data, batch_size=8)\n"
+        "```\n\n"
+        "From this folder, without tokenlake:\n\n"
+        "```python\n"
         "from datasets import load_dataset\n\n"
         f'rows = load_dataset("path/to/this/folder", split="{split}")\n'
+        "```\n\n"
+        "```python\n"
+        "import polars as pl\n\n"
+        'rows = pl.scan_parquet("path/to/this/folder/data/*.parquet")\n'
+        "```\n\n"
+        "```sql\n"
+        "-- DuckDB\n"
+        "select count(*) from 'path/to/this/folder/data/*.parquet';\n"
         "```\n"
     )
 

@@ -1,6 +1,7 @@
 """``croissant.json``: data files, their hashes and their columns in the JSON-LD of Croissant 1.0.
 
-Licence, creator and date are not in it: no configuration says them, and nothing is made up.
+Licence and languages are those of section `card`. Creator and date are not in it: no configuration says them, and
+nothing is made up.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _CONTEXT: Final[dict[str, Any]] = {
     "data": {"@id": "cr:data", "@type": "@json"},
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
 }
+_SAID: Final = {"license": "license", "language": "inLanguage"}
 _MEDIA: Final = {
     "parquet": "application/x-parquet",
     "arrow": "application/vnd.apache.arrow.file",
@@ -75,7 +77,13 @@ class RowFiles:
 
 
 def metadata(
-    name: str, description: str, groups: Sequence[RowFiles], *, url: str = "", version: int | None = None
+    name: str,
+    description: str,
+    groups: Sequence[RowFiles],
+    *,
+    url: str = "",
+    version: int | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what the file says: a FileObject for each file, a FileSet for each split, and a RecordSet for its columns.
 
@@ -84,6 +92,7 @@ def metadata(
     Args:
         url: of the dataset; "" where it has none.
         version: its number, written as ``3.0.0``.
+        card: what a manifest's configuration holds of section `card`.
     """
     return {
         "@context": _CONTEXT,
@@ -93,6 +102,7 @@ def metadata(
         "description": description,
         **({"url": url} if url else {}),
         **({"version": f"{version}.0.0"} if version is not None else {}),
+        **{key: card[name] for name, key in _SAID.items() if card and name in card},
         "distribution": [each for group in groups for each in _distribution(group)],
         "recordSet": [each for group in groups if group.columns for each in _records(group)],
     }

@@ -231,6 +231,33 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
     return Table.of(columns, records, title)
 
 
+def lengths_table(accounts: Mapping[str, Account]) -> Table:
+    """How long the documents of each source are, on the average."""
+    columns = [
+        label("source"),
+        number("documents"),
+        number("tokens", "tokens of a document", _decimal),
+        number("bytes", "bytes of text", _decimal),
+        number("ratio", "bytes of a token", lambda value: f"{value:.2f}"),
+    ]
+    records = [
+        {
+            "source": name,
+            "documents": account.documents,
+            "tokens": account.tokens / account.documents,
+            "bytes": account.text_bytes / account.documents,
+            "ratio": account.text_bytes / account.tokens if account.tokens else None,
+        }
+        for name, account in accounts.items()
+        if account.documents
+    ]
+    return Table.of(columns, records, "Lengths")
+
+
+def _decimal(value: float) -> str:
+    return f"{value:,.1f}"
+
+
 def _term(account: Account, part: str, name: str) -> str:
     value = getattr(account, part)
     reasons: Mapping[str, int] = {} if isinstance(value, int) else value

@@ -30,7 +30,7 @@ _AFTER: Final = {
 }
 """A stage to those that may not come before it; rows can be saved at any place, and packed before or after a mix."""
 
-_CHECKED_FIRST: Final = ("datasets", "source", "cache", "ray")
+_CHECKED_FIRST: Final = ("datasets", "source", "cache", "card", "ray")
 """Sections of which no stage is called, so that they are checked before the first one."""
 
 

@@ -380,6 +380,7 @@ def rows_out(
         whole=tuple(name for name, found in each.items() if found.whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
         max_shard_size=max_shard_size,
+        tokenizer=tokenizer.facts["files"].get("tokenizer.json"),
         **ids,
     )
 

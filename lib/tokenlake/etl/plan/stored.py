@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Final, final
 
 from tokenlake import numbers
-from tokenlake.config.identity import pack_identity
+from tokenlake.config.identity import card_identity, pack_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
@@ -106,7 +106,7 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     return replace(
         found,
         units=units,
-        fingerprint=_version(rows_identity(out), [unit.fingerprint for unit in units]),
+        fingerprint=_version(build, rows_identity(out), units),
         notes=(*found.notes, *notes_on_columns(parents, out)),
         config=_config(found, out, {}),
     )
@@ -152,7 +152,7 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     return replace(
         found,
         units=units,
-        fingerprint=_version(identity, [unit.fingerprint for unit in units]),
+        fingerprint=_version(found.build, identity, units),
         notes=(
             *found.notes,
             *_on_choices(asked, forecast),
@@ -182,7 +182,7 @@ def _config(found: Plan, out: RowsOut, mix: Mapping[str, Any]) -> dict[str, Any]
     """What identity sees of the configuration, and what is known of the sources that the texts came from."""
     around = {"prefix": list(out.prefix), "suffix": list(out.suffix), "whole": bool(out.whole)}
     build = {"kind": found.kind, **rows_identity(out), "around": around}
-    return {"build": build, **mix, "sources": _sources(found.parents)}
+    return {"build": build, **mix, "sources": _sources(found.parents), **card_identity(found.build)}
 
 
 def _sources(parents: Sequence[FoundParent]) -> dict[str, Any]:
@@ -205,8 +205,11 @@ def _tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, Plann
     return {source: read_tokenizer(store, first[source], source) for source in names}
 
 
-def _version(build: Mapping[str, object], units: Sequence[str]) -> str:
-    return fingerprint({"format_version": FORMAT_VERSION, "build": build, "units": units})
+def _version(build: ResolvedBuild, rows: Mapping[str, object], units: Sequence[MixUnit | RepackUnit]) -> str:
+    made = [unit.fingerprint for unit in units]
+    return fingerprint(
+        {"format_version": FORMAT_VERSION, "build": rows, "units": made, **card_identity(build)}
+    )
 
 
 def _on_choices(asked: ResolvedMixture, forecast: MixForecast) -> list[str]:

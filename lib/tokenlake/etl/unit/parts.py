@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tokenlake.errors import StoreError
 from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.schema import LogicalHasher
+from tokenlake.schema import LogicalHasher, described
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.base import Store
 from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
@@ -86,6 +86,7 @@ class PartWriter:
         schema: Arrow schema of the rows.
         max_bytes: a part is closed at the first row group past this size.
         only: number of the one part that is written then, however large, and also where there are no rows.
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the files name; None: they name none.
     """
 
     def __init__(
@@ -97,7 +98,10 @@ class PartWriter:
         schema: pa.Schema,
         max_bytes: int,
         only: int | None = None,
+        *,
+        tokenizer: str | None = None,
     ) -> None:
+        self._described = described(schema, tokenizer)
         self._store, self._layout, self._split, self._unit = store, layout, split, unit
         self.schema, self._max_bytes, self._only = schema, max_bytes, only
         self._entries: list[ShardEntry] = []
@@ -138,7 +142,7 @@ class PartWriter:
 
     def _open(self) -> UnitFile:
         self._file = UnitFile(
-            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
+            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self._described)
         )
         self._logical = LogicalHasher()
         self._row_groups: list[int] = []

@@ -159,10 +159,8 @@ def open_sink(
         prefix, suffix: what the tokenizer's post-processor puts around a document.
     """
     schema = rows_schema(job.pack, loss_mask=job.loss_mask, attention_mask=job.attention_mask, kept=job.kept)
-    numbers = _numbers(job)
-    writers = [
-        PartWriter(store, layout, split, job.unit, schema, job.max_shard_size, only) for only in numbers
-    ]
+    numbers, args = _numbers(job), (store, layout, split, job.unit, schema, job.max_shard_size)
+    writers = [PartWriter(*args, only, tokenizer=job.tokenizer_json) for only in numbers]
     if job.pack is None:
         padding, full = _padding(job.source, job.pad_id), group_tokens(job.files)
         kept = [name for name, _ in job.source.kept]
@@ -231,7 +229,10 @@ class PreferenceSink:
         # Rows are not padded here, but none goes into a group that it does not fit into.
         padding, full = Padding("max_length"), group_tokens(job.files)
         self._files = [
-            RowsFile(PartWriter(*args, only), padding, full, lambda rows, _: rows) for only in _numbers(job)
+            RowsFile(
+                PartWriter(*args, only, tokenizer=job.tokenizer_json), padding, full, lambda rows, _: rows
+            )
+            for only in _numbers(job)
         ]
         self._dealt = 0
 

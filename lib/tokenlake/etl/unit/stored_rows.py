@@ -228,7 +228,8 @@ class DocumentsOut:
         # Where every document lacks its EOS, the packer lays it down while it copies.
         self._alike = out.append_eos and not whole.any()
         layout, schema = Layout(job.dataset, job.version), rows_schema(out.pack, loss_mask=out.loss_mask)
-        writer = PartWriter(store, layout, split, job.unit, schema, out.max_shard_size)
+        args = store, layout, split, job.unit, schema, out.max_shard_size
+        writer = PartWriter(*args, tokenizer=out.tokenizer)
         full = group_tokens(None)
         if out.pack is None:
             self._file: TokensFile | PackedFile = TokensFile(writer, (), (), Padding("none"), full)
@@ -298,7 +299,8 @@ class SequencesOut:
         self.shares = Shares(names)
         self._schema = packed_schema(self._length, loss_mask=out.loss_mask)
         layout = Layout(job.dataset, job.version)
-        self._writer = PartWriter(store, layout, split, job.unit, self._schema, out.max_shard_size)
+        args = store, layout, split, job.unit, self._schema, out.max_shard_size
+        self._writer = PartWriter(*args, tokenizer=out.tokenizer)
         self.finish, self.discard = self._writer.finish, self._writer.discard
         self._rows = self._tokens = 0
 
