@@ -33,6 +33,7 @@ from tokenlake.loader.mixture import Mixture as Mixture
 from tokenlake.loader.orbax import LoaderRestore as LoaderRestore
 from tokenlake.loader.orbax import LoaderSave as LoaderSave
 from tokenlake.loader.padding import BatchPadding as BatchPadding
+from tokenlake.loader.sizes import LengthCurriculum as LengthCurriculum
 from tokenlake.loader.torch import torch_dataset as torch_dataset
 from tokenlake.loader.torch import torch_rows as torch_rows
 from tokenlake.metrics import Metric as Metric

@@ -30,6 +30,28 @@ def places(start: Int64, lengths: Int64) -> Int64:
     return np.repeat(start - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
+def cut_runs(lengths: npt.ArrayLike, offsets: Int64, every: int) -> tuple[Int64, Int64, Int64]:
+    """Cut the runs of rows at every multiple of `every` in their row.
+
+    Args:
+        lengths: of the runs, one row after the other, int[n], at least 1.
+        offsets: which are each row's, int64[rows + 1].
+        every: at which places of a row runs are cut.
+
+    Returns:
+        lengths of the pieces, the row of each, and which stretch of `every` places of it each lies in, int64[m] all.
+    """
+    ends = offsets_of(lengths)
+    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    start, stop = (bounds - ends[offsets[row]] for bounds in (ends[:-1], ends[1:]))
+    first = start // every
+    pieces = (stop - 1) // every - first + 1
+    stretch = places(first, pieces)
+    begin, end = np.repeat(start, pieces), np.repeat(stop, pieces)
+    cut = np.minimum(end, (stretch + 1) * every) - np.maximum(begin, stretch * every)
+    return cut, np.repeat(row, pieces), stretch
+
+
 def grouped(values: Int64) -> tuple[Int64, Int64, Int64]:
     """Bring equal values together.
 

@@ -28,6 +28,9 @@ def main(facts: dict[str, Any]) -> None:
         _check_pass(small, 8, sharding, shuffle=False, prefetch=0, workers=0)
         _check_pass(learned, 16, sharding, columns=("labels", "targets", "loss_mask"), epochs=2)
         _check_pass(mixture, 16, sharding, seed=5)
+        _check_pass(
+            learned, {0: 8, 3: 16}, sharding, seed=5, lengths={0: 8, 2: 16, 4: 32}, balance="attention"
+        )
     for sharding in (_shardings()[0], _shardings()[6], _shardings()[11]):
         _check_flat(learned, sharding)
     _check_cut_rows(learned)
@@ -74,6 +77,8 @@ def _shardings() -> list[Sharding]:
 def _check_pass(data: Any, batch_size: Any, sharding: Sharding, **options: Any) -> None:
     loader = tl.DataLoader(data, batch_size, sharding=sharding, **options)
     plain = {name: value for name, value in options.items() if name not in ("prefetch", "workers")}
+    if "balance" in options:
+        plain["balance"] = {"ranks": loader.plan.ranks}
     twin = tl.DataLoader(data, batch_size, pad_last=True, **plain)
     count = 0
     for got, expected in zip(loader, twin, strict=True):

@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pyt
             "got 3, which does not divide every batch size; .* a divisor of 8",
         ),
         (learned, {"balance": {"ranks": 2}, "host": (0, 4)}, "got 2, and host cuts batches into 4 parts"),
-        (texts, {"balance": {"ranks": 2}}, "rows of texts@v1/train are padded to one length in each batch"),
+        (texts, {"balance": {"ranks": 2}}, "of packed rows, and those of texts@v1/train are of many lengths"),
     ):
         with pytest.raises(ConfigError, match=says):
             tl.DataLoader(data, 8, **options)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.sizes import BatchSizes
 from tokenlake.loader.steps import PassSteps
 from tokenlake.mixing.lanes import LaneLayout, most_lanes
 from tokenlake.mixing.random import Int64

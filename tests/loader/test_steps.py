@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.sizes import BatchSizes
 from tokenlake.loader.steps import BatchStep, PassSteps, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(

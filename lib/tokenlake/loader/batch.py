@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.layout import FLAT_COLUMNS, BatchLayout, moved
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of, places
+from tokenlake.ragged import Bools, Int32, Int64, cut_runs, offsets_of, places
 from tokenlake.reading.arrays import BLOCKS
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
@@ -69,7 +69,7 @@ class RowSegments:
     row_runs: Int64
 
     @classmethod
-    def of(cls, lengths: Int32, offsets: Int64, length: int) -> RowSegments:
+    def of(cls, lengths: Int32 | Int64, offsets: Int64, length: int) -> RowSegments:
         """Return the segments of rows; those of a :class:`PackedGroup` are in order, for it has checked them.
 
         Args:
@@ -249,6 +249,7 @@ class Assembler:
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
         self._layout = layout or BatchLayout()
         self._parts: int | None = None
+        self._within: int | None = None
         self._layout.check_length(self.length)
         if self._layout.flat:
             self.names += FLAT_COLUMNS
@@ -261,37 +262,51 @@ class Assembler:
         other._parts = parts
         return other
 
+    def cut(self, within: int | None) -> Self:
+        """Return one whose segments end at every multiple of `within` in their row; None: where they are stored to."""
+        if within == self._within:
+            return self
+        other = copy.copy(self)
+        other._within = within
+        return other
+
     def batch(
         self, shape: BatchShape, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]
     ) -> Batch:
         """Return a batch.
 
         Args:
-            shape: of the batch; rows after the given ones are padding.
+            shape: of the batch; rows after the given ones are padding. Shorter rows than the stored ones are these
+                cut into equal parts, and segments must be cut there, too.
             group: by which number `decoded` knows the row group of each row, int64[n], n <= size.
             row: in its row group, int64[n].
             decoded: number -> row group.
         """
-        ids = self._empty(shape, np.int32)
+        ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
         found = [decoded(number) for number in group.tolist()]
         rows = row.tolist()
         views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
         if views:
             np.concatenate(views, out=ids[: len(rows)].reshape(-1))
         ids[len(rows) :] = self._pad
-        made: Batch = {"input_ids": ids}
+        made: Batch = {"input_ids": ids.reshape(shape)}
         if self._columns - {"input_ids"} or self._layout != BatchLayout():
-            segments = self._segments(shape.rows, found, rows)
+            segments = self._segments(shape, found, rows)
             self._derive(made, segments, found, rows)
             self._lay_out(made, segments)
         return {name: made[name] for name in self.names}
 
-    def _segments(self, size: int, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
+    def _segments(self, shape: BatchShape, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
         lengths = [there.row_lengths[at] for there, at in zip(found, rows, strict=True)]
-        counts = np.zeros(size, np.int64)
+        parts = self.length // shape.length
+        counts = np.zeros(shape.rows // parts, np.int64)
         counts[: len(rows)] = list(map(len, lengths))
-        joined = np.concatenate(lengths) if lengths else np.zeros(0, np.int32)
-        return RowSegments.of(joined, offsets_of(counts), self.length)
+        joined, offsets = np.concatenate(lengths) if lengths else np.zeros(0, np.int32), offsets_of(counts)
+        if self._within is not None:
+            joined, row, stretch = cut_runs(joined, offsets, self._within)
+            row = row if parts == 1 else row * parts + stretch
+            offsets = offsets_of(np.bincount(row, minlength=shape.rows))
+        return RowSegments.of(joined, offsets, shape.length)
 
     def _derive(
         self, made: Batch, segments: RowSegments, found: Sequence[PackedGroup], rows: Sequence[int]
@@ -319,7 +334,7 @@ class Assembler:
             if self._parts is None:
                 bounds, longest = bounds[0], longest[0:1].reshape(())
             made.update(zip(FLAT_COLUMNS, (bounds, longest), strict=True))
-        elif (order := self._layout.order(self.length, segments.runs, segments.row_runs)) is not None:
+        elif (order := self._layout.order(segments.length, segments.runs, segments.row_runs)) is not None:
             for name in self.names:
                 made[name] = moved(made[name], order, self._empty(made[name].shape, made[name].dtype))
 
@@ -329,11 +344,11 @@ class Assembler:
         """The stored masks; rows of a dataset without one bear loss everywhere."""
         if not self.loss_mask:
             return None
-        learned = self._empty(shape, np.bool_)
+        learned = self._empty((shape[0] * shape[1] // self.length, self.length), np.bool_)
         for place, (there, at) in enumerate(zip(found, rows, strict=True)):
             learned[place] = True if there.learned is None else there.learned[at]
         learned[len(rows) :] = False
-        return learned
+        return learned.reshape(shape)
 
     def _empty(self, shape: tuple[int, ...], kind: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.empty(shape, kind) if self._fresh else used_again(shape, kind)

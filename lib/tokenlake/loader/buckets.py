@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.sizes import BatchSizes
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, walk
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of

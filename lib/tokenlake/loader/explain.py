@@ -34,6 +34,7 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.provenance import COLUMNS, PLACE, Provenance, groups_with, whole_numbers
 from tokenlake.loader.steps import BatchStep
 from tokenlake.ragged import Int64, offsets_of
+from tokenlake.reading.packed import attention
 from tokenlake.reading.version import stored_schema
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry
@@ -69,7 +70,7 @@ class ExplainedRow:
     Attributes:
         step: of the batch.
         passes: passes over the data that ended before.
-        row: in the global batch.
+        row: in the global batch; of stored rows, where `lengths` cut them into several.
         epoch: of the dataset that it is of.
         name: of that dataset in the loader: a mixture's name for it, else its split.
         dataset: ``code@v3/train``.
@@ -417,9 +418,9 @@ def _deliveries(
         for epoch in plan.epochs_of(passes, end, source, group, row):
             (place,) = plan.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
-                batch, drawn = place
-                (dealt,) = np.flatnonzero(_dealt(plan, batch) == drawn).tolist()
-                yield Seen(batch, dealt, epoch, plan.lengths([batch])[0])
+                batch, before = place
+                dealt = np.flatnonzero(_dealt(plan, batch) == before)
+                yield Seen(batch, int(dealt[0]), epoch, plan.lengths([batch])[0])
 
 
 def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
@@ -432,9 +433,9 @@ def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
         for group in np.unique(found.group[found.source == source]).tolist():
             there = np.flatnonzero((found.source == source) & (found.group == group))
             lengths: Any = stored.read(group, COLUMNS[:1]).column(0)
-            squares = np.square(whole_numbers(lengths.flatten()))
-            first = offsets_of(whole_numbers(lengths.value_lengths()))[:-1]
-            costs[there] = np.add.reduceat(squares, first)[found.row[there]]
+            offsets = offsets_of(whole_numbers(lengths.value_lengths()))
+            each = attention(whole_numbers(lengths.flatten()), offsets, plan.within(batch.step))
+            costs[there] = each[found.row[there]]
     return plan.dealt(batch, costs)
 
 

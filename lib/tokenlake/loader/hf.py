@@ -63,6 +63,11 @@ def hf_dataset(
         )
     reader = shared_reader(data, LoaderOptions(batch_size=batch_size, **asked))
     plan = reader.get().plan
+    if plan.curriculum is not None and not plan.curriculum.keep_shape:
+        raise ConfigError(
+            f"lengths: got {asked.get('lengths')!r}, but what takes rows from a dataset of Hugging Face makes "
+            "batches of one number of rows of them, and rows of two lengths would come into one; give keep_shape=True"
+        )
     full = reader.get().options.drop_last or reader.get().options.pad_last
     if plan.bucket_shapes and not (plan.rows_alike and full):
         raise ConfigError(

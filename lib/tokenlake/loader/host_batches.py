@@ -110,12 +110,11 @@ class HostReader:
         wanted = self.wanted(size)
         return wanted if self.plan.ranks is None or not len(wanted) else np.arange(size, dtype=np.int64)
 
-    @property
-    def stride(self) -> int:
-        """Entries that a row has on the first axis of its columns: the ids of a row where batches are flat, else 1."""
+    def stride(self, step: int) -> int:
+        """Return how many entries a stored row has on the first axis of a step's columns: its ids where flat."""
         if isinstance(self.assembler, Assembler) and self.options.batch_layout.flat:
             return self.assembler.length
-        return 1
+        return self.plan.parts(step)
 
     def rows_in(self, passes: int) -> int | None:
         """Return how many rows of a pass this host has; None: no end."""
@@ -185,7 +184,8 @@ class HostBatches(Iterator[Batch]):
             raise
         self.position = step.after
         self.spent.add(
-            len(next(iter(batch.values()), ())) // self._reader.stride, time.perf_counter() - asked
+            len(next(iter(batch.values()), ())) // self._reader.stride(step.step),
+            time.perf_counter() - asked,
         )
         if self._tell is not None:
             self._tell(self, False)
@@ -257,6 +257,8 @@ class _Work:
         numbers = list(dict.fromkeys(planned.number.tolist()))
         decoded = self.groups.take(planned.step.step, numbers)
         assembler: Any = self.reader.assembler
+        if self.reader.plan.curriculum is not None:
+            assembler = assembler.cut(self.reader.plan.within(planned.step.step))
         number, row = planned.number, planned.row
         if self.reader.plan.ranks is not None:
             here = self._dealt(planned, decoded)
@@ -265,7 +267,8 @@ class _Work:
 
     def _dealt(self, planned: _Planned, decoded: Mapping[int, Any]) -> Int64:
         """Which of the rows of a step come to the places that are wanted here, int64[m]."""
-        costs = {number: group.attention for number, group in decoded.items()}
+        within = self.reader.plan.within(planned.step.step)
+        costs = {number: group.attention(within) for number, group in decoded.items()}
         each = zip(planned.number.tolist(), planned.row.tolist(), strict=True)
         costs = np.array([costs[number][row] for number, row in each], np.int64)
         places = self.reader.plan.dealt(planned.step, costs)
@@ -293,7 +296,8 @@ class _Work:
             here = wanted_of(step.size)
             if not self.reader.options.pad_last:
                 here = here[: np.searchsorted(here, step.rows)]
-            yield _Planned(step, BatchShape(len(here), length), number, rows.row)
+            parts = plan.parts(step.step)
+            yield _Planned(step, BatchShape(len(here) * parts, length // parts), number, rows.row)
 
     def _horizon(self) -> int:
         """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""
@@ -303,7 +307,10 @@ class _Work:
 
 def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:
     if plan.index is None or plan.padding is None:
-        return Assembler(plan.sources, check_columns(plan.options.columns), layout=plan.options.batch_layout)
+        layout = plan.options.batch_layout
+        for _, length in plan.batch_shapes or ():
+            layout.check_length(length)
+        return Assembler(plan.sources, check_columns(plan.options.columns), layout=layout)
     if plan.options.layout is not None:
         names = ", ".join(dataset.name for dataset in plan.datasets.values())
         raise ConfigError(

@@ -65,6 +65,10 @@ class DataLoader:
         balance: "attention": the rows of each batch of packed rows are dealt to ranks so that all have as many rows and
             their attention costs alike; a :class:`tokenlake.BatchBalance` says how many ranks. Which rows a batch has
             does not depend on it; None: they stay where they come.
+        lengths: of what attends to each other, as ``{0: 256, 1000: 512, 3000: 2048}`` or a
+            :class:`tokenlake.LengthCurriculum`: rows are cut into rows of the step's length, of which a batch has as
+            many more as they are shorter, so that it keeps its ids; `batch_size` counts stored rows. Which ids a step
+            has does not depend on it; None: rows stay whole.
         sharding: a ``jax.sharding.Sharding`` of the global batch: batches are global ``jax.Array``.
         host: (index, number of hosts) without `sharding`: only these rows of each batch, the index-th of equal parts.
         lanes: into how many stretches an epoch is cut, part of the order (fewer where data without end has fewer rows);
@@ -107,7 +111,7 @@ class DataLoader:
 
             plan = self._reader.plan
             multiple = 1 if plan.padding is None else plan.padding.multiple
-            lengths = plan.batch_lengths or (multiple,)
+            lengths = sorted({length for _, length in plan.batch_shapes or ((0, multiple),)})
             placement = Placement(sharding, plan.batch_sizes, lengths, asked.batch_layout)
             self._reader, self._place = self._reader.cut(placement.wanted, placement.parts), placement.place
         self._position, self._ended = Position(0, 0, 0), False
@@ -144,11 +148,7 @@ class DataLoader:
     @property
     def shapes(self) -> tuple[tuple[int, int], ...] | None:
         """(rows, L) of full batches, for a compiler of fixed shapes; None where L is that of the longest row."""
-        plan = self.plan
-        if plan.bucket_shapes:
-            return plan.bucket_shapes
-        lengths = plan.batch_lengths
-        return None if lengths is None else tuple((size, lengths[0]) for size in plan.batch_sizes)
+        return self.plan.batch_shapes
 
     @property
     def truncated(self) -> TruncationCount:

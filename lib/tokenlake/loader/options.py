@@ -2,111 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from operator import index
-from typing import Any, Final, Literal, Self, TypedDict, final
+from typing import Any, Final, Literal, TypedDict, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.layout import BatchLayout
 from tokenlake.loader.padding import BatchPadding
-
-
-@final
-@dataclass(frozen=True)
-class BatchSizes:
-    """Rows of the global batch of each step.
-
-    Attributes:
-        points: (first step, rows), steps ascending from 0; the last one holds for ever.
-    """
-
-    points: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, asked: int | Mapping[int, int]) -> Self:
-        """Read ``256`` or ``{0: 256, 1000: 512}``; ConfigError where it is neither."""
-        points = dict(asked) if isinstance(asked, Mapping) else {0: asked}
-        if not points or not all(_is_count(step, 0) and _is_count(size, 1) for step, size in points.items()):
-            raise ConfigError(
-                f"batch_size: got {asked!r}, must be a whole number of rows from 1 on, or step -> rows, "
-                "as {0: 256, 9: 512}"
-            )
-        if 0 not in points:
-            raise ConfigError(f"batch_size: got {asked!r}, must say how many rows step 0 has")
-        ascending = sorted(points.items())
-        changes = [after for before, after in pairwise(ascending) if before[1] != after[1]]
-        return cls((ascending[0], *changes))
-
-    @property
-    def common(self) -> int:
-        """The largest number that divides all sizes."""
-        return math.gcd(*(size for _, size in self.points))
-
-    @property
-    def first(self) -> int:
-        """Rows of step 0."""
-        return self.points[0][1]
-
-    @property
-    def most(self) -> int:
-        """Rows of the largest batch."""
-        return max(size for _, size in self.points)
-
-    def at(self, step: int) -> int:
-        """Return the rows of a step."""
-        return self.points[bisect_right(self._steps, step) - 1][1]
-
-    def rows_before(self, step: int) -> int:
-        """Return the rows of all steps before one, were all batches full."""
-        index = bisect_right(self._steps, step) - 1
-        return self._rows[index] + (step - self.points[index][0]) * self.points[index][1]
-
-    def steps_in(self, first: int, rows: int) -> int:
-        """Return how many full batches from step `first` on fit in so many rows."""
-        end = self.rows_before(first) + rows
-        index = max(bisect_right(self._rows, end) - 1, bisect_right(self._steps, first) - 1)
-        start, size = self.points[index]
-        return start + (end - self._rows[index]) // size - first
-
-    def before(self, step: int) -> Self:
-        """Return what holds for the steps before one: two are alike there if these are equal."""
-        return type(self)(tuple(point for point in self.points if point[0] < step))
-
-    def to_json(self) -> list[list[int]]:
-        return [list(point) for point in self.points]
-
-    @classmethod
-    def from_json(cls, data: Any) -> Self:
-        """Read what :meth:`to_json` gave."""
-        return cls.of(dict(data))
-
-    @cached_property
-    def _steps(self) -> list[int]:
-        return [step for step, _ in self.points]
-
-    @cached_property
-    def _rows(self) -> list[int]:
-        """Rows before each point."""
-        found = [0]
-        for (start, size), (end, _) in pairwise(self.points):
-            found.append(found[-1] + (end - start) * size)
-        return found
-
-
-def _is_count(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+from tokenlake.loader.sizes import BatchSizes, LengthCurriculum, is_count
 
 
 def check_counts(*, low: int = 0, **named: object) -> None:
     """Raise ConfigError unless all are whole numbers from `low` on."""
     for name, value in named.items():
-        if not _is_count(value, low):
+        if not is_count(value, low):
             raise ConfigError(f"{name}: got {value!r}, must be a whole number from {low} on")
 
 
@@ -140,6 +52,7 @@ class LoaderKeywords(TypedDict, total=False):
     padding: BatchPadding | Mapping[str, Any] | None
     layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None
     balance: BatchBalance | Mapping[str, Any] | Literal["attention"] | None
+    lengths: LengthCurriculum | Mapping[Any, Any] | int | None
     host: tuple[int, int] | None
     lanes: int | None
     window: int
@@ -167,6 +80,7 @@ class LoaderOptions:
     padding: BatchPadding | Mapping[str, Any] | None = None
     layout: BatchLayout | Mapping[str, Any] | Literal["flat"] | None = None
     balance: BatchBalance | Mapping[str, Any] | Literal["attention"] | None = None
+    lengths: LengthCurriculum | Mapping[Any, Any] | int | None = None
     host: tuple[int, int] | None = None
     lanes: int | None = None
     window: int = 1
@@ -193,6 +107,8 @@ class LoaderOptions:
             BatchLayout.of(self.layout)
         if self.balance is not None:
             BatchBalance.of(self.balance)
+        if self.lengths is not None:
+            LengthCurriculum.of(self.lengths)
 
     @cached_property
     def ranks(self) -> int | None:
@@ -215,6 +131,11 @@ class LoaderOptions:
     def batch_layout(self) -> BatchLayout:
         """How ids lie in the arrays of a batch."""
         return BatchLayout() if self.layout is None else BatchLayout.of(self.layout)
+
+    @cached_property
+    def curriculum(self) -> LengthCurriculum | None:
+        """How long what attends to each other is at each step; None: as long as rows are stored."""
+        return None if self.lengths is None else LengthCurriculum.of(self.lengths)
 
     @cached_property
     def sizes(self) -> BatchSizes:

@@ -24,6 +24,7 @@ from tokenlake.loader.length_index import LengthIndex
 from tokenlake.loader.mixture import Mixture, MixtureParts, divisor_of
 from tokenlake.loader.options import LoaderOptions, check_counts, whole_seed
 from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.sizes import LengthCurriculum
 from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
@@ -48,6 +49,7 @@ class BatchPlan:
         padding: of the batches; None where rows are packed.
         index: lengths of the rows; None where rows are packed.
         ranks: that the rows of each batch are dealt to; None: they stay as they come.
+        curriculum: where rows are cut; None: nowhere.
 
     Raises:
         ConfigError: the options do not fit the data.
@@ -61,7 +63,7 @@ class BatchPlan:
         self.epochs, self.seed = options.epochs, whole_seed(options.seed)
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
         self.padding = self._padding()
-        self.ranks = self._ranks()
+        self.ranks, self.curriculum = self._ranks(), self._curriculum()
         self._check()
         self.lanes = self._fitting(options.lanes) if options.lanes else self._choose_lanes()
         self.stream = lru_cache(2)(self._stream)
@@ -108,8 +110,27 @@ class BatchPlan:
         return tuple(sorted({size for _, size in self.sizes.points}))
 
     @property
+    def stored_length(self) -> int:
+        """Ids of each stored row; 0 where they are of many lengths."""
+        return 0 if self.padding is not None else self.sources[0].manifest.seq_length or 0
+
+    @property
+    def batch_shapes(self) -> tuple[tuple[int, int], ...] | None:
+        """(rows, ids of each) of full batches; None where that is the length of the longest row."""
+        if self.bucket_shapes:
+            return self.bucket_shapes
+        if self.curriculum is not None:
+            changes = {step for points in (self.sizes.points, self.curriculum.points) for step, _ in points}
+            parts = {(self.sizes.at(step), self.parts(step)) for step in changes}
+            return tuple((rows * each, self.stored_length // each) for rows, each in sorted(parts))
+        lengths = self.batch_lengths
+        return None if lengths is None else tuple((size, lengths[0]) for size in self.batch_sizes)
+
+    @property
     def rows_alike(self) -> bool:
-        """Whether the full batches of a step have as many rows, whichever bucket they are of."""
+        """Whether the full batches of a step have the rows that are asked for, whichever bucket they are of."""
+        if self.curriculum is not None and not self.curriculum.keep_shape:
+            return False
         return not self._bucketed or (self.padding is not None and self.padding.equal_rows)
 
     @property
@@ -121,7 +142,7 @@ class BatchPlan:
     def batch_lengths(self) -> tuple[int, ...] | None:
         """How long batches are, ascending; None: as long as their longest row."""
         if self.padding is None:
-            return (self.sources[0].manifest.seq_length or 0,)
+            return (self.stored_length,)
         if isinstance(self.steps, BucketSteps):
             return tuple(bucket.length for bucket in self.steps.buckets)
         return None if self.padding.length is None else (self.padding.length,)
@@ -154,6 +175,19 @@ class BatchPlan:
         ends = np.cumsum(counts)[:-1]
         parts = [np.split(column, ends) for column in found]
         return [StreamRows(*columns) for columns in zip(*parts, strict=True)]
+
+    def within(self, step: int) -> int | None:
+        """Return at which multiples of ids segments of a step's rows are cut; None: they are not."""
+        if self.curriculum is None:
+            return None
+        length = self.curriculum.at(step)
+        return None if length == self.stored_length else length
+
+    def parts(self, step: int) -> int:
+        """Return into how many rows each row of a step is cut."""
+        if self.curriculum is None or self.curriculum.keep_shape:
+            return 1
+        return self.stored_length // self.curriculum.at(step)
 
     def dealt(self, batch: BatchStep, costs: Int64) -> Int64:
         """Return which of its rows, as :meth:`rows` has them, is at each place of a batch that is delivered, int64[n].
@@ -249,6 +283,7 @@ class BatchPlan:
             "mixture": None if mixture is None else mixture.to_json(),
             **({} if self.padding is None else {"padding": self.padding.to_json()}),
             **({} if self.ranks is None else {"balance": {"ranks": self.ranks}}),
+            **({} if self.curriculum is None else {"lengths": self.curriculum.to_json()}),
         }
 
     def _stream(self, passes: int) -> RowStream:
@@ -276,9 +311,8 @@ class BatchPlan:
         if all(dataset.kind != "packed" for dataset in self.datasets.values()):
             return BatchPadding() if asked is None else BatchPadding.of(asked)
         if asked is not None:
-            names = ", ".join(dataset.name for dataset in self.datasets.values())
             raise ConfigError(
-                f"padding: got {asked!r}, but {names} has packed rows, which are of one length; leave it out"
+                f"padding: got {asked!r}, but {self._named} has packed rows, which are of one length; leave it out"
             )
         return None
 
@@ -286,18 +320,31 @@ class BatchPlan:
         ranks = self.options.ranks
         if ranks is None:
             return None
-        if self.padding is not None:
-            names = ", ".join(dataset.name for dataset in self.datasets.values())
-            raise ConfigError(
-                f"balance: got {self.options.balance!r}, but rows of {names} are padded to one length in each batch; "
-                "leave it out, padding with buckets brings rows of like lengths together"
-            )
+        self._check_packed("balance", "padding with buckets brings rows of like lengths together")
         if self.sizes.common % ranks:
             raise ConfigError(
                 f"balance.ranks: got {ranks}, which does not divide every batch size; expected a divisor of "
                 f"{self.sizes.common}"
             )
         return ranks
+
+    def _curriculum(self) -> LengthCurriculum | None:
+        curriculum = self.options.curriculum
+        if curriculum is not None:
+            self._check_packed("lengths", "padding with a max_length and `truncate` makes them shorter")
+            curriculum.check(self.stored_length, self._named)
+        return curriculum
+
+    def _check_packed(self, option: str, instead: str) -> None:
+        if self.padding is not None:
+            raise ConfigError(
+                f"{option}: got {getattr(self.options, option)!r}, which is of packed rows, and those of {self._named} "
+                f"are of many lengths; leave it out: {instead}"
+            )
+
+    @property
+    def _named(self) -> str:
+        return ", ".join(dataset.name for dataset in self.datasets.values())
 
     def _steps(self) -> PassSteps | BucketSteps:
         if self.padding is None or self.padding.buckets is None:

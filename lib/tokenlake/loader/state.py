@@ -13,15 +13,16 @@ from typing import Any, Final, Protocol, cast, runtime_checkable
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import BatchSizes, LoaderOptions
+from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.sizes import BatchSizes, LengthCurriculum
 from tokenlake.loader.steps import Position
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")
-_FREE: Final = (*_COUNTS, "batch_size", "mixture", "balance")
+_FREE: Final = (*_COUNTS, "batch_size", "mixture", "balance", "lengths")
 """What may differ, or is compared by itself. Which rows come does not depend on the ranks that they are dealt to."""
 
 
@@ -85,12 +86,26 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
             f"batch sizes up to step {step} are {theirs.to_json()} there and {plan.sizes.to_json()} here "
             f"(another size from now on is written {{0: {theirs.at(0)}, {step}: {plan.sizes.at(step)}}})"
         )
+    problems.extend(_length_problems(plan, state.get("lengths"), step))
     problems.extend(_mixture_problems(plan, state.get("mixture"), passes, rows))
     if rest or (plan.steps.rows is not None and rows > plan.steps.rows):
         problems.append(f"a pass here has {plan.epochs} epochs and {plan.steps.rows} rows")
     if problems:
         raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
     return Position(step, passes, rows)
+
+
+def _length_problems(plan: BatchPlan, theirs: Any, step: int) -> list[str]:
+    """Nothing where rows were cut at the same places so far."""
+    whole = LengthCurriculum(((0, plan.stored_length or 1),))
+    there, here = whole if theirs is None else LengthCurriculum.of(theirs), plan.curriculum or whole
+    cut = there.before(step) != whole.before(step)
+    if there.before(step) == here.before(step) and (not cut or there.keep_shape == here.keep_shape):
+        return []
+    return [
+        f"lengths up to step {step} are {_short(there.to_json())} there and {_short(here.to_json())} here "
+        f"(another length from now on is written {{0: {there.at(0)}, {step}: {here.at(step)}}})"
+    ]
 
 
 def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
@@ -160,7 +175,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
     try:
         sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
         asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
-        asked |= {name: state[name] for name in ("padding", "balance") if name in state}
+        asked |= {name: state[name] for name in ("padding", "balance", "lengths") if name in state}
         sizes, mixture = dict(state["batch_size"]), state["mixture"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(

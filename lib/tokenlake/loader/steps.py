@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.options import BatchSizes
+from tokenlake.loader.sizes import BatchSizes
 from tokenlake.ragged import Int64
 
 RowsOfBatch = Callable[[int], Int64]

@@ -97,8 +97,8 @@ def torch_dataset(
     reader = shared_reader(data, asked)
     if rows and not reader.get().plan.rows_alike:
         raise ConfigError(
-            "rows: got True, but batches of buckets have different numbers of rows; leave it out, or give padding "
-            "equal_rows=True"
+            "rows: got True, but batches have other numbers of rows than batch_size: leave it out, or give padding "
+            "with buckets equal_rows=True, and lengths keep_shape=True"
         )
     return TorchBatches(reader, integers=integers, rows=rows)
 

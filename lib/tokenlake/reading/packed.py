@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
-from tokenlake.ragged import Bools, Int32, Int64
+from tokenlake.ragged import Bools, Int32, Int64, cut_runs, offsets_of
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.pages import (
@@ -51,7 +51,6 @@ class PackedGroup:
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
-        attention: what attention inside segments costs each row: the sum of their squared lengths; n numbers.
         nbytes: bytes of memory that the row group keeps.
 
     Raises:
@@ -78,17 +77,17 @@ class PackedGroup:
         self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned
         parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
         self.nbytes = sum(part.nbytes for part in parts)
-        self._attention: list[int] | None = None
+        self._attention: dict[int | None, list[int]] = {}
         _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
         # Once for the row group: a batch takes rows out of a hundred of them, a few out of each.
         self.row_lengths = [segment_lengths[a:b] for a, b in pairwise(segment_offsets.tolist())]
 
-    @property
-    def attention(self) -> list[int]:
-        if self._attention is None:
-            squares = np.square(self.segment_lengths, dtype=np.int64)
-            self._attention = np.add.reduceat(squares, self.segment_offsets[:-1]).tolist()
-        return self._attention
+    def attention(self, within: int | None) -> list[int]:
+        """Return what attention inside segments costs each row, n numbers; see :func:`attention`."""
+        if within not in self._attention:
+            costs = attention(self.segment_lengths, self.segment_offsets, within)
+            self._attention = {within: costs.tolist()}
+        return self._attention[within]
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
@@ -104,6 +103,19 @@ class PackedGroup:
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
         return cls(ids, lengths, offsets - offsets[0], learned)
+
+
+def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int64:
+    """Return what attention inside segments costs each row: the sum of their squared lengths, int64[n].
+
+    Args:
+        lengths, offsets: of the segments, as of :class:`PackedGroup`.
+        within: segments are cut at every multiple of it in their row; None: they are not.
+    """
+    if within is not None:
+        lengths, row, _ = cut_runs(lengths, offsets, within)
+        offsets = offsets_of(np.bincount(row, minlength=len(offsets) - 1))
+    return np.add.reduceat(np.square(lengths, dtype=np.int64), offsets[:-1])
 
 
 def _check_segments(lengths: Int32, offsets: Int64, rows: int, length: int) -> None:
