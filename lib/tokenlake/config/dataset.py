@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, field_validator, model_validator
 
 from tokenlake.config import stages, texts
 from tokenlake.config.formats import TypeName
@@ -31,6 +31,32 @@ EVAL_PREFIX: Final = "eval_"
 
 #: What may stand beside `dataset`: everything else is about making tokens, which are there.
 _BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files"})
+
+
+def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) not in (3, 4) or len(set(names)) < len(names):
+        raise problem(
+            f"got {', '.join(names) or 'none'}, must be three different tokens (of prefix, suffix and middle), or four "
+            "(the last one ends the middle)"
+        )
+    return names
+
+
+class FimConfig(Section):
+    """Fill-in-the-middle: a share of the plain texts is cut in three, whose parts change places behind sentinels."""
+
+    rate: Fraction = 0.5
+    """Share of the documents (or pieces) that are put in another order; the others stay as they are."""
+
+    spm: Fraction = 0.5
+    """Share of these in the form suffix, prefix, middle; the others are prefix, suffix, middle."""
+
+    level: Literal["document", "context"] = "document"
+    """document: whole documents, which packing may cut. context: pieces of documents that each fit into a row."""
+
+    tokens: Annotated[tuple[Text, ...], AfterValidator(_sentinels)] | None = None
+    """Sentinels by name: of prefix, suffix, middle, and one after the middle if there is one; null: those that the
+    tokenizer has of StarCoder, SantaCoder, Qwen and CodeGemma, DeepSeek, or Code Llama."""
 
 
 class DatasetConfig(Section):
@@ -124,6 +150,9 @@ class DatasetConfig(Section):
 
     preference: texts.PreferenceConfig | None = None
     """Rows are preferences: better and worse answers to a prompt."""
+
+    fim: FimConfig | None = None
+    """Fill-in-the-middle; null: every document stays as it is. What `eval` holds out always does."""
 
     long_documents: stages.LongDocuments | None = None
     """See `tokenize.long_documents`; null inherits it."""

@@ -99,6 +99,7 @@ REFUSALS: Final = (
     Refusal("datasets.num_shards", source="a source has the shards that its files make"),
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
     *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
+    Refusal("datasets.fim", rows=_BUILDS, source=_BUILDS),
     Refusal("source.splits", rows=_BUILDS),
     Refusal("source.max_bad_fraction", rows=_BUILDS),
     *(
@@ -210,7 +211,7 @@ def build_problems(config: PipelineConfig) -> list[str]:
                 "writes a source's rows alone there: set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
-    problems += [*_shard_problems(config), *_eval_problems(config)]
+    problems += [*_shard_problems(config), *_eval_problems(config), *_fim_problems(config)]
     return [*problems, *truncation_problems(config), *_preference_problems(config)]
 
 
@@ -321,6 +322,41 @@ def _eval_problems(config: PipelineConfig) -> Iterator[str]:
         if split in taken:
             yield f"{path}: its split {split!r} is called like one of {taken[split]}; rename one of them"
         taken[split] = path
+
+
+_LEAST_CONTEXT: Final = 64  # ids of a row of which pieces that are infilled leave something
+
+
+def _fim_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield what contradicts a section `fim`."""
+    for dataset in config.datasets:
+        if dataset.fim is None:
+            continue
+        path, pack, policy = f"datasets.{dataset.name}", config.pack, config.long_documents_of(dataset)
+        others = [name for name in ("chat", "prompt", "preference") if getattr(dataset, name) is not None]
+        if others:
+            yield f"{path}.fim: set beside `{others[0]}`, but only plain texts can be infilled; leave one of them out"
+        if dataset.fim.level == "document":
+            if policy != "keep":
+                yield (
+                    f"{path}.fim.level: document, but long documents are not kept whole ({policy}); write "
+                    "long_documents: keep"
+                )
+        elif not pack.enabled or pack.strategy not in ("first_fit", "best_fit"):
+            yield (
+                f"{path}.fim.level: context, but no rows are made here that hold pieces whole; write pack: {{enabled: "
+                "true, strategy: best_fit}} (or first_fit), or level: document, also where a mixture packs later"
+            )
+        elif policy != "keep":
+            yield (
+                f"{path}.long_documents: {policy}, but fim.level: context cuts documents into pieces that fit into a "
+                "row; leave it out"
+            )
+        elif pack.seq_length < _LEAST_CONTEXT:
+            yield (
+                f"pack.seq_length: {pack.seq_length}; expected at least {_LEAST_CONTEXT} with fim.level: context of "
+                f"datasets.{dataset.name}"
+            )
 
 
 def _preference_problems(config: PipelineConfig) -> Iterator[str]:

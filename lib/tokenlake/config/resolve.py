@@ -15,9 +15,11 @@ from tokenlake.config.formats import TYPES
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import build_problems, raise_problems, refused
 from tokenlake.config.resolved import (
+    FIM_ROOM,
     MESSAGES_FIELDS,
     ResolvedBuild,
     ResolvedChat,
+    ResolvedFim,
     ResolvedHeldOut,
     ResolvedMixture,
     ResolvedPack,
@@ -123,6 +125,7 @@ def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
         chat=_chat(dataset),
         prompt=None if prompt is None or prompt.conversation else ResolvedPrompt(**prompt.model_dump()),
         preference=None if preference is None else ResolvedPreference(**preference.model_dump()),
+        fim=None if dataset.fim is None else ResolvedFim(**dataset.fim.model_dump(), seed=config.seed or 0),
         left_open=_left_open(config, dataset),
     )
 
@@ -166,11 +169,14 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
     padded = choice.padding in ("max_length", "longest")
     # Unpacked rows get the mask where it is asked for by name, and where it tells padding from text.
     masked = choice.return_attention_mask and (padded or "return_attention_mask" in choice.model_fields_set)
+    # Infilled pieces are those of `split`, no longer than a row has room for.
+    pieces = dataset.fim is not None and dataset.fim.level == "context"
+    longest = config.pack.seq_length - FIM_ROOM if pieces else choice.max_length or stage.max_length
     return _copied(
         ResolvedTokenizer,
         choice,
-        max_length=choice.max_length or stage.max_length,
-        long_documents=config.long_documents_of(dataset),
+        max_length=longest,
+        long_documents="split" if pieces else config.long_documents_of(dataset),
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
         special_tokens_in_text=_special_tokens(config, dataset),

@@ -84,6 +84,28 @@ class ResolvedPreference:
     chat_template: str | None = None
 
 
+FIM_ROOM: Final = 17
+"""Ids that a row has beyond a piece of a document that may be infilled: up to four sentinels, an EOS, and what the
+parts of a text come to more than the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedFim:
+    """Fill-in-the-middle; see :class:`tokenlake.config.dataset.FimConfig`.
+
+    Attributes:
+        tokens: sentinels of prefix, suffix and middle, and perhaps the one that ends the middle; None until the plan
+            asked the tokenizer.
+        seed: of all draws.
+    """
+
+    rate: float
+    spm: float
+    level: Literal["document", "context"]
+    tokens: tuple[str, ...] | None
+    seed: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedTexts:
     """What is done to the rows of a source before they are tokenized. All of it is identity.
@@ -94,6 +116,7 @@ class ResolvedTexts:
         transforms: applied in order after that, each ``{name: arguments}``.
         callables: (name, sha256 of the file that defines it) of every function among them, once the plan looked.
         chat, prompt, preference: at most one; without one the text is the field `content_field`.
+        fim: of plain texts: some are put in another order.
         left_open: settings of the source that nobody wrote (``content_field``, ``special_tokens_in_text``), which the
             plan may decide from what the rows are; empty once it has.
     """
@@ -105,6 +128,7 @@ class ResolvedTexts:
     chat: ResolvedChat | None = None
     prompt: ResolvedPrompt | None = None
     preference: ResolvedPreference | None = None
+    fim: ResolvedFim | None = None
     left_open: tuple[str, ...] = ()
 
     @property

@@ -222,6 +222,10 @@ class Encoder:
             guarded=len(rows),
         )
 
+    def special_tokens(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
+        """Return the rows that hold special tokens' strings (int64[k], ascending), and how many each: int64[k]."""
+        return self._specials.count(text)
+
     def encode_spans(self, text: pa.LargeStringArray, spans: Spans) -> tuple[Encoded, Bools]:
         """Encode a batch, and say which ids hold a byte of the `spans` of the texts: bool[total].
 

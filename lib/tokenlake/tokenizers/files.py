@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,6 +163,11 @@ class TokenizerFiles:
             pieces = cast("list[tuple[str, float]]", vocab)
             vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
         return _with_added(vocab, [token["content"] for token in self.added_tokens])
+
+    @property
+    def tokens(self) -> Iterable[str]:
+        """All tokens, of the vocabulary and added ones, as tokenizer.json spells them."""
+        return self._ids.keys()
 
     @property
     def vocab_size(self) -> int:

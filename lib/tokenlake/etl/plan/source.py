@@ -18,6 +18,7 @@ from tokenlake.config.resolved import (
     MESSAGES_FIELDS,
     ResolvedBuild,
     ResolvedChat,
+    ResolvedFim,
     ResolvedPrompt,
     ResolvedSource,
     ResolvedTexts,
@@ -122,11 +123,18 @@ def settle(
                 f"{source.name}: rows are conversations (field {field}); rendered by the tokenizer's chat template"
             )
     try:
+        if texts.fim is not None and (texts.masked or texts.preference):
+            raise ConfigError(
+                "fim: only plain texts can be infilled, and these rows are conversations; leave it out, or name the "
+                "field of a text: content_field"
+            )
         if texts.chat is not None:
             source, more = _settle_chat(replace(source, texts=texts), texts.chat, files, tokenizer, rows)
             notes += [f"{source.name}: {note}" for note in more]
         else:
             source = replace(source, texts=_with_template(texts, tokenizer))
+        if source.texts.fim is not None:
+            source = replace(source, texts=_with_sentinels(source.texts, source.texts.fim, tokenizer))
         if source.texts.prompt is not None:
             check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
         _require_text(source, files)
@@ -181,6 +189,32 @@ def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedT
     if texts.preference is not None:
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts
+
+
+_SENTINELS: Final = (
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),  # DeepSeek
+    ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>", "\u2581<EOT>"),  # Code Llama
+)
+
+
+def _with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: TokenizerFiles) -> ResolvedTexts:
+    """Put in the sentinels of fill-in-the-middle; ConfigError where the tokenizer has none."""
+    families = (fim.tokens,) if fim.tokens else _SENTINELS
+    for names in families:
+        if all(tokenizer.token_id(name) is not None for name in names):
+            return replace(texts, fim=replace(fim, tokens=names))
+    missing = [name for name in families[0] if tokenizer.token_id(name) is None]
+    near = "" if len(families) > 1 else did_you_mean(missing[0], tokenizer.special_tokens)
+    raise ConfigError(
+        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing[0]!r}{near}"
+        + (f" and none of {', '.join(names[0] for names in families[1:])}" if len(families) > 1 else "")
+        + "; expected the names of its sentinels of prefix, suffix and middle. Add such tokens to its tokenizer.json, "
+        "or name those that it has",
+        tokenizer=tokenizer.name,
+    )
 
 
 def _found_messages(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> str | None:

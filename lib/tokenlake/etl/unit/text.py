@@ -21,6 +21,7 @@ from tokenlake.etl.job import UnitJob, begin, produced_by
 from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
+from tokenlake.etl.unit.infilling import Identities
 from tokenlake.etl.unit.parts import QuarantineWriter
 from tokenlake.etl.unit.rows import AddedIds, TokenDocuments
 from tokenlake.etl.unit.sink import PreferenceSink, Sink, open_sink
@@ -196,7 +197,9 @@ class TextBuild:
                 self._sinks[name] = open_sink(job, store, layout, name, *own)
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
         finish = Finish.around(texts.prompt, job.eos_id, *around, packed=packed) if recipe.rendered else None
-        self._documents = DocumentEncoder(job.source.tokenizer, encoder, finish, masked=job.loss_mask)
+        self._documents = DocumentEncoder(
+            job.source.tokenizer, encoder, finish, masked=job.loss_mask, fim=texts.fim
+        )
         self._quarantine = QuarantineWriter(store, layout, job.unit)
 
     def build(self) -> UnitRecord:
@@ -324,7 +327,7 @@ class TextBuild:
             return
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
-            encoded = self._encoded(box.pop())
+            encoded = self._encoded(split, box.pop())
             CLOCK.switch("pack")
             self._sinks[split].add(encoded)
             return
@@ -333,12 +336,16 @@ class TextBuild:
         for first, last in pairwise(edges):
             part = documents.slice(first, last)
             if first not in long or not self._write_long(self._sinks[split], part):
-                self._sinks[split].add(self._encoded(part))
+                self._sinks[split].add(self._encoded(split, part))
 
-    def _encoded(self, texts: TextDocuments) -> TokenDocuments:
+    def _encoded(self, split: str, texts: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
         CLOCK.switch("tokenize")
-        made, numbers = self._documents.encode(texts.text, texts.spans), self._tally.numbers
+        source, numbers = self._job.source, self._tally.numbers
+        # What is held out is evaluated as it is, whatever is done to what is trained on.
+        plain = source.texts.fim is None or (source.held_out is not None and split == source.held_out.split)
+        infill = None if plain else Identities(texts.file, texts.position)
+        made = self._documents.encode(texts.text, texts.spans, infill)
         numbers.update(
             tokens=made.tokens, special_tokens_in_text=made.special_tokens, text_bytes=texts.text_bytes
         )
@@ -375,7 +382,7 @@ class TextBuild:
     def _write_long(self, sink: Sink, document: TextDocuments) -> bool:
         """Encode and pack one long document in bounded memory; False where it must be encoded whole."""
         settings, numbers = self._job.source.tokenizer, self._tally.numbers
-        masked = self._recipe.rendered or self._job.loss_mask
+        masked = self._recipe.rendered or self._job.loss_mask or self._job.source.texts.fim is not None
         whole = masked or document.kept is not None or not self._documents.lengths.keeps_all
         encoded = None if whole else self._encoder.encode_long(document.text)
         if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
