@@ -21,7 +21,7 @@ from tokenlake.errors import (
     TokenlakeError,
     WorkerDiedError,
 )
-from tokenlake.etl.job import EngineJob, Job
+from tokenlake.etl.job import EngineJob, Job, PreflightJob, WorkJob
 from tokenlake.etl.leases import Mark, leased_units, progress_of
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
@@ -47,14 +47,14 @@ class StorePool:
         self.workers = _WAITING
         self._local = WorkerPool(1)
         self._chosen: dict[str, tuple[EngineJob, str]] = {}
-        self._planned: dict[int, Job] = {}
+        self._planned: dict[int, WorkJob] = {}
         self._board: _Board | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Publish the plan of these jobs, in the place of an older one."""
-        planned = [job for job in jobs() if not isinstance(job, EngineJob)]
+        planned = [job for job in jobs() if not isinstance(job, EngineJob | PreflightJob)]
         if planned:
             with self._lock:
                 self._publish({job.unit: job for job in planned})
@@ -66,6 +66,8 @@ class StorePool:
             CancelledError: :meth:`cancel` was called; the workers go on.
             TokenlakeError: what a worker raised.
         """
+        if isinstance(job, PreflightJob):
+            return self._local.run(job)
         if isinstance(job, EngineJob):
             verdict = self._local.run(job, on_progress)
             self._chosen[job.source.name] = job, verdict["engine"]
@@ -99,10 +101,10 @@ class StorePool:
     ) -> None:
         self.close()
 
-    def _publish(self, jobs: Mapping[int, Any]) -> None:
+    def _publish(self, jobs: Mapping[int, WorkJob]) -> None:
         first = next(iter(jobs.values()))
         address, layout = first.store, Layout(first.dataset, first.version)
-        if self._board is None or self._board.layout != layout:
+        if self._board is None or (self._board.address, self._board.layout) != (address, layout):
             if self._board is not None:
                 self._board.close()
             self._board = _Board(address, layout)
@@ -123,7 +125,7 @@ class _Board:
 
     def __init__(self, address: StoreAddress, layout: Layout) -> None:
         self.store: Store = open_store(address)
-        self.layout = layout
+        self.address, self.layout = address, layout
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._done: set[int] = set()

@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError, WorkerDiedError
+from tokenlake.errors import CancelledError, NotFoundError, TokenlakeError
 from tokenlake.etl.commit import require_held
-from tokenlake.etl.job import Job
+from tokenlake.etl.job import WorkJob
 from tokenlake.etl.leases import Leases, lease_seconds, leased_units
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.reuse import publish_record
@@ -111,26 +111,8 @@ def join_build(
 
 def _check_here(plan: SharedPlan, where: StoreAddress, pool: Pool) -> None:
     """Raise ConfigError where this machine makes other bytes, or cannot read what is to be read."""
-    name = f"{plan.dataset}@v{plan.version}"
-    if different := plan.differences():
-        raise ConfigError(
-            f"this machine cannot build {name}, as its bytes would differ. It has {'; '.join(different)}. Install "
-            "the same versions"
-        )
-    for job, engine in plan.engines(where):
-        try:
-            got = pool.run(job)
-        except WorkerDiedError:
-            raise
-        except TokenlakeError as error:
-            raise ConfigError(
-                f"this machine cannot build {name}, source {job.source.name!r}: {error}"
-            ) from error
-        if got["engine"] != engine:
-            raise ConfigError(
-                f"this machine cannot build {name}, source {job.source.name!r}: its tokenizer engine is "
-                f"{got['engine']} ({got['reason']}), expected {engine}, which the plan has"
-            )
+    for job in plan.preflights(where):
+        pool.run(job)
 
 
 @final
@@ -145,7 +127,7 @@ class _PlanWorker:
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._leases = Leases(self._store, self._layout, name, lease_seconds())
         self._lock, self._over = threading.Lock(), threading.Event()
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, WorkJob] = {}
         self._open: list[int] = []
         self._done: set[int] = set()
         self._failed: set[int] = set()
@@ -245,8 +227,11 @@ class _PlanWorker:
         ledger = [self._layout.path(info.key) for info in self._store.list(self._layout.key(LEDGER))]
         work = list(self._store.list(self._layout.key(WORK)))
         if (plan := read_plan(self._store, self._layout)) is None:
-            require_held(self._store, self._layout, self._plan.claimed)
-            self._committed = is_committed(self._store, self._layout)
+            # A repair takes its claim away with all else that it had built.
+            over = not self._store.exists(self._layout.claim)
+            if not over:
+                require_held(self._store, self._layout, self._plan.claimed)
+            self._committed = over or is_committed(self._store, self._layout)
             if not self._committed:
                 raise _nobody(self._layout)
             self._done, self._open = set(self._jobs), []
@@ -262,7 +247,10 @@ class _PlanWorker:
 
     def _load(self, plan: SharedPlan) -> None:
         with suppress(NotFoundError):  # a newer one comes, and is read at the next look
-            self._jobs, self._plan = plan.jobs(self._store, self._where), plan
+            jobs = plan.jobs(self._store, self._where)
+            if (plan.versions, plan.probes) != (self._plan.versions, self._plan.probes):
+                _check_here(plan, self._where, self._pool)
+            self._jobs, self._plan = jobs, plan
 
     def _build(self, unit: int) -> None:
         """Have a unit built and file its record, or why there is none."""
@@ -281,7 +269,7 @@ class _PlanWorker:
             self._done.add(unit)
         self._on_unit(record, time.monotonic() - began)
 
-    def _filed(self, unit: int, job: Job) -> UnitRecord:
+    def _filed(self, unit: int, job: WorkJob) -> UnitRecord:
         for attempt in range(1, _TRIES + 1):
             try:
                 sealed: str = self._pool.run(job, lambda progress: self._leases.tell(unit, progress))
