@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
-import time
 from functools import partial
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn
 
 from cyclopts import Parameter
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Workers, note, print_json
-from tokenlake.errors import CancelledError, ConfigError, NotFoundError
+from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.store_worker import WorkDone, join_build
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.etl.store_worker import WorkDone, join_build, named_build, parse_share
+from tokenlake.store.address import StoreAddress
 from tokenlake.store.gc import parse_duration
-from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.threads import available_cpus
-
-_SHARE: Final = re.compile(r"([0-9]{1,7})/([1-9][0-9]{0,6})")
 
 
 def work(
@@ -49,7 +43,7 @@ def work(
     """
     if not names:
         raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
-    where, join = StoreAddress.of(store), partial(_join, _share(share), parse_duration(wait))
+    where, join = StoreAddress.of(store), partial(_join, parse_share(share), parse_duration(wait))
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with WorkerPool(workers or available_cpus()) as pool:
@@ -67,34 +61,10 @@ def work(
 def _join(
     share: tuple[int, int], patience: float, where: StoreAddress, name: str, pool: WorkerPool
 ) -> WorkDone:
-    layout = _version(where, name, patience)
+    layout = named_build(where, name, patience)
     done = join_build(where, layout, pool, share=share, patience=patience, on_unit=_tell)
     note(f"{layout.prefix}: {numbers.plural(done.built, 'unit')} built here, {done.found} by others")
     return done
-
-
-def _share(text: str) -> tuple[int, int]:
-    found = _SHARE.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise ConfigError(f"--share {text!r}: expected I/N, such as 0/4, 1/4, 2/4 and 3/4 for four workers")
-    return int(found[1]), int(found[2])
-
-
-def _version(where: StoreAddress, name: str, patience: float) -> Layout:
-    """Return the version that is named, or the newest one, as soon as there is any."""
-    found = Reference.parse(name)
-    if found.tag is not None:
-        raise ConfigError(f"{name}: tags name finished versions; expected NAME or NAME@v3")
-    if found.version is not None:
-        return Layout(found.dataset, found.version)
-    catalog, deadline = Catalog(open_store(where)), time.monotonic() + patience
-    while True:
-        try:
-            return Layout(found.dataset, max(info.version for info in catalog.versions(found.dataset)))
-        except NotFoundError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(1)
 
 
 def _tell(record: UnitRecord, seconds: float) -> None:

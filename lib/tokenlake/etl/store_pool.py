@@ -8,8 +8,10 @@ units: it waits. Nothing is lost when it goes: the workers need it for nothing b
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, final
 
@@ -22,7 +24,7 @@ from tokenlake.errors import (
     WorkerDiedError,
 )
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, WorkJob
-from tokenlake.etl.leases import Mark, leased_units, progress_of
+from tokenlake.etl.leases import Mark, leased_units, present_workers, progress_of
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
 from tokenlake.store.address import StoreAddress, open_store
@@ -37,6 +39,23 @@ _LOOK: Final = 0.5
 
 #: Units that are waited for at a time; any others that get done meanwhile are found at once.
 _WAITING: Final = 32
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a run waits for, as its store said last.
+
+    Attributes:
+        address, layout: of the build.
+        left: units without a record.
+        heard: worker to the seconds since it said that it is there.
+    """
+
+    address: StoreAddress
+    layout: Layout
+    left: int
+    heard: Mapping[str, float]
 
 
 @final
@@ -78,6 +97,18 @@ class StorePool:
             board = self._board
         assert board is not None
         return board.wait(job.unit, on_progress, self._cancelled)
+
+    def awaited(self) -> Awaited | None:
+        """Return what is waited for; None before there is a plan."""
+        with self._lock:
+            board, units = self._board, set(self._planned)
+        return None if board is None else board.awaited(units)
+
+    def give_up(self, error: TokenlakeError) -> None:
+        """Have running and later calls of :meth:`run` raise an error, as nobody will do the rest."""
+        with self._lock:
+            if self._board is not None:
+                self._board.give_up(error)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -131,7 +162,9 @@ class _Board:
         self._done: set[int] = set()
         self._failed: set[int] = set()
         self._marks: dict[int, Mark] = {}
-        self._problem: StoreError | None = None
+        self._present: dict[str, tuple[Mark, float]] = {}
+        self._problem: TokenlakeError | None = None
+        self._over: TokenlakeError | None = None
         self._thread = threading.Thread(target=self._look_on, name="tokenlake-ledger", daemon=True)
         self._thread.start()
 
@@ -142,8 +175,8 @@ class _Board:
             with self._changed:
                 if cancelled.is_set():
                     raise CancelledError("the run was cancelled; workers go on, run it again to commit")
-                if self._problem is not None:
-                    raise self._problem
+                if (problem := self._over or self._problem) is not None:
+                    raise problem
                 done, failed, mark = unit in self._done, unit in self._failed, self._marks.get(unit)
                 if not done and not failed and seen.mark == mark:
                     self._changed.wait(_LOOK)
@@ -153,6 +186,17 @@ class _Board:
             if failed and (error := self._failure(unit)) is not None:
                 raise error
             seen.look(mark)
+
+    def awaited(self, units: set[int]) -> Awaited:
+        """Say how many of these units are left, and who is there."""
+        with self._changed:
+            now = time.monotonic()
+            heard = {worker: now - since for worker, (_, since) in self._present.items()}
+            return Awaited(self.address, self.layout, len(units - self._done), heard)
+
+    def give_up(self, error: TokenlakeError) -> None:
+        """Have whoever waits get an error."""
+        self._set(lambda: setattr(self, "_over", error))
 
     def forget_failures(self) -> None:
         """Have units that failed in an earlier run tried again."""
@@ -197,6 +241,11 @@ class _Board:
         def found() -> None:
             self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
             self._failed, self._marks, self._problem = failed_units(work), leased_units(work), None
+            before, now = self._present, time.monotonic()
+            self._present = {
+                worker: before[worker] if worker in before and before[worker][0] == mark else (mark, now)
+                for worker, mark in present_workers(work).items()
+            }
 
         self._set(found)
 
