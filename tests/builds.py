@@ -109,6 +109,9 @@ class Lent:
         if self._cancelled:
             raise CancelledError("the build was cancelled; run it again to resume")
 
+    def close(self) -> None:
+        """Its workers stay."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -149,9 +152,8 @@ def pool(lender: Lender) -> Iterator[Lent | WorkerPool]:
 def shared_workers(lender: Lender) -> Iterator[None]:
     """Have builds and repairs of all tests borrow workers, those of fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tokenlake.etl.runner.open_pool", partial(_lent_or_own, lender))
-        for module in ("repair", "repair_units"):
-            patch.setattr(f"tokenlake.integrity.{module}.WorkerPool", lender.lend)
+        for module in ("etl.runner", "integrity.repair"):
+            patch.setattr(f"tokenlake.{module}.open_pool", partial(_lent_or_own, lender))
         yield
 
 

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.etl.remote_builds_support import Bucket, Files, bucket, settings, stored, write_inputs
+from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.config.references import remember
 from tokenlake.errors import (
@@ -34,6 +36,8 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.shared_plan import PLAN, WORK, publish_plan, read_plan
 from tokenlake.etl.store_worker import WorkDone, join_build, shared_order
 from tokenlake.etl.worker import InProcessPool, Workbench
+from tokenlake.integrity.findings import RepairReport
+from tokenlake.integrity.repair import repair
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
@@ -100,15 +104,22 @@ class _Workers:
 @contextmanager
 def _run(config: dict[str, Any]) -> Iterator[Callable[[], BuildResult]]:
     """Plan, and wait for workers, in a thread; gives a function that waits for the end."""
+    with _beside(lambda: build_dataset(config, engine="store", retries=0)) as end:
+        yield end
+
+
+@contextmanager
+def _beside(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Do something in a thread; gives a function that waits for what comes of it."""
     ends: list[Any] = []
 
     def run() -> None:
         try:
-            ends.append(build_dataset(config, engine="store", retries=0))
+            ends.append(act())
         except Exception as error:
             ends.append(error)
 
-    def end() -> BuildResult:
+    def end() -> Any:
         thread.join(200)
         if isinstance(ends[0], Exception):
             raise ends[0]
@@ -121,9 +132,9 @@ def _run(config: dict[str, Any]) -> Iterator[Callable[[], BuildResult]]:
 
 
 def _join(where: StoreAddress | str, bench: Workbench, **more: Any) -> WorkDone:
-    first = more.pop("first", lambda job: None)
+    first, layout = more.pop("first", lambda job: None), more.pop("layout", V1)
     pool: Any = _Workers(bench, first)
-    return join_build(StoreAddress.of(where), V1, pool, patience=200, **more)
+    return join_build(StoreAddress.of(where), layout, pool, patience=200, **more)
 
 
 def test_units_of_the_own_share_come_first_and_those_of_others_from_behind():
@@ -185,6 +196,41 @@ def test_killed_workers_cost_nothing_but_their_unit(
         result = build_dataset(config, pool=_Workers(bench))
         assert (result.status, result.units_resumed) == ("resumed", 3)
         assert stored(s3, "killed") == expected
+
+
+def test_a_mixture_and_its_repair_are_built_by_whoever_joins(
+    tokenizer_dir: Path, bench: Workbench, tmp_path: Path
+):
+    """The tokens of two sources and the rows of both; then what was damaged of each, beside the version."""
+    config = mixture(tmp_path, tokenizer_dir)
+    build_dataset(config, pool=_Workers(bench))
+    place = str(tmp_path / "shared")
+    with _run(config | {"save": {"output_dir": place}}) as end:
+        for name in ("pile.code.tokens", "pile.web.tokens", "pile"):
+            assert _join(place, bench, layout=Layout(name, 1)).built >= 1
+        end()
+    whole = stored(tmp_path / "store")
+    assert stored(Path(place)) == whole
+    lost = [
+        *(tmp_path / "shared/pile").rglob("*.parquet"),
+        *(tmp_path / "shared").rglob("*.web.tokens/v1/ledger/*"),
+    ]
+    for path in lost:
+        path.unlink()
+    for name in ("pile.web.tokens", "pile"):
+        told: list[str] = []
+        with _beside(partial(_repaired, place, name, told)) as end:
+            _join(f"{place}/{name}/v1/runs/repair", bench, layout=Layout(name, 1))
+            report = end()
+        assert report.ok, report.files
+        assert {file.how for file in report.files} == {"rebuilt"}
+        assert f"waiting for workers: tokenlake work {place}/{name}/v1/runs/repair {name}@v1" in told
+        assert not list((tmp_path / f"shared/{name}/v1/runs/repair").rglob("*.json"))
+    assert stored(Path(place)) == whole
+
+
+def _repaired(place: str, name: str, told: list[str]) -> RepairReport:
+    return repair(place, name, engine="store", on_progress=lambda progress: told.append(progress.doing))
 
 
 def _within(seconds: float, met: Callable[[], bool]) -> None:

@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +81,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
         "TOKENLAKE_ALLOWED_BLOCKS": "*",
         "TOKENLAKE_ALLOWED_CONFIGS": str(root / "configs"),
         "TOKENLAKE_RETRY_SECONDS": "1",
+        "TOKENLAKE_LEASE_SECONDS": "6",
         "LAKE_KEY": SECRET,
         "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
         "PYTHONWARNINGS": "ignore",
@@ -103,7 +105,7 @@ def worker(server: dict[str, str]) -> Iterator[dict[str, str]]:
     """The deployments, and a worker of their pool."""
     post(server, "work_pools/", name="tokenlake", type="process")
     prefect(server, "--no-prompt", "deploy", "--all")
-    with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "2"):
+    with started(server, "worker", "start", "--pool", "tokenlake", "--limit", "3"):
         yield server
 
 
@@ -240,6 +242,22 @@ def ended(environment: dict[str, str], run: str) -> dict[str, Any]:
     logs = post(environment, "logs/filter", logs={"flow_run_id": {"any_": [run]}})
     assert SECRET not in json.dumps([found, logs])
     return found
+
+
+def process_of(run: str) -> psutil.Process:
+    """Return the process that a worker of a pool runs a flow run in."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run and "prefect" in str(process.cmdline()):
+                return process
+    raise AssertionError(f"no process of run {run}")
+
+
+def runs_of(environment: dict[str, str], deployment: str) -> list[dict[str, Any]]:
+    """Return the runs of a deployment, oldest first."""
+    found = get(environment, f"deployments/name/{deployment}")["id"]
+    about = {"deployment_id": {"any_": [found]}}
+    return post(environment, "flow_runs/filter", flow_runs=about, sort="START_TIME_ASC")
 
 
 def cancel(environment: dict[str, str], run: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from tests.seeds import promise
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import UnitProgress
+from tokenlake.etl.job import UnitJob
+from tokenlake.etl.planner import plan_build
 from tokenlake.prefect import request as request_module
 from tokenlake.prefect.engine import ProgressLog, group_name, group_units
 from tokenlake.prefect.flows import mix, tokenize
-from tokenlake.prefect.policy import check_paths
+from tokenlake.prefect.policy import check_job, check_paths
 from tokenlake.prefect.request import (
     DEFAULT,
     DEPLOYMENTS,
@@ -30,6 +33,7 @@ from tokenlake.prefect.request import (
     stage_values,
 )
 from tokenlake.prefect.run_state import given_name
+from tokenlake.store.layout import Layout
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 
@@ -316,6 +320,33 @@ class TestPolicy:
     def test_an_empty_list_allows_nothing(self) -> None:
         with pytest.raises(ConfigError, match="nothing"):
             self.check("a.jsonl", "out", "", None)
+
+
+def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
+    tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    """Whoever writes a store may write a plan into it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "a lake"}\n')
+    dataset = {"name": "s", "data_files": str(tmp_path / "a.jsonl"), "tokenizer": str(tokenizer_dir)}
+    plan = plan_build({"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}})
+    job = plan.job(plan.units[0], plan.store, Layout("x", 1), "tokenizers")
+    assert isinstance(job, UnitJob)
+    inside = {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path), "TOKENLAKE_ALLOWED_CALLABLES": "ours:*"}
+    check_job(job, inside)
+    options = {"key": {"env": "HOME"}}
+    keyed = replace(job, source=replace(job.source, storage_options=options))
+    texts = replace(job.source.texts, transforms=({"filter": "theirs:f"},))
+    for wrong, environment, message in (
+        (
+            job,
+            {"TOKENLAKE_ALLOWED_INPUTS": "/elsewhere"},
+            r"an input of 's'.*outside what this worker allows",
+        ),
+        (keyed, inside, r"\{env: HOME\} is not allowed on this worker"),
+        (replace(job, source=replace(job.source, texts=texts)), inside, r"the function 'theirs:f'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_job(wrong, environment)
 
 
 def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:

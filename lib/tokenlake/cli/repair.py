@@ -12,7 +12,8 @@ from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, em
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
-from tokenlake.integrity.findings import RepairReport
+from tokenlake.etl.engines import EngineName
+from tokenlake.integrity.findings import RepairProgress, RepairReport
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.reports.table import Table, label
 from tokenlake.reports.terminal import stdout
@@ -29,6 +30,7 @@ def repair(
     dry_run: bool = False,
     workers: Workers = None,
     store: StoreUrl = None,
+    engine: EngineName | None = None,
     json: AsJson = False,
 ) -> int:
     """Repair the damaged files of a version, byte for byte.
@@ -43,7 +45,15 @@ def repair(
     Args:
         config: The configuration that built the version. Default: the one recorded by its newest run.
         dry_run: Print what would be repaired, and write nothing.
+        engine: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
+            ray or dask, on a cluster.
     """
+
+    def tell(progress: RepairProgress) -> None:
+        if progress.doing.startswith("waiting"):
+            note(progress.doing)
+        counter.set(progress.bytes, progress.bytes_total)
+
     with counting("repairing") as counter:
         report = repair_version(
             store or default_store(),
@@ -52,7 +62,8 @@ def repair(
             overrides=set_,
             dry_run=dry_run,
             workers=workers,
-            on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
+            engine=engine,
+            on_progress=tell,
         )
     emit(report.to_json(), json, lambda: _print(report))
     return exit_code(report)

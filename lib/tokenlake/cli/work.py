@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
-from dataclasses import asdict
-from typing import Annotated, Final, NoReturn
+from functools import partial
+from typing import Annotated, NoReturn
 
 from cyclopts import Parameter
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Workers, note, print_json
-from tokenlake.errors import CancelledError, ConfigError, NotFoundError
+from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.store_worker import join_build
-from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.catalog import Catalog, Reference
+from tokenlake.etl.store_worker import WorkDone, join_build, named_build, parse_share
+from tokenlake.store.address import StoreAddress
 from tokenlake.store.gc import parse_duration
-from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.threads import available_cpus
-
-_SHARE: Final = re.compile(r"([0-9]{1,7})/([1-9][0-9]{0,6})")
 
 
 def work(
     store: str,
-    name: Annotated[str, Parameter(help="A dataset that is being built: NAME or NAME@v3.")],
     /,
-    *,
+    *names: Annotated[
+        str, Parameter(help="What is being built: NAME or NAME@v3; several, one after the other.")
+    ],
     share: str = "0/1",
     workers: Workers = None,
     wait: str = "0",
@@ -43,45 +39,32 @@ def work(
     Args:
         store: The store: a path, s3:// or gs://.
         share: I/N: take every Nth unit first, from the Ith on (from 0), then any that nobody builds.
-        wait: How long to wait for the plan, such as 10m. Default: not at all.
+        wait: How long to wait for each plan, such as 10m. Default: not at all.
     """
-    part = _share(share)
-    where, patience = StoreAddress.of(store), parse_duration(wait)
-    layout = _version(where, name)
+    if not names:
+        raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
+    where, join = StoreAddress.of(store), partial(_join, parse_share(share), parse_duration(wait))
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with WorkerPool(workers or available_cpus()) as pool:
-            done = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
+            done = [join(where, name, pool) for name in names]
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and others build the rest")
         return CancelledError.exit_code
     finally:
         signal.signal(signal.SIGTERM, before)
     if json:
-        print_json(asdict(done))
-    else:
-        note(f"{layout.prefix}: {numbers.plural(done.built, 'unit')} built here, {done.found} by others")
+        print_json({key: sum(getattr(one, key) for one in done) for key in ("built", "found")})
     return 0
 
 
-def _share(text: str) -> tuple[int, int]:
-    found = _SHARE.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise ConfigError(f"--share {text!r}: expected I/N, such as 0/4, 1/4, 2/4 and 3/4 for four workers")
-    return int(found[1]), int(found[2])
-
-
-def _version(where: StoreAddress, name: str) -> Layout:
-    """Return the version that is named, or the newest one."""
-    found = Reference.parse(name)
-    if found.tag is not None:
-        raise ConfigError(f"{name}: tags name finished versions; expected NAME or NAME@v3")
-    if found.version is not None:
-        return Layout(found.dataset, found.version)
-    versions = Catalog(open_store(where)).versions(found.dataset)
-    if not versions:
-        raise NotFoundError(f"no build of {found.dataset} in {where}", dataset=found.dataset)
-    return Layout(found.dataset, max(info.version for info in versions))
+def _join(
+    share: tuple[int, int], patience: float, where: StoreAddress, name: str, pool: WorkerPool
+) -> WorkDone:
+    layout = named_build(where, name, patience)
+    done = join_build(where, layout, pool, share=share, patience=patience, on_unit=_tell)
+    note(f"{layout.prefix}: {numbers.plural(done.built, 'unit')} built here, {done.found} by others")
+    return done
 
 
 def _tell(record: UnitRecord, seconds: float) -> None:

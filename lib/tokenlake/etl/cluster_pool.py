@@ -1,7 +1,8 @@
 """The workers of a build on the nodes of a cluster: slots, each with a worker process of its own.
 
 A slot is this library's :class:`WorkerPool` of one process, on whatever node; a job goes to it as a line of JSON, and
-the answer comes as one. So a cluster's system moves two short texts for each unit, and knows nothing of units. A slot
+the answer comes as one. With it goes what a machine must have (:class:`tokenlake.etl.job.PreflightJob`), at which each
+slot looks once. So a cluster's system moves a few short texts for each unit, and knows nothing of units. A slot
 whose node died is replaced, and its job fails as that of a dead worker does: whoever asked tries it again.
 """
 
@@ -15,7 +16,18 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast, final
 
 from tokenlake.errors import CancelledError, TokenlakeError, WorkerDiedError, from_json, to_json
-from tokenlake.etl.job import Job, WorkerAnswer, answer_of, job_of, to_line
+from tokenlake.etl.job import (
+    NO_ENGINE,
+    EngineJob,
+    Job,
+    PreflightJob,
+    UnitJob,
+    WorkerAnswer,
+    answer_of,
+    job_of,
+    produced_by,
+    to_line,
+)
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import check_open
 
@@ -26,11 +38,15 @@ class Slot:
 
     def __init__(self) -> None:
         self._pool = WorkerPool(1)
+        self._passed: set[bytes] = set()
 
-    def run(self, line: bytes) -> bytes:
-        """Do the job of a line; the answer is one, too."""
+    def run(self, preflight: bytes, line: bytes) -> bytes:
+        """Do the job of a line, after that of a preflight that was not done here before; the answer is a line, too."""
         told: Counter[str] = Counter()
         try:
+            if preflight and preflight not in self._passed:
+                self._pool.run(cast("Job", job_of(preflight)))
+                self._passed.add(preflight)
             result = self._pool.run(cast("Job", job_of(line)), told.update)
         except TokenlakeError as error:
             return to_line(WorkerAnswer(progress=dict(told), error=to_json(error), rss=1))
@@ -58,8 +74,8 @@ class Nodes(Protocol):
         """Return a new slot, which may still be starting."""
         ...
 
-    def ask(self, slot: Any, line: bytes) -> bytes:
-        """Have a slot do a job; SlotLostError where it is gone, or was ended."""
+    def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
+        """Have a slot do a job, as :meth:`Slot.run` does; SlotLostError where it is gone, or was ended."""
         ...
 
     def end(self, slot: Any) -> None:
@@ -86,6 +102,8 @@ class ClusterPool:
         self._all: list[Any] = []
         self._idle: list[Any] = []
         self._cancelled = False
+        self._chosen: dict[str, tuple[EngineJob, str]] = {}
+        self._preflights: dict[tuple[str, ...], bytes] = {}
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Start the slots that so many jobs need."""
@@ -97,16 +115,16 @@ class ClusterPool:
         """Do one job in one slot; what is done of it is told at its end.
 
         Raises:
-            ConfigError: the job holds secrets.
+            ConfigError: the job holds secrets, or a machine of the cluster would make other bytes.
             WorkerDiedError: the slot or its worker is gone; the job may be tried again.
             CancelledError: :meth:`cancel` was called.
             TokenlakeError: what the job itself raised, rebuilt.
         """
-        line = to_line(job)
+        line, preflight = to_line(job), self._preflight(job)
         check_open(line.decode())
         slot = self._borrow()
         try:
-            answer = answer_of(self._nodes.ask(slot, line))
+            answer = answer_of(self._nodes.ask(slot, preflight, line))
         except BaseException as error:
             self._drop(slot)
             if self._cancelled:
@@ -121,7 +139,30 @@ class ClusterPool:
             on_progress(answer.progress)
         if answer.error is not None:
             raise from_json(answer.error)
+        if isinstance(job, EngineJob):
+            self._chosen[job.source.name] = job, answer.result["engine"]
         return answer.result
+
+    def _preflight(self, job: Job) -> bytes:
+        """Return the line of what a machine must have for a unit; an empty one for what is no unit."""
+        if isinstance(job, EngineJob | PreflightJob):
+            return b""
+        engine, source = (job.engine, job.source.name) if isinstance(job, UnitJob) else (None, "")
+        key = (job.store.url, job.dataset, str(job.version), source, engine or "")
+        if key not in self._preflights:
+            probe, chosen = self._chosen.get(source, (None, NO_ENGINE))
+            versions = produced_by() | produced_by(engine)
+            self._preflights[key] = to_line(
+                PreflightJob(
+                    store=job.store,
+                    dataset=job.dataset,
+                    version=job.version,
+                    versions=versions,
+                    probe=probe,
+                    engine=chosen,
+                )
+            )
+        return self._preflights[key]
 
     def cancel(self) -> None:
         with self._changed:

@@ -20,12 +20,12 @@ _HERE: Final = threading.local()
 _SLOTS: Final[list[Slot]] = []
 
 
-def run_here(line: bytes) -> bytes:
+def run_here(preflight: bytes, line: bytes) -> bytes:
     """Do a job in the slot of this thread of a worker of Dask."""
     if not hasattr(_HERE, "slot"):
         _HERE.slot = Slot()
         _SLOTS.append(_HERE.slot)
-    return _HERE.slot.run(line)
+    return _HERE.slot.run(preflight, line)
 
 
 def close_here() -> None:
@@ -74,8 +74,8 @@ class DaskNodes:
     def start(self) -> Any:
         return object()
 
-    def ask(self, slot: Any, line: bytes) -> bytes:
-        future = self._running[id(slot)] = self._client.submit(run_here, line, pure=False)
+    def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
+        future = self._running[id(slot)] = self._client.submit(run_here, preflight, line, pure=False)
         try:
             return future.result()
         except (self._lost, FutureCancelledError) as error:

@@ -247,7 +247,30 @@ class RepackJob(_Target):
     op: Literal["repack"] = "repack"
 
 
-Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightJob:
+    """See whether a worker's machine would make the bytes of a build; the answer says nothing, or is an error.
+
+    Attributes:
+        store, dataset, version: of the build, whose claim must be found there.
+        versions: name to version of what decides bytes.
+        probe: the job that chose the engine of a source of texts; it reads the tokenizer and the first records.
+        engine: what it chose.
+    """
+
+    store: StoreAddress
+    dataset: str
+    version: int
+    versions: Mapping[str, str]
+    probe: EngineJob | None = None
+    engine: str = NO_ENGINE
+    op: Literal["preflight"] = "preflight"
+
+
+WorkJob: TypeAlias = UnitJob | MixJob | RepackJob
+"""Builds a unit."""
+
+Job: TypeAlias = WorkJob | EngineJob | PreflightJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +297,7 @@ _KINDS: Final[dict[str, Any]] = {
     "mix": MixJob,
     "repack": RepackJob,
     "engine": EngineJob,
+    "preflight": PreflightJob,
     "blocks": SecretBlocks,
 }
 
@@ -355,6 +379,16 @@ def produced_by(engine: str | None = None) -> dict[str, str]:
     # The segment cache is the writer's own code.
     names = ["pyarrow", *([engine] if engine and engine != "segments" else [])]
     return {"tokenlake": __version__} | {name: _version(name) for name in names}
+
+
+def other_versions(wanted: Mapping[str, str]) -> list[str]:
+    """Return what this process has other versions of than those, for people; it would make other bytes."""
+    here = {name: produced_by(name)[name] for name in wanted} | produced_by()
+    return [
+        f"{name} {here[name]} (the plan has {version})"
+        for name, version in sorted(wanted.items())
+        if here[name] != version
+    ]
 
 
 def _version(name: str) -> str:

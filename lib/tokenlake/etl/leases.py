@@ -1,8 +1,10 @@
-"""Leases: who builds which unit now, so that two workers rarely build one.
+"""Leases: who builds which unit now, so that two workers rarely build one; and who is there at all.
 
 A lease is a small object that is created before a unit is begun, changed every few seconds while it is built, and
 removed afterwards. One that did not change for a while is of a worker that died, and is taken over by
 compare-and-swap. That while is measured by the clock of whoever waits: no two clocks are compared.
+
+A worker keeps one object more, which it changes as often: whoever waits learns from it that the worker is alive.
 
 A lease proves nothing. A worker that slept through its own builds a unit that another builds, too; both make the same
 parts, which are create-only, and the same record.
@@ -33,6 +35,7 @@ _SECONDS: Final = 60.0
 _BEATS: Final = 6  # changes in that time
 
 _NAME: Final = re.compile(rf".*/{WORK}/lease-(\d+)\.json")
+_WORKER: Final = re.compile(rf".*/{WORK}/worker-(.+)\.json")
 
 Mark: TypeAlias = tuple[float | None, str, int]
 """What a listing says of a lease; another one where it was changed."""
@@ -49,6 +52,12 @@ def leased_units(infos: Iterable[ObjectInfo]) -> dict[int, Mark]:
     return {int(name[1]): (info.modified, info.token, info.size) for name, info in found if name}
 
 
+def present_workers(infos: Iterable[ObjectInfo]) -> dict[str, Mark]:
+    """Return worker to mark of those who say that they are there, among listed objects."""
+    found = ((_WORKER.fullmatch(info.key), info) for info in infos)
+    return {name[1]: (info.modified, info.token, info.size) for name, info in found if name}
+
+
 @final
 @dataclass(slots=True)
 class _Held:
@@ -63,7 +72,7 @@ class Leases:
     """The leases of one worker; thread-safe.
 
     Args:
-        worker: its name, which no other has.
+        worker: its name, which no other has, and which a key may hold.
         seconds: after which a lease that does not change is over.
         clock: seconds, monotonic.
     """
@@ -80,6 +89,7 @@ class Leases:
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
+        self._presence: bytes | None = None
         self._others: dict[int, tuple[Mark, float]] = {}
         self.every = seconds / _BEATS
         """Seconds between two calls of :meth:`beat`."""
@@ -123,7 +133,8 @@ class Leases:
                 self._held[unit].progress.update(progress)
 
     def beat(self) -> None:
-        """Change all leases that are held; one that somebody took over is held no longer."""
+        """Say that this worker is there, and change all leases that are held; a lost one is held no longer."""
+        self._appear()
         with self._lock:
             held = list(self._held.items())
         for number, (unit, lease) in enumerate(held):
@@ -145,8 +156,22 @@ class Leases:
             with suppress(StoreError):
                 self._store.delete(self._key(unit))
 
+    def _appear(self) -> None:
+        """Change the object that says so; one that was taken away, as with the plan, is made again."""
+        data, before = self._content(self._clock(), {}), self._presence
+        self._presence = None
+        with suppress(StoreError, VersionConflictError):
+            self._store.swap(self._presence_key, data, before)
+            self._presence = data
+
+    @property
+    def _presence_key(self) -> str:
+        return self._layout.key(f"{WORK}/worker-{self._worker}.json")
+
     def release_all(self) -> None:
-        """End all leases of ours."""
+        """End all leases of ours, and be gone."""
+        with suppress(StoreError):
+            self._store.delete(self._presence_key)
         for unit in list(self._held):
             self.release(unit)
 

@@ -80,9 +80,9 @@ class RayNodes:
     def start(self) -> Any:
         return self._actor.remote()
 
-    def ask(self, slot: Any, line: bytes) -> bytes:
+    def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
         try:
-            return self._ray.get(slot.run.remote(line))
+            return self._ray.get(slot.run.remote(preflight, line))
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError) as error:
             raise SlotLostError(str(error).strip().splitlines()[0]) from error
 

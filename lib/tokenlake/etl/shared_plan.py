@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self, cast, final
 
 import msgspec
@@ -34,7 +35,17 @@ from tokenlake.errors import (
     from_json,
     to_json,
 )
-from tokenlake.etl.job import EngineJob, Job, UnitJob, job_of, produced_by
+from tokenlake.etl.job import (
+    EngineJob,
+    Job,
+    MixJob,
+    PreflightJob,
+    RepackJob,
+    UnitJob,
+    WorkJob,
+    job_of,
+    produced_by,
+)
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import ObjectInfo, Store, read_files
 from tokenlake.store.layout import RUNS, Layout
@@ -47,6 +58,9 @@ PLAN: Final = f"{WORK}/plan.json"
 _TOGETHER: Final = 256
 
 _STORES: Final = ("store", "parents_store")
+
+#: In the place of the stores of a job of parents: the path from theirs to the unit's, as of a repair.
+_BELOW: Final = "below"
 
 
 @final
@@ -72,16 +86,16 @@ class PlanPiece(Sealed):
     jobs: tuple[dict[str, str], ...]
 
     @classmethod
-    def of(cls, jobs: Iterable[Job]) -> Self:
+    def of(cls, jobs: Iterable[WorkJob]) -> Self:
         """Return the jobs, what they have in common once."""
         fields = [_fields(job) for job in jobs]
         common = dict(set[tuple[str, str]].intersection(*(set(each.items()) for each in fields)))
         own = ({name: text for name, text in each.items() if name not in common} for each in fields)
         return cls(common=common, jobs=tuple(own))
 
-    def each(self, store: StoreAddress) -> Iterator[Job]:
+    def each(self, store: StoreAddress) -> Iterator[WorkJob]:
         """Yield the jobs, of a store at this address."""
-        return (_job(self.common | own, store) for own in self.jobs)
+        return (cast("WorkJob", _job(self.common | own, store)) for own in self.jobs)
 
 
 @final
@@ -110,21 +124,17 @@ class SharedPlan(Sealed):
         """Where the version is."""
         return Layout(self.dataset, self.version)
 
-    def differences(self) -> list[str]:
-        """Return what this process has other versions of, for people; it would make other bytes."""
-        here = {name: produced_by(name)[name] for name in self.versions} | produced_by()
-        return [
-            f"{name} {here[name]} (the plan has {wanted})"
-            for name, wanted in sorted(self.versions.items())
-            if here[name] != wanted
-        ]
-
-    def engines(self, store: StoreAddress) -> Iterator[tuple[EngineJob, str]]:
-        """Yield the job that chooses the engine of each source, and what it must choose."""
+    def preflights(self, store: StoreAddress) -> Iterator[PreflightJob]:
+        """Yield what a machine must pass before its first unit: a job for each source of texts, or a single one."""
+        of = partial(
+            PreflightJob, store=store, dataset=self.dataset, version=self.version, versions=self.versions
+        )
+        if not self.probes:
+            yield of()
         for probe in self.probes:
-            yield cast("EngineJob", _job(probe.job, store)), probe.engine
+            yield of(probe=cast("EngineJob", _job(probe.job, store)), engine=probe.engine)
 
-    def jobs(self, store: Store, address: StoreAddress) -> dict[int, Job]:
+    def jobs(self, store: Store, address: StoreAddress) -> dict[int, WorkJob]:
         """Return unit to job.
 
         Raises:
@@ -133,8 +143,7 @@ class SharedPlan(Sealed):
         """
         found = read_files(store, self.layout.prefix, self.pieces)
         pieces = (PlanPiece.from_bytes(data, path) for path, data in found.items())
-        jobs = (job for piece in pieces for job in piece.each(address))
-        return {job.unit: job for job in jobs if not isinstance(job, EngineJob)}
+        return {job.unit: job for piece in pieces for job in piece.each(address)}
 
 
 def read_plan(store: Store, layout: Layout) -> SharedPlan | None:
@@ -146,7 +155,11 @@ def read_plan(store: Store, layout: Layout) -> SharedPlan | None:
 
 
 def publish_plan(
-    store: Store, layout: Layout, claimed: str, jobs: Iterable[Job], engines: Iterable[tuple[EngineJob, str]]
+    store: Store,
+    layout: Layout,
+    claimed: str,
+    jobs: Iterable[WorkJob],
+    engines: Iterable[tuple[EngineJob, str]],
 ) -> SharedPlan:
     """Put jobs into the store, and have them be the newest plan.
 
@@ -200,14 +213,26 @@ def _fields(job: Job) -> dict[str, str]:
         name: json.dumps(value, sort_keys=True, separators=(",", ":"))
         for name, value in fields.items()
         if name not in _STORES
-    }
+    } | ({_BELOW: json.dumps(_below(job))} if isinstance(job, MixJob | RepackJob) else {})
+
+
+def _below(job: MixJob | RepackJob) -> str:
+    path = job.store.url.removeprefix(job.parents_store.url)
+    if path and (path == job.store.url or path[0] != "/"):
+        raise ConfigError(
+            f"{job.dataset}@v{job.version}: its parents are in {job.parents_store}, and it goes to {job.store}; "
+            "workers that join know one store"
+        )
+    return path
 
 
 def _job(fields: Mapping[str, str], store: StoreAddress) -> Job:
     whole = {name: json.loads(text) for name, text in fields.items()}
-    stores = _STORES if whole["op"] in ("mix", "repack") else _STORES[:1]
-    where = {"url": store.url, "options": dict(store.options)}
-    return cast("Job", job_of(json.dumps(whole | dict.fromkeys(stores, where)).encode()))
+    options, below = dict(store.options), whole.pop(_BELOW, None)
+    places = {"store": {"url": store.url, "options": options}}
+    if below is not None:
+        places["parents_store"] = {"url": store.url.removesuffix(below), "options": options}
+    return cast("Job", job_of(json.dumps(whole | places).encode()))
 
 
 def check_open(text: str) -> None:

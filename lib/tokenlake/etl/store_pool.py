@@ -8,8 +8,10 @@ units: it waits. Nothing is lost when it goes: the workers need it for nothing b
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, final
 
@@ -21,8 +23,8 @@ from tokenlake.errors import (
     TokenlakeError,
     WorkerDiedError,
 )
-from tokenlake.etl.job import EngineJob, Job
-from tokenlake.etl.leases import Mark, leased_units, progress_of
+from tokenlake.etl.job import EngineJob, Job, PreflightJob, WorkJob
+from tokenlake.etl.leases import Mark, leased_units, present_workers, progress_of
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
 from tokenlake.store.address import StoreAddress, open_store
@@ -40,6 +42,23 @@ _WAITING: Final = 32
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a run waits for, as its store said last.
+
+    Attributes:
+        address, layout: of the build.
+        left: units without a record.
+        heard: worker to the seconds since it said that it is there.
+    """
+
+    address: StoreAddress
+    layout: Layout
+    left: int
+    heard: Mapping[str, float]
+
+
+@final
 class StorePool:
     """Waits for whoever builds the units of a plan in a store; engines are chosen here, in a process of its own."""
 
@@ -47,14 +66,14 @@ class StorePool:
         self.workers = _WAITING
         self._local = WorkerPool(1)
         self._chosen: dict[str, tuple[EngineJob, str]] = {}
-        self._planned: dict[int, Job] = {}
+        self._planned: dict[int, WorkJob] = {}
         self._board: _Board | None = None
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Publish the plan of these jobs, in the place of an older one."""
-        planned = [job for job in jobs() if not isinstance(job, EngineJob)]
+        planned = [job for job in jobs() if not isinstance(job, EngineJob | PreflightJob)]
         if planned:
             with self._lock:
                 self._publish({job.unit: job for job in planned})
@@ -66,6 +85,8 @@ class StorePool:
             CancelledError: :meth:`cancel` was called; the workers go on.
             TokenlakeError: what a worker raised.
         """
+        if isinstance(job, PreflightJob):
+            return self._local.run(job)
         if isinstance(job, EngineJob):
             verdict = self._local.run(job, on_progress)
             self._chosen[job.source.name] = job, verdict["engine"]
@@ -76,6 +97,18 @@ class StorePool:
             board = self._board
         assert board is not None
         return board.wait(job.unit, on_progress, self._cancelled)
+
+    def awaited(self) -> Awaited | None:
+        """Return what is waited for; None before there is a plan."""
+        with self._lock:
+            board, units = self._board, set(self._planned)
+        return None if board is None else board.awaited(units)
+
+    def give_up(self, error: TokenlakeError) -> None:
+        """Have running and later calls of :meth:`run` raise an error, as nobody will do the rest."""
+        with self._lock:
+            if self._board is not None:
+                self._board.give_up(error)
 
     def cancel(self) -> None:
         self._cancelled.set()
@@ -99,10 +132,10 @@ class StorePool:
     ) -> None:
         self.close()
 
-    def _publish(self, jobs: Mapping[int, Any]) -> None:
+    def _publish(self, jobs: Mapping[int, WorkJob]) -> None:
         first = next(iter(jobs.values()))
         address, layout = first.store, Layout(first.dataset, first.version)
-        if self._board is None or self._board.layout != layout:
+        if self._board is None or (self._board.address, self._board.layout) != (address, layout):
             if self._board is not None:
                 self._board.close()
             self._board = _Board(address, layout)
@@ -123,13 +156,15 @@ class _Board:
 
     def __init__(self, address: StoreAddress, layout: Layout) -> None:
         self.store: Store = open_store(address)
-        self.layout = layout
+        self.address, self.layout = address, layout
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._done: set[int] = set()
         self._failed: set[int] = set()
         self._marks: dict[int, Mark] = {}
-        self._problem: StoreError | None = None
+        self._present: dict[str, tuple[Mark, float]] = {}
+        self._problem: TokenlakeError | None = None
+        self._over: TokenlakeError | None = None
         self._thread = threading.Thread(target=self._look_on, name="tokenlake-ledger", daemon=True)
         self._thread.start()
 
@@ -140,8 +175,8 @@ class _Board:
             with self._changed:
                 if cancelled.is_set():
                     raise CancelledError("the run was cancelled; workers go on, run it again to commit")
-                if self._problem is not None:
-                    raise self._problem
+                if (problem := self._over or self._problem) is not None:
+                    raise problem
                 done, failed, mark = unit in self._done, unit in self._failed, self._marks.get(unit)
                 if not done and not failed and seen.mark == mark:
                     self._changed.wait(_LOOK)
@@ -151,6 +186,17 @@ class _Board:
             if failed and (error := self._failure(unit)) is not None:
                 raise error
             seen.look(mark)
+
+    def awaited(self, units: set[int]) -> Awaited:
+        """Say how many of these units are left, and who is there."""
+        with self._changed:
+            now = time.monotonic()
+            heard = {worker: now - since for worker, (_, since) in self._present.items()}
+            return Awaited(self.address, self.layout, len(units - self._done), heard)
+
+    def give_up(self, error: TokenlakeError) -> None:
+        """Have whoever waits get an error."""
+        self._set(lambda: setattr(self, "_over", error))
 
     def forget_failures(self) -> None:
         """Have units that failed in an earlier run tried again."""
@@ -195,6 +241,11 @@ class _Board:
         def found() -> None:
             self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
             self._failed, self._marks, self._problem = failed_units(work), leased_units(work), None
+            before, now = self._present, time.monotonic()
+            self._present = {
+                worker: before[worker] if worker in before and before[worker][0] == mark else (mark, now)
+                for worker, mark in present_workers(work).items()
+            }
 
         self._set(found)
 

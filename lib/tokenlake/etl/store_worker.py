@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -19,9 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError, WorkerDiedError
+from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError
 from tokenlake.etl.commit import require_held
-from tokenlake.etl.job import Job
+from tokenlake.etl.job import Job, WorkJob
 from tokenlake.etl.leases import Leases, lease_seconds, leased_units
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.reuse import publish_record
@@ -35,6 +36,7 @@ from tokenlake.etl.shared_plan import (
     take_failure,
 )
 from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.claims import is_committed
 from tokenlake.store.layout import LEDGER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
@@ -43,6 +45,39 @@ _LOOK: Final = 1.0  # seconds between two looks at what others did
 _TRIES: Final = 3  # of a unit whose worker process died, or whose store failed
 
 OnUnit = Callable[[UnitRecord, float], None]
+
+
+_SHARE: Final = re.compile(r"([0-9]{1,7})/([1-9][0-9]{0,6})")
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """Return which share of how many a text such as ``0/4`` says; ConfigError where it says none."""
+    found = _SHARE.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(f"share {text!r}: expected I/N, such as 0/4, 1/4, 2/4 and 3/4 for four workers")
+    return int(found[1]), int(found[2])
+
+
+def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
+    """Return the version that is named, or the newest one, as soon as there is any.
+
+    Args:
+        name: ``NAME`` or ``NAME@v3``.
+        patience: seconds to wait for one.
+    """
+    found = Reference.parse(name)
+    if found.tag is not None:
+        raise ConfigError(f"{name}: tags name finished versions; expected NAME or NAME@v3")
+    if found.version is not None:
+        return Layout(found.dataset, found.version)
+    catalog, deadline = Catalog(open_store(where)), time.monotonic() + patience
+    while True:
+        try:
+            return Layout(found.dataset, max(info.version for info in catalog.versions(found.dataset)))
+        except NotFoundError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_LOOK)
 
 
 @final
@@ -77,6 +112,8 @@ def join_build(
     share: tuple[int, int] = (0, 1),
     patience: float = 0.0,
     on_unit: OnUnit = lambda record, seconds: None,
+    worker: str | None = None,
+    allow: Callable[[Job], None] = lambda job: None,
 ) -> WorkDone:
     """Build units of the newest plan of a version until none is left.
 
@@ -86,6 +123,8 @@ def join_build(
         share: which of how many, from 0.
         patience: seconds to wait for a plan.
         on_unit: told of each unit that was built here, with its seconds; from several threads.
+        worker: its name, which no other has; None: of the machine and the process.
+        allow: raises ConfigError for a job that is not to be done here.
 
     Raises:
         NotFoundError: there is no plan.
@@ -105,32 +144,8 @@ def join_build(
                 key=layout.prefix,
             )
         time.sleep(_LOOK)
-    _check_here(plan, where, pool)
-    return _PlanWorker(where, plan, pool, share, on_unit).run()
-
-
-def _check_here(plan: SharedPlan, where: StoreAddress, pool: Pool) -> None:
-    """Raise ConfigError where this machine makes other bytes, or cannot read what is to be read."""
-    name = f"{plan.dataset}@v{plan.version}"
-    if different := plan.differences():
-        raise ConfigError(
-            f"this machine cannot build {name}, as its bytes would differ. It has {'; '.join(different)}. Install "
-            "the same versions"
-        )
-    for job, engine in plan.engines(where):
-        try:
-            got = pool.run(job)
-        except WorkerDiedError:
-            raise
-        except TokenlakeError as error:
-            raise ConfigError(
-                f"this machine cannot build {name}, source {job.source.name!r}: {error}"
-            ) from error
-        if got["engine"] != engine:
-            raise ConfigError(
-                f"this machine cannot build {name}, source {job.source.name!r}: its tokenizer engine is "
-                f"{got['engine']} ({got['reason']}), expected {engine}, which the plan has"
-            )
+    worker = worker or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return _PlanWorker(where, plan, pool, share, on_unit, worker, allow).run()
 
 
 @final
@@ -138,14 +153,21 @@ class _PlanWorker:
     """One worker on one plan; its threads share everything."""
 
     def __init__(
-        self, where: StoreAddress, plan: SharedPlan, pool: Pool, share: tuple[int, int], on_unit: OnUnit
+        self,
+        where: StoreAddress,
+        plan: SharedPlan,
+        pool: Pool,
+        share: tuple[int, int],
+        on_unit: OnUnit,
+        worker: str,
+        allow: Callable[[Job], None],
     ) -> None:
         self._where, self._store, self._layout = where, open_store(where), plan.layout
         self._plan, self._pool, self._share, self._on_unit = plan, pool, share, on_unit
-        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._leases = Leases(self._store, self._layout, name, lease_seconds())
+        self._allow = allow
+        self._leases = Leases(self._store, self._layout, worker, lease_seconds())
         self._lock, self._over = threading.Lock(), threading.Event()
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, WorkJob] = {}
         self._open: list[int] = []
         self._done: set[int] = set()
         self._failed: set[int] = set()
@@ -156,10 +178,11 @@ class _PlanWorker:
 
     def run(self) -> WorkDone:
         """Build until nothing is left."""
-        self._load(self._plan)
-        self._pool.expect(len(self._jobs))
         with self._beating(), ThreadPoolExecutor(self._pool.workers) as threads:
             try:
+                self._check_here(self._plan)
+                self._load(self._plan)
+                self._pool.expect(len(self._jobs))
                 loops = [threads.submit(self._work) for _ in range(self._pool.workers)]
                 done, _ = wait(loops, return_when=FIRST_EXCEPTION)
                 for loop in done:
@@ -175,6 +198,7 @@ class _PlanWorker:
         """Keep leases alive, and end them at the end, however that comes."""
 
         def beat() -> None:
+            self._leases.beat()
             while not stopped.wait(self._leases.every):
                 self._leases.beat()
 
@@ -245,8 +269,11 @@ class _PlanWorker:
         ledger = [self._layout.path(info.key) for info in self._store.list(self._layout.key(LEDGER))]
         work = list(self._store.list(self._layout.key(WORK)))
         if (plan := read_plan(self._store, self._layout)) is None:
-            require_held(self._store, self._layout, self._plan.claimed)
-            self._committed = is_committed(self._store, self._layout)
+            # A repair takes its claim away with all else that it had built.
+            over = not self._store.exists(self._layout.claim)
+            if not over:
+                require_held(self._store, self._layout, self._plan.claimed)
+            self._committed = over or is_committed(self._store, self._layout)
             if not self._committed:
                 raise _nobody(self._layout)
             self._done, self._open = set(self._jobs), []
@@ -262,7 +289,17 @@ class _PlanWorker:
 
     def _load(self, plan: SharedPlan) -> None:
         with suppress(NotFoundError):  # a newer one comes, and is read at the next look
-            self._jobs, self._plan = plan.jobs(self._store, self._where), plan
+            jobs = plan.jobs(self._store, self._where)
+            if (plan.versions, plan.probes) != (self._plan.versions, self._plan.probes):
+                self._check_here(plan)
+            self._jobs, self._plan = jobs, plan
+
+    def _check_here(self, plan: SharedPlan) -> None:
+        """Raise ConfigError where this machine makes other bytes, or cannot read what is to be read, or must not."""
+        for job in plan.preflights(self._where):
+            if job.probe is not None:
+                self._allow(job.probe)
+            self._pool.run(job)
 
     def _build(self, unit: int) -> None:
         """Have a unit built and file its record, or why there is none."""
@@ -281,9 +318,10 @@ class _PlanWorker:
             self._done.add(unit)
         self._on_unit(record, time.monotonic() - began)
 
-    def _filed(self, unit: int, job: Job) -> UnitRecord:
+    def _filed(self, unit: int, job: WorkJob) -> UnitRecord:
         for attempt in range(1, _TRIES + 1):
             try:
+                self._allow(job)
                 sealed: str = self._pool.run(job, lambda progress: self._leases.tell(unit, progress))
                 require_held(self._store, self._layout, self._plan.claimed)
                 publish_record(self._store, self._layout, unit, sealed.encode())

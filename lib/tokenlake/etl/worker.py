@@ -12,6 +12,7 @@ import os
 import queue
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,12 +26,12 @@ from typing import Any, Final, cast, final
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer
-from tokenlake.errors import TokenlakeError, WorkerError, to_json
+from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl.job import (
     EngineJob,
     Job,
     MixJob,
-    RepackJob,
+    PreflightJob,
     SecretBlocks,
     UnitJob,
     WorkerAnswer,
@@ -38,6 +39,7 @@ from tokenlake.etl.job import (
     job_of,
     last_told,
     listen,
+    other_versions,
     to_line,
 )
 from tokenlake.etl.unit.clock import CLOCK
@@ -47,6 +49,7 @@ from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
+from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -86,7 +89,8 @@ class _WithoutPandas(MetaPathFinder):
 
 def _let_pandas_in(job: Job) -> None:
     """Functions of a user's own may use what they like."""
-    if not isinstance(job, MixJob | RepackJob) and job.source.texts.callables:
+    source = job.probe if isinstance(job, PreflightJob) else job
+    if isinstance(source, UnitJob | EngineJob) and source.source.texts.callables:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
@@ -199,6 +203,9 @@ class Workbench:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
         if isinstance(job, EngineJob):
             return self._choose_engine(job)
+        if isinstance(job, PreflightJob):
+            self._check_machine(job)
+            return ""
         if isinstance(job, UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
         unit = MixBuild if isinstance(job, MixJob) else RepackBuild
@@ -241,6 +248,34 @@ class Workbench:
         )
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
+
+    def _check_machine(self, job: PreflightJob) -> None:
+        """Raise ConfigError where this machine makes other bytes, or reaches not all that it needs."""
+        layout = Layout(job.dataset, job.version)
+        whole = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
+        if different := other_versions(job.versions):
+            raise ConfigError(
+                f"{whole}, as its bytes would differ. It has {'; '.join(different)}. Install the same versions"
+            )
+        if not self._store(job.store).exists(layout.claim):
+            raise ConfigError(
+                f"{whole}: {job.store} has no {layout.claim} here. Every machine needs the same store under the same "
+                "address"
+            )
+        if job.probe is None:
+            return
+        whole = f"{whole}, source {job.probe.source.name!r}"
+        try:
+            got = self._choose_engine(job.probe)
+        except StoreError:
+            raise
+        except TokenlakeError as error:
+            raise ConfigError(f"{whole}: {error}") from error
+        if got["engine"] != job.engine:
+            raise ConfigError(
+                f"{whole}: its tokenizer engine is {got['engine']} ({got['reason']}), expected {job.engine}, which the "
+                "plan has"
+            )
 
     def _store(self, address: StoreAddress) -> Store:
         """Return an open store; its connections are kept."""

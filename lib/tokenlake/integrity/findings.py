@@ -246,7 +246,8 @@ class RepairProgress:
     """How far a repair is.
 
     Attributes:
-        doing: ``verifying``, ``looking for copies``, ``planning``, ``rebuilding`` or ``writing``.
+        doing: ``verifying``, ``looking for copies``, ``planning``, ``rebuilding``, ``writing``, or ``waiting for
+            workers: `` and their command.
         bytes, bytes_total: of this step; a total of 0 is not known.
     """
 

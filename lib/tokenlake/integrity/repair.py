@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from tokenlake.config.load import load_config
+from tokenlake.config.stages import RayConfig
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
 from tokenlake.etl.plan.held_out import Precedent
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.findings import (
@@ -48,7 +49,6 @@ from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import available_cpus
 
@@ -63,6 +63,7 @@ def repair(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     workers: int | None = None,
+    engine: EngineName | None = None,
     on_progress: Callable[[RepairProgress], None] | None = None,
 ) -> RepairReport:
     """Repair the damaged files of a committed version, and of versions that share them.
@@ -79,7 +80,9 @@ def repair(
             moved.
         overrides: ``key=value`` texts on top of it.
         dry_run: only say what would be done.
-        workers: processes that build; default: the processors this process may use.
+        workers: processes that build; default: the processors this process may use, or as the engine has it.
+        engine: where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
+            With ``store`` whoever runs ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` builds.
         on_progress: called from several threads, one call at a time.
 
     Raises:
@@ -100,7 +103,8 @@ def repair(
         config=config,
         overrides=tuple(overrides),
         dry_run=dry_run,
-        workers=workers or available_cpus(),
+        workers=workers,
+        engine=engine or "local",
         on_progress=on_progress,
     )
     return work.run()
@@ -132,13 +136,22 @@ class _Repair:
     config: Configuration | None
     overrides: Sequence[str]
     dry_run: bool
-    workers: int
+    workers: int | None
+    engine: EngineName
     on_progress: Callable[[RepairProgress], None] | None
     files: list[RepairedFile] = field(default_factory=list[RepairedFile])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _replanned: Replanned | None = None
+    _pool: Pool | None = None
 
     def run(self) -> RepairReport:
+        try:
+            return self._run()
+        finally:
+            if self._pool is not None:
+                self._pool.close()
+
+    def _run(self) -> RepairReport:
         if not self.dry_run:
             self.store.sweep_temp(self.layout.prefix)
         manifest = self._manifest()
@@ -219,8 +232,8 @@ class _Repair:
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
         if units and not self.dry_run and self._replanned is not None:
-            with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
-                workshop = Workshop(self._replanned.plan, self.layout, LocalStore(folder))
+            beside = None if self.engine == "local" else StoreAddress(self.store.url, self.address.options)
+            with Workshop.opened(self._replanned.plan, self.layout, beside) as workshop:
                 for unit, came in self._build(workshop, units).items():
                     of_unit = [file for file in left if file.unit == unit]
                     judge(workshop.store, self.layout, manifest, came, records, of_unit)
@@ -282,8 +295,7 @@ class _Repair:
         session = BuildSession.open(
             self._replanned.config, on_event=self._on_event, plan=self._replanned.plan, after=after
         )
-        with WorkerPool(self.workers) as pool:
-            run_pending(session, pool, on_event=self._on_event)
+        run_pending(session, self._workers(), on_event=self._on_event)
         session.commit()
         return session.version
 
@@ -300,7 +312,17 @@ class _Repair:
                 self._say("rebuilding", done, total)
 
         self._say("rebuilding", 0, total)
-        return workshop.build(units, self.workers, on_bytes)
+        if self.engine == "store":
+            name = f"{self.layout.dataset}@v{self.layout.version}"
+            self._say(f"waiting for workers: tokenlake work {workshop.store.url} {name}")
+        return workshop.build(units, self._workers(), on_bytes)
+
+    def _workers(self) -> Pool:
+        """Return whoever builds; nobody starts before something is to be built."""
+        if self._pool is None:
+            ray = RayConfig() if self._replanned is None else self._replanned.config.ray
+            self._pool = open_pool(self.engine, self.workers, ray)
+        return self._pool
 
     # Small things
 
@@ -337,7 +359,9 @@ class _Repair:
             self._say("verifying", progress.bytes, progress.bytes_total)
 
         dataset, version = self.layout.dataset, self.layout.version
-        return verify(self.store, dataset, version, workers=self.workers, on_progress=on_progress).problems
+        return verify(
+            self.store, dataset, version, workers=self.workers or available_cpus(), on_progress=on_progress
+        ).problems
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Planning):

@@ -1,36 +1,42 @@
-"""Building units again, beside the store, and comparing what comes out with what was there.
+"""Building units again, beside the version, and comparing what comes out with what was there.
 
-Units are built in a folder of its own, with the layout of the version, and the parents of a mixture are read where they
-are. What comes out are the very bytes, or the same rows in other bytes, or neither: another release of a writer may
-write the rows otherwise, or cut them into other files. So where bytes differ, rows are read in order and hashed anew in
-the pieces that the manifest knows.
+Units are built in a store of their own, with the layout of the version, and the parents of a mixture are read where
+they are. That store is a folder of this machine or, where other machines build, lies in the version's ``runs/``. What
+comes out are the very bytes, or the same rows in other bytes, or neither: another release of a writer may write the
+rows otherwise, or cut them into other files. So where bytes differ, rows are read in order and hashed anew in the
+pieces that the manifest knows.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final, Self, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.errors import EngineMismatchError, TokenlakeError, WorkerDiedError
+from tokenlake.errors import EngineMismatchError, NotFoundError, TokenlakeError, WorkerDiedError
 from tokenlake.etl.commit import publish_preamble
-from tokenlake.etl.job import NO_ENGINE, REFERENCE
+from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.pool import Pool
 from tokenlake.integrity.repair_sources import DamagedFile, Good, exact
 from tokenlake.schema import LogicalHasher
-from tokenlake.store.address import StoreAddress
-from tokenlake.store.base import ReadStore
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.base import ReadStore, Store
+from tokenlake.store.claims import Claim
 from tokenlake.store.entries import QuarantineEntry, ShardEntry
-from tokenlake.store.layout import Layout, ledger_path, quarantine_path
+from tokenlake.store.layout import RUNS, Layout, ledger_path, quarantine_path
 from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
+
+WORKSHOP: Final = f"{RUNS}/repair"
+"""Path below a version of the store in which other machines build its units again."""
 
 _TRIES: Final = 3
 _FROM_INPUTS: Final = "from its inputs"
@@ -46,52 +52,81 @@ class Workshop:
     Attributes:
         plan: that has them.
         layout: of the version.
-        store: what was built lies there, under the version's own keys.
+        address: of a store; what was built lies there, under the version's own keys.
+        store: at that address.
     """
 
     plan: Plan
     layout: Layout
-    store: LocalStore
+    address: StoreAddress
+    store: Store
+
+    @classmethod
+    @contextmanager
+    def opened(cls, plan: Plan, layout: Layout, beside: StoreAddress | None) -> Generator[Self]:
+        """Have an empty workshop for as long as the context lasts.
+
+        Args:
+            beside: the store of the version, where other machines build; None: they do not.
+        """
+        with tempfile.TemporaryDirectory(prefix="tokenlake-repair-") as folder:
+            address = StoreAddress(folder)
+            if beside is not None:
+                address = StoreAddress(f"{beside.url}/{layout.key(WORKSHOP)}", beside.options)
+            store = open_store(address)
+            _clear(store)  # of a repair that was killed
+            try:
+                yield cls(plan, layout, address, store)
+            finally:
+                _clear(store)
 
     def build(
-        self, units: Mapping[int, tuple[int, str | None]], workers: int, on_bytes: OnBytes
+        self, units: Mapping[int, tuple[int, str | None]], pool: Pool, on_bytes: OnBytes
     ) -> dict[int, UnitRecord | TokenlakeError]:
         """Build units.
 
         Args:
             units: unit of the version -> (index in the plan, engine that encoded it; None: not known).
-            workers: processes, at most.
+            pool: whose workers build.
             on_bytes: told of input bytes worked through, from several threads.
 
         Returns:
             Unit -> its record as it is now, or why it could not be built.
         """
         publish_preamble(self.store, self.plan, self.layout)
-        count = max(1, min(workers, len(units)))
-        with WorkerPool(count) as pool:
-            try:
-                found = in_order(
-                    lambda unit: self._one(unit, *units[unit], pool, on_bytes), list(units), count
-                )
-                return dict(zip(units, found, strict=True))
-            except BaseException:
-                pool.cancel()
-                raise
+        claim = Claim(
+            dataset=self.layout.dataset,
+            version=self.layout.version,
+            fingerprint=self.plan.fingerprint,
+            meta={},
+        )
+        self.store.put_new(self.layout.claim, claim.to_bytes())
+        count = max(1, min(pool.workers, len(units)))
+        pool.expect(len(units), lambda: [self._job(unit, *units[unit]) for unit in units])
+        try:
+            found = in_order(lambda unit: self._one(unit, *units[unit], pool, on_bytes), list(units), count)
+            return dict(zip(units, found, strict=True))
+        except BaseException:
+            pool.cancel()
+            raise
+
+    def _job(self, unit: int, index: int, engine: str | None) -> WorkJob:
+        # The engine of then, if it is there, and else the reference: which one it is changes no id.
+        known = engine is not None and (engine == NO_ENGINE or importlib.util.find_spec(engine) is not None)
+        chosen = engine if engine and known else REFERENCE
+        job = self.plan.job(self.plan.units[index], self.address, self.layout, chosen)
+        # Files are named by the unit's place in the version, which may be another one in the plan.
+        return replace(job, unit=unit)
 
     def _one(
-        self, unit: int, index: int, engine: str | None, pool: WorkerPool, on_bytes: OnBytes
+        self, unit: int, index: int, engine: str | None, pool: Pool, on_bytes: OnBytes
     ) -> UnitRecord | TokenlakeError:
         def progress(fields: Mapping[str, int]) -> None:
             on_bytes(fields.get("bytes", 0))
 
-        # The engine of then, if it is there, and else the reference: which one it is changes no id.
-        known = engine is not None and (engine == NO_ENGINE or importlib.util.find_spec(engine) is not None)
-        tries = [engine if engine and known else REFERENCE, *[REFERENCE] * (_TRIES - 1)]
         failed = list[TokenlakeError]()
-        for chosen in tries:
-            planned, address = self.plan.units[index], StoreAddress(self.store.url)
-            # Files are named by the unit's place in the version, which may be another one in the plan.
-            job = replace(self.plan.job(planned, address, self.layout, chosen), unit=unit)
+        for chosen in (engine, *[REFERENCE] * (_TRIES - 1)):
+            job = self._job(unit, index, chosen)
             try:
                 return UnitRecord.from_bytes(pool.run(job, progress).encode())
             except (WorkerDiedError, EngineMismatchError) as error:
@@ -99,6 +134,12 @@ class Workshop:
             except TokenlakeError as error:
                 return error
         return failed[-1]
+
+
+def _clear(store: Store) -> None:
+    for info in list(store.list("")):
+        with suppress(NotFoundError):
+            store.delete(info.key)
 
 
 def other_rows(

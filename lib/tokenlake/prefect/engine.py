@@ -152,6 +152,7 @@ class LocalEngine:
         engine: where units run; None: on this machine.
 
     Attributes:
+        pool: whoever builds the units.
         blocks: names of the secret blocks that the last build refers to; :meth:`provide` takes their values.
         tallies: the figures of the builds so far.
         is_part: whether this is the build of one source, for another engine.
@@ -189,8 +190,8 @@ class LocalEngine:
         self._result: BuildResult | None = None
         self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
-        self._pool: Pool = pool or open_pool(engine, workers, config.ray)
-        self.workers = self._pool.workers
+        self.pool: Pool = pool or open_pool(engine, workers, config.ray)
+        self.workers = self.pool.workers
         self.is_part = pool is not None
         self._opening: Future[BuildSession] = Future()
         self.blocks: tuple[str, ...] = ()
@@ -224,7 +225,7 @@ class LocalEngine:
         self._on_event(BuildStep(number + 1, len(self._sources) + 1, f"tokens of {source}"))
         with self._lock:
             self.raise_if_cancelled()
-            self._part = LocalEngine(config, on_event=self._on_event, pool=self._pool)
+            self._part = LocalEngine(config, on_event=self._on_event, pool=self.pool)
             return self._part
 
     def provide(self, blocks: Mapping[str, str]) -> None:
@@ -349,7 +350,7 @@ class LocalEngine:
         self._provided.set()
         with suppress(InvalidStateError):
             self._opening.set_exception(CancelledError(_CANCELLED))
-        self._pool.cancel()
+        self.pool.cancel()
 
     def raise_if_cancelled(self) -> None:
         """Raise CancelledError after :meth:`cancel`."""
@@ -367,12 +368,12 @@ class LocalEngine:
                 self._opening.result().failed(error)
             self.cancel()
         if not self.is_part:
-            self._pool.close()
+            self.pool.close()
         self._watching.close()
 
     def pids(self) -> list[int]:
         """Process ids of the workers alive now."""
-        return self._pool.pids()
+        return self.pool.pids()
 
     def _open(self, config: PipelineConfig) -> None:
         """Plan and claim the last build, in the background."""
@@ -391,7 +392,7 @@ class LocalEngine:
             except BaseException as error:  # whoever asks for the session gets it
                 self._opening.set_exception(error)
             else:
-                session.announce(self._pool)
+                session.announce(self.pool)
                 self._opening.set_result(session)
 
     def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:
@@ -400,7 +401,7 @@ class LocalEngine:
             self._tell(UnitRetried(unit, session.plan.units[unit].source, str(self._failed.pop(unit))))
         self._progress[unit] = progress
         try:
-            return session.run_unit(unit, self._pool)
+            return session.run_unit(unit, self.pool)
         except TokenlakeError as error:
             if worth_a_retry(error):
                 self._failed[unit] = error

@@ -1,22 +1,33 @@
-"""The flows `tokenize` and `mix`: the graph of a build and nothing else; logic lives in the tasks and the library."""
+"""The flows `tokenize` and `mix`: the graph of a build and nothing else; logic lives in the tasks and the library.
+
+`work` builds units of a build of theirs that waits for others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, TypeAlias, cast, get_args
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 from pydantic import BaseModel, WithJsonSchema
 
+from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
-from tokenlake.errors import TokenlakeError
+from tokenlake.config.stores import default_store
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import ENGINES, EngineName
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.store_pool import StorePool
+from tokenlake.etl.store_worker import join_build, named_build, parse_share
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
-from tokenlake.prefect.policy import require_allowed
+from tokenlake.prefect.policy import require_allowed, require_allowed_job, require_allowed_store
 from tokenlake.prefect.progress import progress_shown
 from tokenlake.prefect.request import (
     DEFAULT,
@@ -38,6 +49,10 @@ from tokenlake.prefect.tasks import (
     publish_table,
     submitted,
 )
+from tokenlake.prefect.work_runs import WorkRuns
+from tokenlake.store.address import StoreAddress
+from tokenlake.store.gc import parse_duration
+from tokenlake.threads import available_cpus
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
 
@@ -73,6 +88,7 @@ def _one_of(section: type[BaseModel], key: str) -> Any:
 
 Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")]
 TokenizerEngine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
+Options: TypeAlias = Annotated[Mapping[str, Any] | None, WithJsonSchema({"type": "object"})]
 Engine: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *ENGINES]})]
 FilesBySource: TypeAlias = Annotated[
     Mapping[str, str | Sequence[str]] | None,
@@ -100,6 +116,7 @@ def tokenize(
     tokenizer_engine: TokenizerEngine = "",
     splits: Splits = None,
     engine: Engine = "",
+    work_runs: Count = 0,
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -116,14 +133,15 @@ def tokenize(
         tokenizer_engine: What makes ids of text, always the same ids. Empty: what the configuration says.
         splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
         engine: Where units run, always with the same bytes: `local`, `store` (wherever `tokenlake work` runs), `ray`, `dask`. Empty: `local`, or `ray` where its section is enabled.
-        workers: Worker processes. 0: one per core, or as the engine has it.
+        work_runs: With `engine` `store`: so many runs of `work/units` are started to build the units, in that deployment's work pool. 0: whoever runs `tokenlake work` builds.
+        workers: Worker processes, of each of these runs if there are any. 0: one per core, or as the engine has it.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
     """  # noqa: E501 - a line break here is a line break in the form
     stages = stage_values(seq_length, strategy, tokenizer_engine, splits)
     asked = partial(
         resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
     )
-    return _run("tokenize", _named, asked, workers, engine)
+    return _run("tokenize", _named, asked, workers, engine, work_runs)
 
 
 @flow(name="mix", flow_run_name=run_name(_mixture_named), persist_result=False)
@@ -139,6 +157,7 @@ def mix(
     tokenizer_engine: TokenizerEngine = "",
     splits: Splits = None,
     engine: Engine = "",
+    work_runs: Count = 0,
     workers: Count = 0,
     overrides: Texts = (),
 ) -> Summary | State[Any]:
@@ -156,7 +175,8 @@ def mix(
         tokenizer_engine: What makes ids of text, always the same ids. Empty: what the configuration says.
         splits: Part of the documents of each split, by its name; they sum to 1: `{"train": 0.98, "validation": 0.02}`. Empty: the configuration's.
         engine: Where units run, always with the same bytes: `local`, `store` (wherever `tokenlake work` runs), `ray`, `dask`. Empty: `local`, or `ray` where its section is enabled.
-        workers: Worker processes. 0: one per core, or as the engine has it.
+        work_runs: With `engine` `store`: so many runs of `work/units` are started to build the units, in that deployment's work pool. 0: whoever runs `tokenlake work` builds.
+        workers: Worker processes, of each of these runs if there are any. 0: one per core, or as the engine has it.
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     config = config or DEFAULT_MIXTURE
@@ -164,7 +184,51 @@ def mix(
     asked = partial(
         resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
     )
-    return _run("mix", _mixture_named, partial(asked, weights=weights), workers, engine)
+    return _run("mix", _mixture_named, partial(asked, weights=weights), workers, engine, work_runs)
+
+
+def _work_named(parameters: Mapping[str, Any]) -> str:
+    return f"{parameters.get('name')} {parameters.get('share') or ''}".strip()
+
+
+@flow(name="work", flow_run_name=run_name(_work_named), persist_result=False)
+def work(
+    name: str,
+    store: Text = "",
+    storage_options: Options = None,
+    share: Text = "",
+    workers: Count = 0,
+    wait: Text = "",
+) -> dict[str, int] | State[Any]:
+    """Build units of a build that another run has planned with `engine` `store`, until none is left: `tokenlake work` as a flow. Runs of `tokenize` and `mix` with `work_runs` start it.
+
+    Args:
+        name: What is being built: `books`, or `books@v3`.
+        store: Store that it goes to. Empty: `TOKENLAKE_STORE`, else `./artifacts`.
+        storage_options: Of the store, with secrets as `{"env": NAME}`. Empty: `TOKENLAKE_STORE_OPTIONS`.
+        share: `I/N`: take every Nth unit first, from the Ith on (from 0), then any that nobody builds. Empty: any.
+        workers: Worker processes. 0: one per core.
+        wait: How long to wait for the plan, such as `10m`. Empty: not at all.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        where = StoreAddress(store or default_store(), dict(storage_options or {}))
+        require_allowed_store(where.url, where.options)
+        part, patience = parse_share(share or "0/1"), parse_duration(wait or "0")
+        log = get_run_logger().info
+        with WorkerPool(workers or available_cpus()) as pool:
+            done = join_build(
+                where,
+                named_build(where, name, patience),
+                pool,
+                share=part,
+                patience=patience,
+                on_unit=lambda record, seconds: log(f"unit {record.unit:05d}: {numbers.duration(seconds)}"),
+                worker=flow_run.id,
+                allow=require_allowed_job,
+            )
+        return asdict(done)
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)
 
 
 def _run(
@@ -173,6 +237,7 @@ def _run(
     asked: Callable[..., PipelineConfig],
     workers: int | None,
     units_on: str | None,
+    work_runs: int | None,
 ) -> Summary | State[Any]:
     """Build with the engine that a command has made ready; of a deployment's run, what its parameters ask for."""
     try:
@@ -181,16 +246,20 @@ def _run(
             request = asked(report=get_run_logger().info)
             require_flow(flow, request)
             require_allowed(request)
-            engine = LocalEngine(request, workers=workers, engine=cast("EngineName | None", units_on or None))
-        return _build(engine, named)
+            # Those of the runs that are started: this one has none.
+            own = None if units_on == "store" and work_runs else workers
+            engine = LocalEngine(request, workers=own, engine=cast("EngineName | None", units_on or None))
+        return _build(engine, named, work_runs or 0, workers or 0)
     except (KeyboardInterrupt, TokenlakeError) as error:
         return final_state(error)
 
 
-def _build(engine: LocalEngine, named: Callable[[dict[str, Any]], str]) -> Summary:
+def _build(
+    engine: LocalEngine, named: Callable[[dict[str, Any]], str], work_runs: int = 0, workers: int = 0
+) -> Summary:
     """The graph of both flows: the tokens of each source by a flow of its own, then the build itself."""
     progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
-    with engine, cancellable(engine), progress:
+    with engine, cancellable(engine), progress, _helped(engine, work_runs, workers):
         parts = [_build_part(part) for part in engine.parts()]
         plan = submitted(plan_build, engine, after=parts)
         planned = plan.result()
@@ -201,6 +270,18 @@ def _build(engine: LocalEngine, named: Callable[[dict[str, Any]], str]) -> Summa
         summary = last.result()
         submitted(publish_table, engine, after=[last]).result()
         return summary
+
+
+def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContextManager[object]:
+    """Have so many runs of `work/units` build for an engine that waits for others."""
+    if not work_runs or engine.is_part:
+        return nullcontext()
+    pool = engine.pool
+    if not isinstance(pool, StorePool):
+        raise ConfigError(
+            f"work_runs={work_runs} without the engine `store`, which waits for them; set engine=store"
+        )
+    return WorkRuns(pool, work_runs, workers, get_run_logger().info)
 
 
 def _build_part(part: LocalEngine) -> State[Any]:

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -53,6 +53,7 @@ from tokenlake.config.secret import BlockSecret, EnvSecret, references
 from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
+from tokenlake.etl.job import EngineJob, Job, UnitJob
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
@@ -101,14 +102,16 @@ def require_allowed(config: PipelineConfig) -> None:
         check_paths(config, os.environ)
 
 
-def require_allowed_store(store: str) -> None:
-    """Check the store that a deployment's run looks at.
+def require_allowed_store(store: str, options: Mapping[str, Any] | None = None) -> None:
+    """Check the store that a deployment's run looks at, and the options that it opens it with.
 
     Raises:
         ConfigError: it lies outside what the worker's environment allows.
     """
     if deployment.id is not None:
-        _check_store(store, {}, entries_of(os.environ.get(OUTPUTS)))
+        for reference in _named_secrets(options or {}):
+            _check_reference(reference, os.environ)
+        _check_store(store, options or {}, entries_of(os.environ.get(OUTPUTS)))
 
 
 def require_allowed_repository(repo: str) -> None:
@@ -185,6 +188,30 @@ def _without_contents(path: str, error: ConfigError) -> str:
     return "\n  ".join(own)
 
 
+def require_allowed_job(job: Job) -> None:
+    """Check what a job of a plan, which lies in a store, reads and runs: whoever writes the store writes plans.
+
+    Raises:
+        ConfigError: it is nothing that the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_job(job, os.environ)
+
+
+def check_job(job: Job, environment: Mapping[str, str]) -> None:
+    """Check a job against an environment; see :func:`require_allowed_job`. Its store is checked apart."""
+    if not isinstance(job, UnitJob | EngineJob):
+        return  # which reads its store and nothing else
+    source, entries = job.source, entries_of(environment.get(INPUTS))
+    for reference in _named_secrets(source.storage_options):
+        _check_reference(reference, environment)
+    for part in job.ranges:
+        _check(part.file.url, entries, INPUTS, f"an input of {source.name!r}")
+    _check_options(source.storage_options, entries, INPUTS, repr(source.name))
+    _check_templates(source, environment)
+    _check_functions(source, environment)
+
+
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, outputs and functions against an environment; see :func:`require_allowed`."""
     for reference in references(config):
@@ -195,9 +222,7 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_source(source, environment.get(INPUTS))
         _check_tokenizer(source, environment)
         _check_templates(source, environment)
-        for name in source.texts.functions:
-            allowed = environment.get(CALLABLES, "")
-            _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
+        _check_functions(source, environment)
     if config.observability.metrics_file is not None:
         _check(
             config.observability.metrics_file, entries_of(environment.get(OUTPUTS)), OUTPUTS, "metrics_file"
@@ -246,6 +271,12 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
                 f"{what}: {name!r} is not allowed on this worker; expected one of"
                 f" {', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
             )
+
+
+def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    for name in source.texts.functions:
+        allowed = environment.get(CALLABLES, "")
+        _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -372,6 +403,16 @@ def _is_credential(value: object) -> bool:
 
 def _is_reference(value: object) -> bool:
     return isinstance(value, Mapping) and set(cast("Mapping[str, Any]", value)) in ({"env"}, {"block"})
+
+
+def _named_secrets(options: Mapping[str, Any]) -> Iterator[EnvSecret | BlockSecret]:
+    """Yield the references in options that are written out."""
+    for value in options.values():
+        if _is_reference(value):
+            (kind, name), *_ = value.items()
+            yield EnvSecret(env=name) if kind == "env" else BlockSecret(block=name)
+        elif isinstance(value, Mapping):
+            yield from _named_secrets(cast("Mapping[str, Any]", value))
 
 
 def _static(pattern: str) -> str:

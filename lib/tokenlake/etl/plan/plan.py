@@ -18,7 +18,6 @@ from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl.job import (
     EngineJob,
-    Job,
     Level,
     MixJob,
     MixtureSpec,
@@ -26,6 +25,7 @@ from tokenlake.etl.job import (
     RepackJob,
     RowsOut,
     UnitJob,
+    WorkJob,
 )
 from tokenlake.etl.plan.exclude import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
@@ -221,7 +221,7 @@ class Plan:
         }
         return found | {CONFIG: config_yaml(self.config)}
 
-    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> Job:
+    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> WorkJob:
         """Return the self-contained description of a unit's work.
 
         Args:

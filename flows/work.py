@@ -1,0 +1,3 @@
+"""Entry point of the flow `work`."""
+
+from tokenlake.prefect.flows import work as work
