@@ -21,7 +21,7 @@ import msgspec
 
 from tokenlake._version import __version__
 from tokenlake.column_types import ColumnType
-from tokenlake.config.resolved import ResolvedPack, ResolvedSource
+from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.mixing.random import Int64
@@ -240,7 +240,27 @@ class RepackJob(_Target):
     op: Literal["repack"] = "repack"
 
 
-Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignJob:
+    """Make the signatures of one unit's documents, see :mod:`tokenlake.clean.signatures`.
+
+    Attributes:
+        store: where they go.
+        fingerprint: of the unit's inputs and of what is made of them; names the file.
+        source: the resolved source; no tokenizer is looked at.
+        ranges: what to read.
+        signing: what is made.
+    """
+
+    store: StoreAddress
+    fingerprint: str
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+    signing: Signing
+    op: Literal["sign"] = "sign"
+
+
+Job: TypeAlias = UnitJob | EngineJob | MixJob | RepackJob | SignJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +287,7 @@ _KINDS: Final[dict[str, Any]] = {
     "mix": MixJob,
     "repack": RepackJob,
     "engine": EngineJob,
+    "sign": SignJob,
     "blocks": SecretBlocks,
 }
 

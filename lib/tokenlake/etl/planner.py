@@ -103,7 +103,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
         SourceError: a path or glob matches nothing, or an input cannot be read.
         TokenizerError: a tokenizer cannot be loaded.
     """
-    _check_predicates(build)
+    check_predicates(build.sources)
     build = _with_code(build)
     tokenizers = plan_tokenizers(build)
     inputs: list[InputFile] = []
@@ -111,7 +111,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, only: Only | None) -> Pl
     sources: list[ResolvedSource] = []
     notes: list[str] = []
     for source in build.sources:
-        files, parts = _read_listing(build, source, on_event, only)
+        files, parts = read_listing(source, build.unit_size, build.hash_threads, on_event, only)
         tokenizer = tokenizers[source.name]
         settled, found = settle(
             source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
@@ -163,9 +163,9 @@ def _groups(
     return cut(source, parts, files)
 
 
-def _check_predicates(build: ResolvedBuild) -> None:
-    """A wrong `where` is an error before any work."""
-    for source in build.sources:
+def check_predicates(sources: Iterable[ResolvedSource]) -> None:
+    """Raise ConfigError for a wrong `where`, before any work."""
+    for source in sources:
         if source.where:
             try:
                 Predicate(source.where)
@@ -187,25 +187,22 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
     return replace(build, sources=tuple(sources))
 
 
-def _read_listing(
-    build: ResolvedBuild, source: ResolvedSource, on_event: Watcher, only: Only | None
+def read_listing(
+    source: ResolvedSource, unit_size: int, threads: int, on_event: Watcher, only: Only | None = None
 ) -> tuple[list[InputFile], list[list[FileRange]]]:
     """List a source's files, as far as `num_rows` needs them, and cut them into ranges."""
 
     def tell(progress: Progress) -> None:
         on_event(Planning(source.name, *astuple(progress)))
 
-    threads = build.hash_threads
     with HashCache() as cache:
         if source.num_rows is None:
             files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
             if only is not None:
                 files = [file for file in files if (file.source, file.path) in only]
-            ranges = split_files(
-                files, build.unit_size, source.storage_options, threads=threads, on_progress=tell
-            )
+            ranges = split_files(files, unit_size, source.storage_options, threads=threads, on_progress=tell)
         else:
-            limit = RecordLimit(source, source.num_rows, build.unit_size, tell)
+            limit = RecordLimit(source, source.num_rows, unit_size, tell)
             files = list_inputs(
                 source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
             )
