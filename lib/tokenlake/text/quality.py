@@ -3,8 +3,8 @@
 Every constant stands in :data:`CONSTANTS`, with where it is from; a configuration may set another. A filter judges a
 document and changes nothing in it. The first rule that a document breaks is the reason under which it is counted.
 
-A word here is a run of letters and digits (with a ``.``, ``,`` or apostrophe inside), or one other character; the
-papers do not say what theirs are. Other tools take other words: datatrove those of spaCy, in which "don't" is two.
+A word here is a run of letters and digits, with signs inside it (``x=3``, ``don't``), a run of dashes or dots, or one
+other sign; the papers do not say what theirs are. datatrove takes those of spaCy, in which "don't" is two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.fields import one_name
 from tokenlake.text.transform import Fields, RowStep, StepOutcome, needed
 
-_WORD: Final = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*|\.{2,}|_+|[^\w\s]")
+_WORD: Final = re.compile(r"[^\W_]+(?:(?:[^\s\w,/—–-]|_)+[^\W_]+|(?<=\d),\d+)*|-+|\.+|~+|[^\w\s]|_")
 _PARAGRAPHS: Final = re.compile(r"\n{2,}")
 _LINES: Final = re.compile(r"\n+")
 _CITATION: Final = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
