@@ -41,7 +41,7 @@ OURS: Final = {
 
 
 def plant(texts: Sequence[str], size: int, seed: int = 0) -> Iterator[str]:
-    """Yield `size` characters of documents: texts, planted near duplicates of some, and changed copies that are none."""
+    """Yield `size` characters of documents: texts, near duplicates of some, and changed copies that are none."""
     draw, done, first = random.Random(seed), 0, True
     while done < size:
         for text in texts:
@@ -114,34 +114,79 @@ def run(command: Sequence[str], work: Path, name: str) -> float:
     measured = measure(command, report=work / f"{name}.json", log=work / f"{name}.log", env=env)
     if measured.exit_code:
         raise RuntimeError(f"{name} failed; see {work / f'{name}.log'}")
-    print(f"  {name}: {measured.cpu:.1f} CPU s, peak {measured.peak_bytes >> 20} MiB", file=sys.stderr, flush=True)
+    print(
+        f"  {name}: {measured.cpu:.1f} CPU s, peak {measured.peak_bytes >> 20} MiB",
+        file=sys.stderr,
+        flush=True,
+    )
     return measured.cpu
 
 
-def measure_clusters(work: Path, source: Path, texts: Sequence[str], planted: set[tuple[int, int]]) -> list[Goal]:
+def measure_clusters(
+    work: Path, source: Path, texts: Sequence[str], planted: set[tuple[int, int]]
+) -> list[Goal]:
     """Return the goals about near duplicates."""
     peer = os.environ.get("BENCH_PYTHON_DATATROVE", sys.executable)
     ours, cpu = work / "ours", dict[str, float]()
-    cpu["ours"] = run([sys.executable, "-m", "benchmarks.systems.tokenlake_clean", str(source), str(ours), "1"], work, "tokenlake")
+    cpu["ours"] = run(
+        [sys.executable, "-m", "benchmarks.systems.tokenlake_clean", str(source), str(ours), "1"],
+        work,
+        "tokenlake",
+    )
     found = {"ours": pairs_of(our_clusters(ours, source))}
     for words in ("ours", "own"):
         output = work / f"datatrove-{words}"
-        command = [peer, "-m", "benchmarks.systems.datatrove_clean", "minhash", str(source), str(output), words]
+        command = [
+            peer,
+            "-m",
+            "benchmarks.systems.datatrove_clean",
+            "minhash",
+            str(source),
+            str(output),
+            words,
+        ]
         cpu[words + " words"] = run(command, work, output.name)
-        clusters = {int(key): value for key, value in json.loads((output / "clusters.json").read_text()).items()}
+        clusters = {
+            int(key): value for key, value in json.loads((output / "clusters.json").read_text()).items()
+        }
         found[words + " words"] = pairs_of(clusters)
     every = true_pairs(texts, planted | found["ours"] | found["own words"] | found["ours words"])
     near = {pair for pair, similarity in every.items() if similarity >= NEAR}
     goals = [
-        Goal("pairs that differ from datatrove's, of the same words", len(found["ours"] ^ found["ours words"]), "at most", 0),
+        Goal(
+            "pairs that differ from datatrove's, of the same words",
+            len(found["ours"] ^ found["ours words"]),
+            "at most",
+            0,
+        ),
         Goal("CPU s, tokenlake / datatrove", cpu["ours"] / cpu["own words"], "at most", CPU, "x"),
-        Goal("CPU s, tokenlake / datatrove with our words", cpu["ours"] / cpu["ours words"], "at most", CPU, "x"),
+        Goal(
+            "CPU s, tokenlake / datatrove with our words",
+            cpu["ours"] / cpu["ours words"],
+            "at most",
+            CPU,
+            "x",
+        ),
     ]
     for name, label in (("ours", "tokenlake"), ("own words", "datatrove")):
         hits = found[name] & near
-        goals.append(Goal(f"{label}: recall of pairs with Jaccard >= {NEAR}", len(hits) / max(1, len(near)), "at least", 0.9))
+        goals.append(
+            Goal(
+                f"{label}: recall of pairs with Jaccard >= {NEAR}",
+                len(hits) / max(1, len(near)),
+                "at least",
+                0.9,
+            )
+        )
         low = sum(every[pair] < 0.5 for pair in found[name])
-        goals.append(Goal(f"{label}: share of its {len(found[name])} pairs with Jaccard < 0.5", low / max(1, len(found[name])), "at most", 0.02))
+        goals.append(
+            Goal(
+                f"{label}: share of its {len(found[name])} pairs with Jaccard < 0.5",
+                low / max(1, len(found[name])),
+                "at most",
+                0.02,
+            )
+        )
     both = len(found["ours"] & found["own words"]) / max(1, len(found["own words"] | found["ours"]))
     goals.append(Goal("pairs in common with datatrove's own words (of all)", both, "at least", 0.95))
     return goals
@@ -154,7 +199,11 @@ def measure_verdicts(work: Path, source: Path, texts: Sequence[str]) -> tuple[li
     goals, notes = [], []
     for words in ("ours", "own"):
         output = work / f"filters-{words}"
-        run([peer, "-m", "benchmarks.systems.datatrove_clean", "filters", str(source), str(output), words], work, output.name)
+        run(
+            [peer, "-m", "benchmarks.systems.datatrove_clean", "filters", str(source), str(output), words],
+            work,
+            output.name,
+        )
         theirs = json.loads((output / "verdicts.json").read_text())
         for name, judge in judges.items():
             differ = Counter[str]()
@@ -163,7 +212,9 @@ def measure_verdicts(work: Path, source: Path, texts: Sequence[str]) -> tuple[li
                 if (mine is None) != (name not in verdict):
                     differ[f"{(mine or 'kept').rpartition('.')[2]} / {verdict.get(name, 'kept')}"] += 1
             count, limit = sum(differ.values()), 0 if words == "ours" else 0.05 * len(texts)
-            goals.append(Goal(f"{name}: verdicts of {len(texts)} that differ, {words} words", count, "at most", limit))
+            goals.append(
+                Goal(f"{name}: verdicts of {len(texts)} that differ, {words} words", count, "at most", limit)
+            )
             if differ:
                 notes.append(f"{name}, {words} words, ours / theirs: {dict(differ.most_common(6))}")
     return goals, notes
@@ -175,7 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     work = Path(given.dir or Path(tempfile.gettempdir(), "tokenlake-bench-cleaning")).absolute()
     shutil.rmtree(work, ignore_errors=True)
     (work / "input").mkdir(parents=True)
-    columns: list[Any] = [pq.read_table(path, columns=["text"])["text"] for path in sorted(given.corpora.glob(given.files))]
+    columns: list[Any] = [
+        pq.read_table(path, columns=["text"])["text"] for path in sorted(given.corpora.glob(given.files))
+    ]
     plain = [text for column in columns for text in column.to_pylist() if text]
     texts = list(plant(plain, int(given.megabytes * 1e6)))
     with (work / "input" / "part.jsonl").open("w") as file:

@@ -34,16 +34,16 @@ BUCKETS: Final = 14
 def with_our_words() -> None:
     """Give datatrove the words and sentences of Tokenlake."""
     from tokenlake.clean.words import words_of
-    from tokenlake.text.quality import Judged, count_sentences
+    from tokenlake.text.quality import JudgedText, count_sentences
 
     any_minhash: Any = minhash
     any_minhash.simplify_text = lambda text, config: words_of(text).decode()
     any_minhash.load_word_tokenizer = lambda language: _Split()
     modules: tuple[Any, ...] = (gopher_quality_filter, gopher_repetition_filter, fineweb_quality_filter)
     for module in modules:
-        module.split_into_words = lambda text, language: Judged(text).words
+        module.split_into_words = lambda text, language: JudgedText(text).words
     any_c4: Any = c4_filters
-    any_c4.split_into_sentences = lambda text, language: range(count_sentences(Judged(text).words))
+    any_c4.split_into_sentences = lambda text, language: range(count_sentences(JudgedText(text).words))
 
 
 class _Split:
@@ -55,7 +55,13 @@ def deduplicate(source: Path, output: Path) -> dict[int, int]:
     """Return document to cluster, for those that are in one."""
     folders = {name: str(output / name) for name in ("signatures", "buckets", "clusters")}
     steps: list[tuple[list[Any], int]] = [
-        ([JsonlReader(str(source), glob_pattern="*.jsonl"), minhash.MinhashDedupSignature(folders["signatures"])], 1),
+        (
+            [
+                JsonlReader(str(source), glob_pattern="*.jsonl"),
+                minhash.MinhashDedupSignature(folders["signatures"]),
+            ],
+            1,
+        ),
         ([minhash.MinhashDedupBuckets(folders["signatures"], folders["buckets"])], BUCKETS),
         ([minhash.MinhashDedupCluster(folders["buckets"], folders["clusters"], save_cluster_id=True)], 1),
     ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, final
+from types import TracebackType
+from typing import Any, Final, Self, final
 
 import numpy as np
 import pyarrow as pa
@@ -158,7 +159,7 @@ class SignatureWriter:
 
 @final
 class SignatureFile:
-    """A unit's file, opened to be read column by column.
+    """A unit's file, opened to be read column by column; to be used in a ``with``.
 
     Raises:
         NotFoundError: there is none.
@@ -167,16 +168,30 @@ class SignatureFile:
 
     def __init__(self, store: Store, fingerprint: str) -> None:
         self._key = signature_key(fingerprint)
-        self.fingerprint = fingerprint
         try:
-            # Files of a bucket are small beside what they were made of; each is fetched once a column is read.
-            self._file = pq.ParquetFile(store.open(self._key), page_checksum_verification=True)
+            self._bytes = store.open(self._key)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self._key}: these signatures are not in the store {store.url}. Clean once more with the "
+                "configuration that they were made for and with this store, and they are made again",
+                file=self._key,
+            ) from error
+        try:
+            self._file = pq.ParquetFile(self._bytes, page_checksum_verification=True)
             about = (self._file.metadata.metadata or {})[_ABOUT.encode()]
             self.account = Account(**json.loads(about))
-        except NotFoundError:
-            raise
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            self._bytes.close()
             raise self._damaged(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._bytes.close()
 
     @property
     def rows(self) -> int:
@@ -201,4 +216,5 @@ class SignatureFile:
 def opened_signatures(store: Store, fingerprints: Sequence[str]) -> Iterator[SignatureFile]:
     """Yield files one after the other; each is closed when the next one is asked for."""
     for fingerprint in fingerprints:
-        yield SignatureFile(store, fingerprint)
+        with SignatureFile(store, fingerprint) as file:
+            yield file

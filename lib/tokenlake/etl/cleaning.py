@@ -156,7 +156,7 @@ class Cleaning:
         self._began = time.monotonic()
         self.config = load_config(config)
         self._clean: CleanConfig = self.config.clean
-        self.output = self._clean.output or f"{self.config.name}-exclude.parquet"
+        self.output = output_of(self.config)
         require_ours(self.output)
         store = store_of(self.config)
         raise_problems(ConfigError, store_problems(self.config, store))
@@ -256,6 +256,11 @@ class Cleaning:
                 if attempt == retries or not worth_a_retry(error):
                     raise
                 time.sleep(min(0.2 * 2**attempt, 5.0))
+
+
+def output_of(config: PipelineConfig) -> str:
+    """Return the path of the list that cleaning writes."""
+    return config.clean.output or f"{config.name or 'documents'}-exclude.parquet"
 
 
 def clean_dataset(
@@ -387,20 +392,11 @@ def _write_list(
     accounts = {unit.source.name: Account() for unit in units}
     kept = documents.kept_for_others()
     for index, unit in enumerate(units):
-        signatures = SignatureFile(store, unit.fingerprint)
-        out = documents.left_out(index, signatures, kept)
-        paths = {part.file.file_id: part.file.path for part in unit.ranges}
-        writer.write(
-            pa.RecordBatch.from_pydict(
-                {
-                    **out.to_columns(),
-                    "source": [unit.source.name] * len(out),
-                    "path": [paths[file] for file in out.file.tolist()],
-                },
-                SCHEMA,
-            )
-        )
-        name, read = unit.source.name, signatures.account
+        with SignatureFile(store, unit.fingerprint) as signatures:
+            out, read = documents.left_out(index, signatures, kept), signatures.account
+        paths, name = {part.file.file_id: part.file.path for part in unit.ranges}, unit.source.name
+        more = {"source": [name] * len(out), "path": [paths[file] for file in out.file.tolist()]}
+        writer.write(pa.RecordBatch.from_pydict({**out.to_columns(), **more}, SCHEMA))
         left = dict(Counter(read.filtered) + Counter(out.reason))
         rest = {"kept": read.kept - len(out), "documents": read.documents - len(out)}
         account = replace(read, filtered=left, **rest)

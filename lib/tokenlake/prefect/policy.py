@@ -47,12 +47,13 @@ from urllib.parse import unquote, urlsplit
 from prefect.runtime import deployment
 
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import resolve, resolve_source
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.secret import BlockSecret, EnvSecret, references
+from tokenlake.config.secret import BlockSecret, EnvSecret, plain_options, references
 from tokenlake.config.steps import first_steps, foreseen
-from tokenlake.config.stores import is_local
+from tokenlake.config.stores import is_local, store_of
 from tokenlake.errors import ConfigError
+from tokenlake.etl.cleaning import output_of
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
@@ -195,9 +196,7 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_source(source, environment.get(INPUTS))
         _check_tokenizer(source, environment)
         _check_templates(source, environment)
-        for name in source.texts.functions:
-            allowed = environment.get(CALLABLES, "")
-            _check_name(name, f"the function {name!r} of {source.name!r}", allowed, CALLABLES)
+        _check_functions(source, environment)
     if config.observability.metrics_file is not None:
         _check(
             config.observability.metrics_file, entries_of(environment.get(OUTPUTS)), OUTPUTS, "metrics_file"
@@ -210,6 +209,38 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check(export.output_path, outputs, OUTPUTS, export.key)
     if config.save.push_to_hub:
         _check(f"hf://datasets/{config.save.hub_repo_id}", outputs, OUTPUTS, "save.hub_repo_id")
+
+
+def require_allowed_cleaning(config: PipelineConfig) -> None:
+    """Check what a deployment's run of the flow `clean` reads and writes.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_cleaning(config, os.environ)
+
+
+def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
+    """Check the paths and functions of cleaning against an environment; see :func:`require_allowed_cleaning`."""
+    for reference in references(config):
+        _check_reference(reference, environment)
+    clean, outputs = config.clean, entries_of(environment.get(OUTPUTS))
+    sets = clean.contamination.sets if clean.contamination else ()
+    for dataset in (*config.datasets, *sets):
+        source = resolve_source(config, dataset)
+        _check_source(source, environment.get(INPUTS))
+        _check_functions(source, environment)
+    _check_store(store_of(config), plain_options(config.save.storage_options or {}), outputs)
+    # Lists of earlier runs were outputs, too.
+    for path in (output_of(config), *clean.against):
+        _check(path, outputs, OUTPUTS, "a list of documents to leave out")
+
+
+def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    for name in source.texts.functions:
+        what, allowed = f"the function {name!r} of {source.name!r}", environment.get(CALLABLES, "")
+        _check_name(name, what, allowed, CALLABLES)
 
 
 def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:

@@ -72,7 +72,7 @@ _C4_POLICIES: Final = (
 
 
 @final
-class Judged:
+class JudgedText:
     """A text with what several filters look at, each made once."""
 
     def __init__(self, text: str) -> None:
@@ -85,11 +85,11 @@ class Judged:
 
 
 Constants = Mapping[str, float]
-Rule = Callable[[Judged, Constants], str | None]
+Rule = Callable[[JudgedText, Constants], str | None]
 """From a text to the rule that it breaks, None where it breaks none."""
 
 
-def _gopher_quality(document: Judged, limit: Constants) -> str | None:
+def _gopher_quality(document: JudgedText, limit: Constants) -> str | None:
     """Rules of quality in Gopher's data (Rae et al. 2021, section A.1.1)."""
     words = document.words
     real = [word for word in words if word.isalnum() or word.strip(_PUNCTUATION)]
@@ -125,7 +125,7 @@ def _share(those: Iterable[bool]) -> float:
     return sum(found) / len(found)
 
 
-def _gopher_repetition(document: Judged, limit: Constants) -> str | None:
+def _gopher_repetition(document: JudgedText, limit: Constants) -> str | None:
     """Rules against repetition (Rae et al. 2021, table A1)."""
     text = document.text
     if not text:
@@ -179,7 +179,7 @@ def _in_repeated_ngrams(words: Sequence[str], n: int) -> int:
     return characters
 
 
-def _c4(document: Judged, limit: Constants) -> str | None:
+def _c4(document: JudgedText, limit: Constants) -> str | None:
     """Rules of C4 (Raffel et al. 2020, section 2.2): what is left of a page without its poor lines must be text."""
     sentences = 0
     for line in document.text.splitlines():
@@ -215,7 +215,7 @@ def count_sentences(words: Sequence[str]) -> int:
     return count
 
 
-def _fineweb(document: Judged, limit: Constants) -> str | None:
+def _fineweb(document: JudgedText, limit: Constants) -> str | None:
     """FineWeb's own rules (Penedo et al. 2024, section 3.6), on top of Gopher's and C4's."""
     lines = [line for line in document.text.split("\n") if line.strip()]
     if not lines:
@@ -254,7 +254,7 @@ def open_quality(filters: Iterable[tuple[str, Iterable[tuple[str, float]]]]) -> 
 
 
 def _judge(rules: Sequence[tuple[str, Rule, Constants]], text: str) -> str | None:
-    document = Judged(text)
+    document = JudgedText(text)
     for name, rule, limit in rules:
         if (broken := rule(document, limit)) is not None:
             return f"{name}.{broken}"
