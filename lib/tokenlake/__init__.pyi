@@ -9,6 +9,7 @@ from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
 # The names of the seeds work here, too: `tokenlake.Where` is that of `tokenlake.easydel`.
 from tokenlake.easydel import *  # noqa: F403
 from tokenlake.errors import TokenlakeError as TokenlakeError
+from tokenlake.etl.cleaning import clean_dataset as clean_dataset
 from tokenlake.etl.planner import plan as plan
 from tokenlake.etl.runner import BuildResult as BuildResult
 from tokenlake.export.manifest import WriteStats as WriteStats

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "init": ("init:init", BUILD, "Write a commented configuration for your data, and say what comes next."),
     "inspect": ("inspect:inspect", BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
+    "clean": ("clean:clean", BUILD, "List documents to leave out: duplicates, poor text, evaluation sets."),
     "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
     "work": ("work:work", BUILD, "Build units of a planned build, on any machine that reaches its store."),
     "schema": ("inspect:schema", BUILD, "Print the JSON Schema of a configuration, for editors."),

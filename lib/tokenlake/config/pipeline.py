@@ -8,6 +8,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator
 
 from tokenlake.config import stages
+from tokenlake.config.clean import CleanConfig
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.section import DatasetName, Section, Seed, Switch
 
@@ -44,6 +45,9 @@ class PipelineConfig(Section):
 
     source: Annotated[stages.SourceStageConfig, _Defaults] = stages.SourceStageConfig()
     """Reading: units, bad records, splits."""
+
+    clean: Annotated[CleanConfig, _Defaults] = CleanConfig()
+    """What `tokenlake clean` leaves out; a build takes its list by `exclude`, and does not use this section."""
 
     tokenize: Annotated[stages.TokenizeStageConfig, _Defaults] = stages.TokenizeStageConfig()
     """Text to tokens."""

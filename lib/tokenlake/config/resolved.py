@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import ColumnType
 from tokenlake.config.formats import SourceType
+from tokenlake.config.quality_constants import QualityFilters
 from tokenlake.preference_columns import Method, Trainer
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
@@ -409,3 +410,38 @@ class ResolvedBuild:
         """(name, type) of the columns of kept fields, those of the first source first; the plan knows them."""
         fields = {name: kind for source in self.sources for name, kind in source.kept}
         return tuple((name, kind) for name, kind in fields.items() if kind is not None)
+
+
+Normal: TypeAlias = Literal["folded", "text"]
+"""Of which texts are equal: of the same words, whatever their case and white space, or of the same characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """What is made of every document; with the inputs it decides a unit's signatures.
+
+    Attributes:
+        exact: normal form of the hash by which equal documents are found.
+        ngram, bands, rows, seed: of MinHash; no bands: none is made.
+        filters: of quality.
+        contamination: (n-gram, least n-grams, least share); None without evaluation sets.
+        evaluation: sha256 (hex) of the evaluation sets' n-grams.
+    """
+
+    exact: Normal
+    ngram: int
+    bands: int
+    rows: int
+    seed: int
+    filters: QualityFilters
+    contamination: tuple[int, int, float] | None = None
+    evaluation: str = ""
+
+    @property
+    def comparable(self) -> Mapping[str, Any]:
+        """What two signatures must have in common to be compared."""
+        return {name: getattr(self, name) for name in ("exact", "ngram", "bands", "rows", "seed")}
+
+    def identity(self) -> dict[str, Any]:
+        """Return all of it, JSON-able."""
+        return asdict(self)

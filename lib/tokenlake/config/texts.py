@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from tokenlake.config.quality import QualityArguments
 from tokenlake.config.section import Section, Switch, Text, problem, shown
 from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
@@ -190,12 +191,8 @@ class CombineArguments(Section):
         for first, second in (("fields", "source_fields"), ("output_field", "target_field")):
             given = [name for name in (first, second) if getattr(self, name) is not None]
             if len(given) != 1:
-                told = (
-                    f"got both {first} and {second}, which name the same thing"
-                    if given
-                    else f"{first} is missing"
-                )
-                raise problem(told)
+                both = f"got both {first} and {second}, which name the same thing"
+                raise problem(both if given else f"{first} is missing")
         return self
 
 
@@ -279,6 +276,9 @@ class TransformStep(Section):
 
     filter: Function | None = None
     """Keep rows for which a function of the row is true, 'package.module:function'."""
+
+    quality: QualityArguments | None = None
+    """Keep rows whose text passes published filters: gopher_repetition, gopher_quality, c4, fineweb."""
 
     convert_to_chatml: ChatMLArguments | None = None
     """Make messages of role and content of whatever conversation a row holds; {} for the usual names of roles."""

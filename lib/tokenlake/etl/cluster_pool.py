@@ -21,6 +21,7 @@ from tokenlake.etl.job import (
     EngineJob,
     Job,
     PreflightJob,
+    SignJob,
     UnitJob,
     WorkerAnswer,
     answer_of,
@@ -145,7 +146,7 @@ class ClusterPool:
 
     def _preflight(self, job: Job) -> bytes:
         """Return the line of what a machine must have for a unit; an empty one for what is no unit."""
-        if isinstance(job, EngineJob | PreflightJob):
+        if isinstance(job, EngineJob | PreflightJob | SignJob):
             return b""
         engine, source = (job.engine, job.source.name) if isinstance(job, UnitJob) else (None, "")
         key = (job.store.url, job.dataset, str(job.version), source, engine or "")

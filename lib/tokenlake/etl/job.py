@@ -21,7 +21,7 @@ import msgspec
 
 from tokenlake._version import __version__
 from tokenlake.column_types import ColumnType
-from tokenlake.config.resolved import ResolvedPack, ResolvedSource
+from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.mixing.random import Int64
@@ -248,6 +248,26 @@ class RepackJob(_Target):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignJob:
+    """Make the signatures of one unit's documents, see :mod:`tokenlake.clean.signatures`.
+
+    Attributes:
+        store: where they go.
+        fingerprint: of the unit's inputs and of what is made of them; names the file.
+        source: the resolved source; no tokenizer is looked at.
+        ranges: what to read.
+        signing: what is made.
+    """
+
+    store: StoreAddress
+    fingerprint: str
+    source: ResolvedSource
+    ranges: tuple[FileRange, ...]
+    signing: Signing
+    op: Literal["sign"] = "sign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightJob:
     """See whether a worker's machine would make the bytes of a build; the answer says nothing, or is an error.
 
@@ -270,7 +290,7 @@ class PreflightJob:
 WorkJob: TypeAlias = UnitJob | MixJob | RepackJob
 """Builds a unit."""
 
-Job: TypeAlias = WorkJob | EngineJob | PreflightJob
+Job: TypeAlias = WorkJob | SignJob | EngineJob | PreflightJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +318,7 @@ _KINDS: Final[dict[str, Any]] = {
     "repack": RepackJob,
     "engine": EngineJob,
     "preflight": PreflightJob,
+    "sign": SignJob,
     "blocks": SecretBlocks,
 }
 

@@ -119,7 +119,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
         SourceError: a path or glob matches nothing, or an input cannot be read.
         TokenizerError: a tokenizer cannot be loaded.
     """
-    _check_predicates(build)
+    check_predicates(build.sources)
     build = _with_code(build)
     tokenizers = plan_tokenizers(build)
     inputs: list[Sequence[InputFile]] = []
@@ -127,7 +127,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
     sources: list[ResolvedSource] = []
     notes: list[str] = []
     for source in build.sources:
-        files, groups = _read_listing(build, source, on_event, None if again is None else again.inputs)
+        wanted = None if again is None else again.inputs
+        files, groups = read_listing(source, build.unit_size, build.hash_threads, on_event, wanted)
         listed, about = look_at(source, files, build.unit_size)
         on_event(listed)
         tokenizer = tokenizers[source.name]
@@ -228,9 +229,9 @@ def _units_of(
     return ((CompactTuple(FileRange, group), number) for group, number in pieces)
 
 
-def _check_predicates(build: ResolvedBuild) -> None:
-    """A wrong `where` is an error before any work."""
-    for source in build.sources:
+def check_predicates(sources: Iterable[ResolvedSource]) -> None:
+    """Raise ConfigError for a wrong `where`, before any work."""
+    for source in sources:
         if source.where:
             try:
                 Predicate(source.where)
@@ -252,30 +253,29 @@ def _with_code(build: ResolvedBuild) -> ResolvedBuild:
     return replace(build, sources=tuple(sources))
 
 
-def _read_listing(
-    build: ResolvedBuild,
+def read_listing(
     source: ResolvedSource,
+    unit_size: int,
+    threads: int,
     on_event: Watcher,
-    only: frozenset[tuple[str, str]] | None,
+    only: frozenset[tuple[str, str]] | None = None,
 ) -> tuple[Sequence[InputFile], Groups]:
     """List a source's files, as far as `num_rows` needs them, and cut them into the ranges of units."""
-    tell, threads = _teller(source, on_event), build.hash_threads
+    tell = _teller(source, on_event)
     with HashCache() as cache:
         if source.num_rows is None:
             files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
             if only is not None:
                 wanted = (file for file in files if (file.source, file.path) in only)
                 files = CompactTuple(InputFile, wanted)
-            parts = split_files(
-                files, build.unit_size, source.storage_options, threads=threads, on_progress=tell
-            )
+            parts = split_files(files, unit_size, source.storage_options, threads=threads, on_progress=tell)
         else:
-            limit = RecordLimit(source, source.num_rows, build.unit_size, tell)
+            limit = RecordLimit(source, source.num_rows, unit_size, tell)
             files = list_inputs(
                 source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
             )
             parts = limit.ranges
-    return files, [CompactTuple(FileRange, group) for group in group_ranges(parts, build.unit_size)]
+    return files, [CompactTuple(FileRange, group) for group in group_ranges(parts, unit_size)]
 
 
 def unit_identity(

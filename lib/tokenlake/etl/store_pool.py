@@ -23,7 +23,7 @@ from tokenlake.errors import (
     TokenlakeError,
     WorkerDiedError,
 )
-from tokenlake.etl.job import EngineJob, Job, PreflightJob, WorkJob
+from tokenlake.etl.job import EngineJob, Job, PreflightJob, SignJob, WorkJob
 from tokenlake.etl.leases import Mark, leased_units, present_workers, progress_of
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
@@ -73,7 +73,7 @@ class StorePool:
 
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Publish the plan of these jobs, in the place of an older one."""
-        planned = [job for job in jobs() if not isinstance(job, EngineJob | PreflightJob)]
+        planned = [job for job in jobs() if not isinstance(job, EngineJob | PreflightJob | SignJob)]
         if planned:
             with self._lock:
                 self._publish({job.unit: job for job in planned})
@@ -85,8 +85,8 @@ class StorePool:
             CancelledError: :meth:`cancel` was called; the workers go on.
             TokenlakeError: what a worker raised.
         """
-        if isinstance(job, PreflightJob):
-            return self._local.run(job)
+        if isinstance(job, PreflightJob | SignJob):
+            return self._local.run(job, on_progress)
         if isinstance(job, EngineJob):
             verdict = self._local.run(job, on_progress)
             self._chosen[job.source.name] = job, verdict["engine"]

@@ -24,8 +24,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, cast, final
 
 from tokenlake.cache.disk import DiskCache, default_folder
+from tokenlake.clean.signatures import Signer
 from tokenlake.config.references import hide, provide_blocks, scrub
-from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl.job import (
     EngineJob,
@@ -33,6 +34,7 @@ from tokenlake.etl.job import (
     MixJob,
     PreflightJob,
     SecretBlocks,
+    SignJob,
     UnitJob,
     WorkerAnswer,
     answer_of,
@@ -45,6 +47,7 @@ from tokenlake.etl.job import (
 from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
+from tokenlake.etl.unit.sign import SignatureBuild, opened_signer
 from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store
@@ -90,7 +93,7 @@ class _WithoutPandas(MetaPathFinder):
 def _let_pandas_in(job: Job) -> None:
     """Functions of a user's own may use what they like."""
     source = job.probe if isinstance(job, PreflightJob) else job
-    if isinstance(source, UnitJob | EngineJob) and source.source.texts.callables:
+    if isinstance(source, UnitJob | EngineJob | SignJob) and source.source.texts.callables:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
@@ -196,6 +199,7 @@ class Workbench:
         self._stores: dict[str, Store] = {}
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
+        self._signers: dict[Signing, Signer] = {}
         self._parents = OpenedParents()
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
@@ -208,6 +212,8 @@ class Workbench:
             return ""
         if isinstance(job, UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
+        if isinstance(job, SignJob):
+            return self._sign(job, progress)
         unit = MixBuild if isinstance(job, MixJob) else RepackBuild
         stores = self._store(job.store), self._store(job.parents_store)
         return unit(cast("Any", job), *stores, self._parents, progress).build().to_bytes().decode()
@@ -228,6 +234,13 @@ class Workbench:
                 add_special_tokens=settings.add_special_tokens,
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
+
+    def _sign(self, job: SignJob, progress: Progress) -> dict[str, Any]:
+        """Make the signatures of one unit and publish them; return their account."""
+        store = self._store(job.store)
+        if job.signing not in self._signers:
+            self._signers[job.signing] = opened_signer(store, job.signing)
+        return SignatureBuild(job, store, self._signers[job.signing], progress).build().to_json()
 
     def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""

@@ -212,7 +212,7 @@ class DatasetIntrospector:
         return self._inspection.groups[0].features
 
     @cached_property
-    def _files(self) -> list[InputFile]:
+    def _files(self) -> Sequence[InputFile]:
         return self._request.files()
 
     @cached_property

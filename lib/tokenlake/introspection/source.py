@@ -165,7 +165,7 @@ class Request:
         return facts
 
     @cached_property
-    def listing(self) -> list[InputFile]:
+    def listing(self) -> Sequence[InputFile]:
         """All files, of whatever split; local ones are not read.
 
         A local file without a telling extension gets the type that its first bytes show.
@@ -186,7 +186,7 @@ class Request:
             self.source, self.options = again.source, again.options
             return list_inputs(self.source, hashed=False)
 
-    def files(self) -> list[InputFile]:
+    def files(self) -> Sequence[InputFile]:
         """Return the files of the split that was asked for, all if none was.
 
         Raises: like :attr:`listing`, and SourceNotFoundError if no name says that split.
@@ -222,7 +222,7 @@ def _kind_of_bytes(path: Path) -> str | None:
     return "txt" if head and b"\x00" not in head else None
 
 
-def _of_split(files: list[InputFile], wanted: str, given: tuple[str, ...]) -> list[InputFile]:
+def _of_split(files: Sequence[InputFile], wanted: str, given: tuple[str, ...]) -> Sequence[InputFile]:
     asked = split_of(wanted) or wanted
     found = [file for file in files if split_of(file.path) == asked]
     if not found:

@@ -47,13 +47,14 @@ from urllib.parse import unquote, urlsplit
 from prefect.runtime import deployment
 
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import resolve, resolve_source
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.secret import BlockSecret, EnvSecret, references
+from tokenlake.config.secret import BlockSecret, EnvSecret, plain_options, references
 from tokenlake.config.steps import first_steps, foreseen
-from tokenlake.config.stores import is_local
+from tokenlake.config.stores import is_local, store_of
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import EngineJob, Job, UnitJob
+from tokenlake.etl.cleaning import output_of
+from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
@@ -200,7 +201,7 @@ def require_allowed_job(job: Job) -> None:
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
     """Check a job against an environment; see :func:`require_allowed_job`. Its store is checked apart."""
-    if not isinstance(job, UnitJob | EngineJob):
+    if not isinstance(job, UnitJob | EngineJob | SignJob):
         return  # which reads its store and nothing else
     source, entries = job.source, entries_of(environment.get(INPUTS))
     for reference in _named_secrets(source.storage_options):
@@ -235,6 +236,32 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check(export.output_path, outputs, OUTPUTS, export.key)
     if config.save.push_to_hub:
         _check(f"hf://datasets/{config.save.hub_repo_id}", outputs, OUTPUTS, "save.hub_repo_id")
+
+
+def require_allowed_cleaning(config: PipelineConfig) -> None:
+    """Check what a deployment's run of the flow `clean` reads and writes.
+
+    Raises:
+        ConfigError: it lies outside what the worker's environment allows.
+    """
+    if deployment.id is not None:
+        check_cleaning(config, os.environ)
+
+
+def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
+    """Check the paths and functions of cleaning against an environment; see :func:`require_allowed_cleaning`."""
+    for reference in references(config):
+        _check_reference(reference, environment)
+    clean, outputs = config.clean, entries_of(environment.get(OUTPUTS))
+    sets = clean.contamination.sets if clean.contamination else ()
+    for dataset in (*config.datasets, *sets):
+        source = resolve_source(config, dataset)
+        _check_source(source, environment.get(INPUTS))
+        _check_functions(source, environment)
+    _check_store(store_of(config), plain_options(config.save.storage_options or {}), outputs)
+    # Lists of earlier runs were outputs, too.
+    for path in (output_of(config), *clean.against):
+        _check(path, outputs, OUTPUTS, "a list of documents to leave out")
 
 
 def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:

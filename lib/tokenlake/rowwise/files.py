@@ -327,7 +327,7 @@ def listed_files(source: ResolvedSource, *, streaming: bool = True) -> FileBacke
     return (kinds.pop() if len(kinds) == 1 else FilesShardedSource).over(source, files)
 
 
-def _listed(source: ResolvedSource) -> tuple[ResolvedSource, list[InputFile]]:
+def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]]:
     """Return the files of a source; an entry ``org/name`` where no such file is, is the id of a dataset on the Hub."""
     try:
         return source, list_inputs(source, hashed=False)
@@ -396,7 +396,7 @@ def _resolved(
     )
 
 
-def _downloaded(files: list[InputFile], cache_dir: str | None = None) -> list[InputFile]:
+def _downloaded(files: Sequence[InputFile], cache_dir: str | None = None) -> Sequence[InputFile]:
     """Return files of the Hub as files of this machine."""
     from tokenlake.sources.hub import downloaded  # other sources start without the Hub's parts
 

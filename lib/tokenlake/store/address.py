@@ -48,11 +48,15 @@ class StoreAddress:
 
 
 def address_of_build(build: ResolvedBuild) -> StoreAddress:
-    """Return where a build writes; a path becomes one that does not depend on the current folder."""
-    where = build.store
+    """Return where a build writes; see :func:`absolute_address`."""
+    return absolute_address(build.store, build.store_options)
+
+
+def absolute_address(where: str, options: Mapping[str, Any]) -> StoreAddress:
+    """Return an address whose path, if it is one, does not depend on the current folder."""
     if where and "://" not in where:
         where = str(Path(where).expanduser().absolute())
-    return StoreAddress(where, build.store_options)
+    return StoreAddress(where, options)
 
 
 OPTIONS_VARIABLE: Final = "TOKENLAKE_STORE_OPTIONS"

@@ -32,6 +32,7 @@ from tokenlake.text.fields import (
 from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
 from tokenlake.text.preference import PreferenceRenderer
 from tokenlake.text.prompt.renderer import open_prompt
+from tokenlake.text.quality import QualityFilter
 from tokenlake.text.rendering import FieldText, Renderer
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -193,6 +194,7 @@ _STEPS: Final[Mapping[str, Callable[[Any, Call], RowStep]]] = {
         or OneOf([given.get("equals")] if given.get("one_of") is None else given["one_of"]),
     ),
     "filter": lambda name, call: FilterTransform(call(name)),
+    "quality": lambda given, _: QualityFilter(**given),
     "convert_to_chatml": lambda given, _: ConvertToChatML(**given),
     "convert_input_output_to_chatml": lambda given, _: ConvertInputOutputToChatML(**given),
     "where": lambda sql, _: Where(sql),

@@ -1,0 +1,3 @@
+"""Entry point of the flow `clean`."""
+
+from tokenlake.prefect.cleaning import clean as clean
