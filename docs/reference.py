@@ -34,6 +34,7 @@ from tokenlake.stub_names import stub_names
 from tokenlake.trainer.config import TrainingConfig
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
+_FILE: Final = re.compile(r"\[([\w./]+\.md)\]\(([\w./]+\.md)\)")
 _GROUPS: Final = {
     "loader": "Loading",
     "trainer": "Training",
@@ -62,14 +63,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show a link to a file beside docs/, which the site does not have, as its name."""
+    """Call a page that is linked by the name of its file by its title, and show a link to a file beside docs/, which
+    the site does not have, as its name.
+    """
     folder = posixpath.dirname(page.file.src_uri)
+
+    def titled(link: re.Match[str]) -> str:
+        found = files.get_file_from_path(posixpath.normpath(posixpath.join(folder, link[2])))
+        title = found and re.search("^# (.+)$", found.content_string, re.MULTILINE)
+        return f"[{title[1]}]({link[2]})" if title else link[0]
 
     def named(link: re.Match[str]) -> str:
         outside = posixpath.normpath(posixpath.join(folder, link[2])).startswith("..")
         return f"`{link[1].strip('`')}`" if outside else link[0]
 
-    return _LINK.sub(named, markdown)
+    return _LINK.sub(named, _FILE.sub(titled, markdown))
 
 
 def keys() -> str:

@@ -543,3 +543,30 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rm"], "tokenlake rm needs NAME"),
+        (["rm", ""], "'' names no dataset; expected NAME, NAME@v3"),
+        (["rm", "../..@v1"], "'../..@v1' names no dataset"),
+        (["report", "small@"], "'small@' names no dataset"),
+        (["ls", "--store"], "--store needs a value"),
+        (["doctor", "more", "words"], "tokenlake doctor has no use for 'more', 'words'"),
+        (["sql", "select 1", "--json", "--csv"], "--json and --csv: a result has one form"),
+        (["init", "other.yaml", "--data", ".", "--store", "ftp://a/b"], "ftp:// is not available yet"),
+        (["explain", "small", "--batch-size", "2", "--id", "nothing"], "must be a field and its value"),
+    ],
+    ids=lambda value: " ".join(value)[:30],
+)
+def test_what_cannot_be_meant_is_one_sentence_and_exit_code_2(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and said in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "other.yaml").exists()

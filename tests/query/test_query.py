@@ -146,7 +146,7 @@ def test_statements_that_read_are_welcome(store: Path, sql: str) -> None:
         ("set threads = 1", "may only read, and this is SET"),
         ("install httpfs", "may only read"),
         ("select 1; select 2", "expected one SQL statement, got 2"),
-        ("", "expected one SQL statement, got 0"),
+        ("", "expected one SQL statement, got none"),
         ("select * from read_text('/etc/hostname')", "disabled by configuration"),
         ("select * from '/etc/hostname'", "nothing called '/etc/hostname'"),
         ("select * from glob('/etc/*')", "disabled by configuration"),

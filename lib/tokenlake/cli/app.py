@@ -99,13 +99,13 @@ def _run(tokens: Sequence[str]) -> int | Failure:
         return _unknown_command(name)
     try:
         # Every command needs it, the list of commands does not, and it takes longer than to print that.
-        from tokenlake.cli.parser import CycloptsError, call
+        from tokenlake.cli.parser import CycloptsError, call, usage
     except ModuleNotFoundError as error:
         return _missing_module(error, "the command line", "cli")
     try:
         return call(tokens)
     except CycloptsError as error:
-        return _usage_error(error)
+        return _usage_error(*usage(error))
     except TokenlakeError as error:
         return _failure(error)
     except ImportError as error:
@@ -143,10 +143,8 @@ def _failure(error: TokenlakeError) -> Failure:
     return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
 
 
-def _usage_error(error: Exception) -> Failure:
-    command = " ".join(("tokenlake", *(getattr(error, "command_chain", None) or ())))
-    hint = f"{command} --help  lists arguments and options"
-    return Failure("UsageError", str(error).strip(), 2, hint)
+def _usage_error(command: str, message: str) -> Failure:
+    return Failure("UsageError", message, 2, f"{command} --help  lists arguments and options")
 
 
 def _unknown_command(name: str) -> Failure:

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from tokenlake.cli.console import AsJson, StoreUrl, emit, note
 from tokenlake.config.load import load_config
-from tokenlake.config.stores import default_store
+from tokenlake.config.refusals import raise_problems
+from tokenlake.config.stores import default_store, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection.inspection import Inspection
 from tokenlake.introspection.introspector import DatasetIntrospector
@@ -111,7 +112,8 @@ def _text(found: Inspection, store: str) -> str:
         "# Versions of the dataset `name` go into this store; other commands take it from TOKENLAKE_STORE."
     )
     text = f"{found.proposal.rstrip()}\n\n{comment}\n{save}"
-    load_config(yaml.safe_load(text))
+    config = load_config(yaml.safe_load(text))
+    raise_problems(ConfigError, store_problems(config, store) + store_not_yet(store))
     return text
 
 

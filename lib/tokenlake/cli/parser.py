@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import final
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
 from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
 from rich.console import Console, ConsoleOptions
 from rich.padding import Padding
@@ -16,7 +16,7 @@ from rich.text import Text
 from tokenlake._version import __version__
 from tokenlake.cli.commands import ABOUT, CODES, COMMANDS
 
-__all__ = ["CycloptsError", "app", "call"]
+__all__ = ["CycloptsError", "app", "call", "usage"]
 
 
 @final
@@ -78,6 +78,17 @@ def call(tokens: Sequence[str]) -> int:
         _explain(app[tokens[0]])
     result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     return result if isinstance(result, int) else 0
+
+
+def usage(error: CycloptsError) -> tuple[str, str]:
+    """Return the command whose arguments are wrong, and what is wrong with them."""
+    command = " ".join(("tokenlake", *(error.command_chain or ())))
+    if isinstance(error, UnusedCliTokensError):
+        return command, f"{command} has no use for {', '.join(map(repr, error.unused_tokens or ()))}"
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.keyword or error.argument.name
+        return command, f"{name} needs a value" if name.startswith("-") else f"{command} needs {name}"
+    return command, str(error).strip()
 
 
 def importable() -> App:

@@ -14,6 +14,7 @@ from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, prin
 from tokenlake.cli.progress import counting
 from tokenlake.cli.prompt import converse, run_command, with_history
 from tokenlake.config.stores import default_store
+from tokenlake.errors import ConfigError
 from tokenlake.numbers import plural
 from tokenlake.query.script import cut
 from tokenlake.query.session import sql as answer_of
@@ -48,6 +49,8 @@ def sql(
         statement: One statement that reads. Default: read statements from standard input.
         csv: Print CSV.
     """
+    if json and csv:
+        raise ConfigError("--json and --csv: a result has one form; give one of them")
     answer = _Answer(open_store(store or default_store()), json, csv)
     if statement is not None:
         answer.print(statement)

@@ -7,6 +7,7 @@ are there. It needs a server, and no worker: the server itself sends them.
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,9 +37,8 @@ def notify(url: str) -> list[str]:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"the URL of the webhook: got {parts.scheme or 'none'}://..., expected https://HOST/PATH"
-        )
+        got = f"one that begins with {parts.scheme}:" if parts.scheme else "a text that is none"
+        raise ConfigError(f"the URL of the webhook: got {got}, expected https://HOST/PATH")
     if configured_api_url() is None:
         raise ConfigError(
             "no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api"
@@ -67,6 +67,9 @@ def _replace(client: SyncPrefectClient, automation: AutomationCore) -> None:
 
 def main(arguments: list[str]) -> int:
     """Say what was created; 2 where the argument is wrong."""
+    if set(arguments) & {"-h", "--help"}:
+        sys.stdout.write(f"{cleandoc(__doc__ or '')}\n")
+        return 0
     try:
         if len(arguments) != 1:
             raise ConfigError('expected one argument, the URL of a webhook that takes {"text": ...}')

@@ -204,18 +204,21 @@ def _decoded(store: ReadStore, manifest: Manifest, names: Mapping[Place, str]) -
     except NotFoundError as error:
         return tag("p", str(error))
     each = max(1, _ROWS // len(manifest.splits))
-    rows = [
-        _row(row, decoders, names)
+    found = [
+        row
         for split, totals in manifest.splits.items()
         for at in spread(totals.rows, each)
         for row in read_sequences(store, manifest, split, at, 1)
     ]
+    rows = [_row(row, decoders, names, is_open=not index) for index, row in enumerate(found)]
     said = f"{numbers.plural(len(rows), 'row')} of {numbers.count(manifest.totals.rows)}, at even distances."
     told = "Each document has its own border; where only some tokens bear loss, they are marked."
     return together([tag("p", f"{said} {told}", class_="dim"), *rows])
 
 
-def _row(row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str]) -> Html:
+def _row(
+    row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, str], *, is_open: bool
+) -> Html:
     parts, begin = list[Part](), 0
     for index, segment in enumerate(row.segments[:_DOCUMENTS]):
         parts.append(_document(segment, begin, index % (COLOURS - 1), decoders[segment.source], names))
@@ -224,7 +227,7 @@ def _row(row: Sequence, decoders: Mapping[str, Decoder], names: Mapping[Place, s
         parts.append(tag("p", f"{numbers.count(more)} more in this row", class_="dim"))
     for name, value in row.kept.items():
         parts.append(tag("p", tag("b", name), " ", _short(orjson.dumps(value, default=str).decode())))
-    return folded(f"{row.split} row {numbers.count(row.row)}: {row.content()}", *parts)
+    return folded(f"{row.split} row {numbers.count(row.row)}: {row.content()}", *parts, is_open=is_open)
 
 
 def _document(

@@ -178,7 +178,8 @@ def _check_reads_only(statement: str) -> None:
     with duckdb.connect(":memory:") as connection:
         statements = connection.extract_statements(statement)
     if len(statements) != 1:
-        raise ConfigError(f"expected one SQL statement, got {len(statements)}: run them one at a time")
+        got = f"{len(statements)}: run them one at a time" if statements else "none"
+        raise ConfigError(f"expected one SQL statement, got {got}")
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
         _check_reads_only(_EXPLAIN.sub("", statement, count=1))

@@ -75,7 +75,7 @@ def bars(values: Sequence[tuple[str, int]]) -> Html:
         tag(
             "tr",
             tag("td", name, class_="right"),
-            tag("td", tag("i", style=f"width:{100 * value / most:.2f}%")),
+            tag("td", tag("i", style=f"width:{100 * value / most:.2f}%") if value else ""),
             tag("td", count(value), class_="right"),
         )
         for name, value in values

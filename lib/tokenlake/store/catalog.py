@@ -51,12 +51,15 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a reference; StoreError if it is none."""
+        """Read a reference; NotFoundError if it is none."""
         match = _REFERENCE.fullmatch(text)
-        if match is None:
-            raise StoreError(f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG")
+        if match is None or not DATASET_NAME.fullmatch(match["name"]):
+            raise NotFoundError(
+                f"{text!r} names no dataset; expected NAME, NAME@v3, NAME@3 or NAME@TAG, where NAME is 1 to 64 of a-z, "
+                "0-9, '.', '_' and '-', the first of them a letter or a digit"
+            )
         version = match["version"]
-        return cls(check_dataset_name(match["name"]), None if version is None else int(version), match["tag"])
+        return cls(match["name"], None if version is None else int(version), match["tag"])
 
 
 _SHOWN: Final = 20  # versions that a message names

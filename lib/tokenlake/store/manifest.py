@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, final
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -295,10 +295,18 @@ def _check_config(document: SealedDocument) -> None:
         _check_kept(document, shape.build.kept)
 
 
-def _check_kept(document: SealedDocument, kept: Sequence[tuple[str, Any]]) -> None:
-    from tokenlake.column_types import arrow_type  # as above
+_PLAIN: Final = frozenset(
+    ("bool", "double", "float", "int32", "int64", "json", "large_binary", "large_string")
+)
+"""Types of kept fields that are known without Arrow, which takes longer to import than to list a store."""
 
+
+def _check_kept(document: SealedDocument, kept: Sequence[tuple[str, Any]]) -> None:
     for index, (_, kind) in enumerate(kept):
+        if isinstance(kind, str) and kind in _PLAIN:
+            continue
+        from tokenlake.column_types import arrow_type
+
         try:
             arrow_type(kind)
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
