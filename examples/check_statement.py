@@ -4,7 +4,7 @@
 
     python examples/check_statement.py STATEMENT PUBLIC_KEY_HEX STORE [TAKEDOWN.parquet]
 
-Computed again: the signature; the hashes of manifests and data files; and from `deliveries`, what each lane gave of each
+Computed again: the signature; the hashes of manifests and files; and from `deliveries`, what each lane gave of each
 dataset, the order of every epoch, hence how often each row was read: rows, epochs, tokens of packed rows, and that no
 document of the takedown list was read since `none_from`. Trusted, as signed: `deliveries` (`tokenlake prove --check`
 computes them from `state`), `overlap`, when documents were read before, and tokens of rows that are not packed.

@@ -26,7 +26,7 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import Opener, restored
-from tokenlake.proof.delivery import Delivery, steps_of_rows, deliveries_of
+from tokenlake.proof.delivery import Delivery, deliveries_of, steps_of_rows
 from tokenlake.proof.overlap import METHOD, EvaluationSet, overlap_of
 from tokenlake.proof.rows import RowContents, Takedown
 from tokenlake.proof.signature import private_key, signed, verified
