@@ -115,6 +115,20 @@ def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
     assert world.check(signed, evaluation={}) == world.check_alone(signed) | {"signature": said["signature"]}
 
 
+def test_a_run_of_other_hosts_that_was_resumed_has_the_statement_of_one_that_was_not(world: World) -> None:
+    data = mixture_of(world.open("plain", "train"), world.open("learned", "train"))
+    state: dict[str, Any] | None = None
+    for hosts in (1, 4, 2):
+        with tl.DataLoader(data, 8, seed=3, host=(hosts - 1, hosts)) as loader:
+            if state is not None:
+                loader.set_state(json.loads(json.dumps(state)))
+            for _ in zip(range(7), loader, strict=False):
+                pass
+            state = loader.get_state()
+    assert state is not None and state["step"] == 21
+    assert world.prove(state) == world.prove(state_at(plan_of(data, seed=3), 21))
+
+
 def test_the_ids_of_a_whole_epoch_are_those_of_the_manifest(world: World) -> None:
     for name in ("plain", "learned", "texts", "left", "judged"):
         data = world.open(name, "train")
@@ -293,6 +307,8 @@ def test_the_command_signs_and_checks(
     out.write_bytes(out.read_bytes().replace(b'"rows"', b'"Rows"', 1))
     assert main(["prove", "--check", str(out), "--public-key", public, *about]) == 3
     assert main(["prove", str(tmp_path / "run")]) == 2
+    assert main(["prove", str(world.store), "--key", str(world.key)]) == 2
+    assert "holds no checkpoint with the state of a loader" in capsys.readouterr().err
     assert main(["prove", "--check", str(out)]) == 2
 
 

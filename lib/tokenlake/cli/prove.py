@@ -125,7 +125,12 @@ def _state_of(path: Path) -> dict[str, Any]:
     if path.is_dir():
         steps = sorted(path.iterdir(), key=lambda each: (len(each.name), each.name))
         files = [folder / name for folder in (path, *reversed(steps)) for name in _STATES]
-        path = next((file for file in files if file.is_file()), path / _STATES[0])
+        if not (found := [file for file in files if file.is_file()]):
+            raise ConfigError(
+                f"state {path}: this folder holds no checkpoint with the state of a loader; expected one of "
+                f"{', '.join(_STATES)} in it or in a folder of it, or the file itself"
+            )
+        path = found[0]
     try:
         return dict(_json.loads(_bytes_of(path, "state")))
     except (ValueError, TypeError) as error:
