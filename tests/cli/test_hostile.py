@@ -13,7 +13,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+import tokenlake as tl
 from tests.hub_support import writable_hub
+from tests.proof.support import key_file, plan_of, state_at
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store
 from tokenlake.cli import parser
@@ -69,6 +71,9 @@ def store(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.chdir(tmp_path)
+    plan = plan_of(tl.open("store", "packed", split="train"), batch_size=2)
+    Path("state.json").write_text(json.dumps(state_at(plan, 2)))
+    key_file(tmp_path)
     return tmp_path / "store"
 
 
@@ -139,6 +144,7 @@ WELL = {
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
     "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
+    "prove": ["prove state.json --key key.pem", "prove state.json --key key.pem -o CONFIG.statement"],
     "report": ["report evil", "report packed -o EVIL.html --json"],
     "sql": ["sql SELECT", "sql SELECT --json", "sql SELECT --csv", "sql"],
 }
@@ -181,6 +187,7 @@ WRONG = {
     ],
     "peek": ["peek EVIL", "peek evil --split EVIL"],
     "explain": ["explain EVIL", "explain packed --document EVIL:1", "explain packed --state EVIL"],
+    "prove": ["prove EVIL", "prove EVIL --key key.pem", "prove --check EVIL --public-key EVIL"],
     "report": ["report EVIL", "report packed --output none/EVIL.html"],
     "sql": ["sql EVIL", "sql SELECTEVIL", "sql CAST"],
 }

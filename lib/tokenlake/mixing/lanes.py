@@ -144,13 +144,19 @@ class LaneLayout:
         if position < 0 or (self.rows is not None and position > self.rows):
             end = "" if self.rows is None else f" to {self.rows}"
             raise ConfigError(f"position {position} is not in the stream; expected 0{end or ' or more'}")
-        if position >= self._even * self.lanes:
-            return self._even + np.clip(
-                position - self._even * self.lanes - self._rest[:-1], 0, np.diff(self._rest)
-            )
-        batch, inside = divmod(position, self.batch_size)
-        share = min(self._width, self._even - batch * self._width)
-        return batch * self._width + np.clip(inside - np.arange(self.lanes) * share, 0, share)
+        inside = position % self.batch_size
+        return self.places_in(position - inside, self.batch_size, inside)
+
+    def places_in(self, start: int, size: int, rows: int) -> Int64:
+        """Return how many places of each lane lie before a row of a batch: int64[lanes]; they sum to ``start + rows``.
+
+        As :meth:`places_before`, where batches may have other sizes than :attr:`batch_size`; see :meth:`locate_in`.
+        """
+        before = min(start // self.lanes, self._even)
+        share = min(size // self.lanes, self._even - before)
+        even = before + np.clip(rows - np.arange(self.lanes) * share, 0, share)
+        late = max(0, start + rows - self._even * self.lanes)
+        return even + np.clip(late - self._rest[:-1], 0, np.diff(self._rest))
 
     @property
     def _width(self) -> int:

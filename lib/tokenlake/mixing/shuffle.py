@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.random import Permutation, UInt64, extended, key_of
+from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of
 from tokenlake.ragged import Int64, offsets_of
+from tokenlake.ragged import places as places_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""
@@ -106,7 +107,8 @@ class EpochOrder:
         """Rows of an epoch."""
         self._bounds = lane_bounds(self.rows, lanes)
         self._lengths = np.diff(self._bounds)
-        self._seed = seed
+        self.seed: Final = seed & WORD
+        """From 0 to 2^64 - 1."""
         if window < 1:
             raise ConfigError(f"a window of {window} row groups; expected 1 or more")
         self.window: Final = window
@@ -149,7 +151,7 @@ class EpochOrder:
         """
         epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
         self._check(epochs, lanes, place)
-        keys = extended(extended(key_of(self._seed, _WINDOWS), epochs), lanes)
+        keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
         begin, end = self._bounds[lanes], self._bounds[lanes + 1]
         group, row = np.empty_like(place), np.empty_like(place)
         for laid, there, base in self._laid_for(epochs):
@@ -163,14 +165,42 @@ class EpochOrder:
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place of each row in an epoch, int64[n] both; the inverse of :meth:`at`."""
         self._check_rows(group, row)
-        key = key_of(self._seed, _GROUPS, epoch)
+        key = key_of(self.seed, _GROUPS, epoch)
         index = Permutation(len(self._group_rows), key).inverse(group)
         laid = self._one(epoch)
         virtual = laid.offsets[index] + row
         lane = np.searchsorted(self._bounds, virtual, side="right") - 1
-        keys = extended(key_of(self._seed, _WINDOWS, epoch), lane)
+        keys = extended(key_of(self.seed, _WINDOWS, epoch), lane)
         windows = self._windows(laid, virtual, self._bounds[lane], self._bounds[lane + 1])
         return lane, windows.permuted(virtual, keys, backwards=True) - self._bounds[lane]
+
+    def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
+        """Return which rows come at the first places of the lanes: ranges of the stored rows, half open.
+
+        A window that is taken whole needs no permutation: whatever the epoch's size, this takes as long as its row
+        groups are many.
+
+        Args:
+            epoch: from 0.
+            places: how many of each lane, int64[lanes].
+
+        Returns:
+            where each range begins and ends, int64[m] both.
+        """
+        laid, low, high = self._one(epoch), self._bounds[:-1], self._bounds[:-1] + places
+        cut = np.flatnonzero(places < self._lengths)
+        windows = self._windows(laid, high[cut], low[cut], self._bounds[1:][cut])
+        some = np.zeros_like(high)
+        some[cut] = high[cut] - windows.begin
+        lane = np.repeat(np.arange(self.lanes), some)
+        place = places_of(places - some, some)
+        first = offsets_of(self._group_rows)
+        group, row = self.at(epoch, lane, place)
+        begin, end = _cut_at(low, high - some, laid.offsets)
+        index = laid.index(begin)
+        whole = first[laid.order[index]] + begin - laid.offsets[index]
+        alone = first[group] + row
+        return np.append(whole, alone), np.append(whole + end - begin, alone + 1)
 
     def _windows(self, laid: _Laid, virtual: Int64, begin: Int64, end: Int64) -> _Windows:
         """The windows that virtual rows, int64[n], lie in; their lanes are from `begin` to `end`."""
@@ -214,7 +244,7 @@ class EpochOrder:
 
     def _lay(self, epochs: Int64) -> _Laid:
         groups = len(self._group_rows)
-        keys = extended(key_of(self._seed, _GROUPS), epochs)
+        keys = extended(key_of(self.seed, _GROUPS), epochs)
         index = np.tile(np.arange(groups), len(epochs))
         each = keys if len(keys) == 1 else np.repeat(keys, groups)
         order = Permutation(groups, each).at(index)
@@ -264,6 +294,16 @@ class StoredOrder:
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         return np.zeros_like(group), self._begins[group] + row
+
+    def taken(self, epoch: int, places: Int64) -> tuple[Int64, Int64]:
+        return np.zeros_like(places), places
+
+
+def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
+    """Cut ranges that are ascending and apart where an edge lies inside; those that are empty are left out."""
+    cuts = np.unique(np.concatenate([begin, end, edges]))
+    there = cuts[:-1] < end[np.searchsorted(begin, cuts[:-1], side="right") - 1]
+    return cuts[:-1][there], cuts[1:][there]
 
 
 def _some(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:

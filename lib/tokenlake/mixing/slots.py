@@ -126,6 +126,8 @@ def first_true(low: int, holds: Callable[[int], bool], high: int | None = None) 
 
 
 _CHUNK: Final = 1 << 15  # slots at a time: they stay in the cache
+_FARTHEST: Final = 1 << 50
+"""The last slot that is looked at for a row that may never come: of a source that weighs nothing from some step on."""
 
 
 @final
@@ -182,6 +184,24 @@ class Lane:
         source, _ = self._unskipped(range(block, block + 1))
         inside = source[: place - self._places_before(block)]
         return counts + np.bincount(inside, minlength=len(counts))
+
+    def place_of(self, source: int, number: int) -> int | None:
+        """Return the place at which a source gives its row `number`, from 0; None: never. As :meth:`take`, back."""
+        if self._skips and number >= self._rows[source]:
+            return None
+        if self._skips and number >= (last := self._drawn_before(self._last_block))[source]:
+            return sum(last) + number - last[source]
+
+        def given(block: int) -> bool:
+            return self._slots.before(self._lane, block + 1)[source] > number
+
+        if not given(_FARTHEST // self._slots.block_size):
+            return None
+        block = self._slots.first_block(given)
+        sources, numbers = self._unskipped(range(block, block + 1))
+        inside = int(np.argmax((sources == source) & (numbers == number)))
+        place = self._places_before(block) + inside
+        return place if self.length is None or place < self.length else None
 
     def slots_until(self, place: int) -> int:
         """Return a number of slots, those of whole groups of the deal, that decide the first `place` places."""

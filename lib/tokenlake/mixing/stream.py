@@ -49,10 +49,12 @@ class RowStream(ABC):
     Attributes:
         length: how many; None: without end.
         layout: how its lanes make batches, whose sizes the number of lanes must divide.
+        orders: of each source.
     """
 
     length: int | None
     layout: LaneLayout
+    orders: tuple[EpochOrder | StoredOrder, ...]
 
     def at(self, start: Int64, size: Int64, row: Int64) -> StreamRows:
         """Return where rows of batches are stored, in the order asked for.
@@ -82,6 +84,16 @@ class RowStream(ABC):
     def epochs(self, source: int, rows: int) -> range:
         """Return the epochs of a source that may come in the first `rows` rows of the pass, full batches."""
 
+    @abstractmethod
+    def drawn(self, start: int, size: int, rows: int) -> Int64:
+        """Return how many rows of each source each lane gave before a row of a batch, int64[sources, lanes].
+
+        Args:
+            start: rows of the pass before the batch.
+            size: rows of the full batch.
+            rows: of the batch that are counted, too.
+        """
+
 
 @final
 class EpochStream(RowStream):
@@ -98,6 +110,7 @@ class EpochStream(RowStream):
         self, order: EpochOrder | StoredOrder, *, epochs: int | None, first: int = 0, batch_size: int
     ) -> None:
         self._order, self._first, self._epochs, self._each = order, first, epochs, order.lengths
+        self.orders = (order,)
         self.length = None if epochs is None else epochs * order.rows
         lengths = None if epochs is None else epochs * self._each
         self.layout = LaneLayout(lengths, order.lanes, batch_size)
@@ -118,6 +131,9 @@ class EpochStream(RowStream):
         shortest = max(1, int(self._each.min()))
         last = -(-rows // (shortest * self.layout.lanes)) if self._epochs is None else self._epochs
         return range(self._first, self._first + last)
+
+    def drawn(self, start: int, size: int, rows: int) -> Int64:
+        return self.layout.places_in(start, size, rows)[None]
 
 
 @final
@@ -147,7 +163,7 @@ class MixtureStream(RowStream):
                 f"{lanes} lanes for each of {', '.join(mixture.names)}"
             )
         self.mixture: Final = mixture
-        self.orders: Final = tuple(orders)
+        self.orders = tuple(orders)
 
     def rows(self, start: int, stop: int) -> StreamRows:
         """Return what is at positions ``start .. stop``; ConfigError where the stream has none."""
@@ -186,9 +202,10 @@ class MixtureStream(RowStream):
         """
         order = self.orders[source]
         lane, index = order.place_of(epoch, group, row)
+        each = order.lengths.tolist()
         place = np.full(len(lane), -1, np.int64)
         for number, (there, at) in enumerate(zip(lane.tolist(), index.tolist(), strict=True)):
-            found = self.mixture.place_of(there, source, epoch * order.lane_rows(there) + at)
+            found = self.mixture.place_of(there, source, epoch * each[there] + at)
             place[number] = -1 if found is None else found
         return lane, place
 
@@ -198,8 +215,12 @@ class MixtureStream(RowStream):
         for lane in range(self.layout.lanes):
             end = mixture.lane_rows(lane)
             drawn = int(mixture.drawn(lane, place if end is None else min(place, end))[source])
-            most = max(most, -(-drawn // max(1, order.lane_rows(lane))))
+            most = max(most, -(-drawn // max(1, int(order.lengths[lane]))))
         return range(most)
+
+    def drawn(self, start: int, size: int, rows: int) -> Int64:
+        places = self.layout.places_in(start, size, rows).tolist()
+        return np.stack([self.mixture.drawn(lane, place) for lane, place in enumerate(places)], axis=1)
 
     def lanes(self, start: int, stop: int) -> Int64:
         """Return the lane of each of these positions, int64[n]."""

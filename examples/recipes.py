@@ -1,0 +1,95 @@
+"""What other trainers need to train on one version: a function of at most ten lines for each.
+
+::
+
+    data = tl.open(".demo/artifacts/demo")  # what `python -m tokenlake.demo` builds
+    for batch in recipes.maxtext(data, batch_size=256, sharding=NamedSharding(mesh, PartitionSpec("data"))):
+        ...
+
+All of them read the same rows in the same order, which is a function of the seed, the batch size and the step. The
+batches are those that each trainer's own loader makes, as read in its sources of August 2026 (Levanter: of
+September 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import tokenlake as tl
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+Batch = dict[str, Any]
+COLUMNS = ("input_ids", "positions", "targets")
+
+
+def maxtext(data: tl.Dataset, batch_size: int, sharding: Sharding | None = None) -> Iterator[Batch]:
+    """MaxText: what its train step takes, global arrays; a target of segment 0 bears no loss."""
+    columns = ("input_ids", "targets", "positions", "segment_ids")
+    for batch in tl.DataLoader(data, batch_size, epochs=None, columns=columns, sharding=sharding):
+        ids, targets, positions, segments = (batch[name] for name in columns)
+        learned = {"targets": targets.clip(0), "targets_segmentation": segments * (targets >= 0)}
+        places = {"inputs_position": positions, "targets_position": positions}
+        yield {"inputs": ids, "inputs_segmentation": segments, **places, **learned}
+
+
+def levanter(data: tl.Dataset, batch_size: int, step: int = 0) -> Iterator[Batch]:
+    """Levanter: the fields of its `LmExample`, any step of them; `attn_mask` is `causal().with_segment_ids(...)`."""
+    loader = tl.DataLoader(data, batch_size, epochs=None, columns=("input_ids", "targets", "segment_ids"))
+    for batch in loader.iter_from_step(step):
+        mask = (batch["targets"] >= 0).astype("int32")
+        yield {"tokens": batch["input_ids"], "loss_mask": mask, "segment_ids": batch["segment_ids"]}
+
+
+def torchtitan(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1) -> Any:
+    """torchtitan, through PyTorch: a loader with `state_dict`, of flat inputs and labels for one data-parallel rank."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    options = {"columns": COLUMNS, "layout": "flat", "host": (rank, ranks), "integers": "int64"}
+    batches = tl.torch_dataset(data, batch_size, epochs=None, **options)
+    return StatefulDataLoader(batches, batch_size=None, collate_fn=_inputs_and_labels)
+
+
+def torchtitan_grain(data: tl.Dataset, batch_size: int, rank: int = 0, ranks: int = 1) -> Any:
+    """torchtitan, through Grain, as its `GrainDataLoader` does: a dataset whose iterator has `get_state`."""
+    import torch
+
+    options = {"columns": COLUMNS, "layout": "flat", "host": (rank, ranks)}
+    batches = tl.grain_dataset(data, batch_size, epochs=None, **options)
+    tensors = batches.map(lambda batch: {name: torch.as_tensor(each) for name, each in batch.items()})
+    return tensors.map(_inputs_and_labels)
+
+
+def transformers(data: tl.Dataset, model: Any, arguments: Any) -> Any:
+    """Hugging Face Trainer: memory-mapped rows; `position_ids` keep documents apart."""
+    from transformers import Trainer, default_data_collator
+
+    return Trainer(model, arguments, train_dataset=data.to_hf(), data_collator=default_data_collator)
+
+
+def trl_sft(data: tl.Dataset, model: Any, config: Any, tokenizer: Any) -> Any:
+    """TRL's SFTTrainer: as above, with the labels that are stored; `config` skips the preparation, for it is done."""
+    from transformers import default_data_collator
+    from trl import SFTTrainer
+
+    config.dataset_kwargs, config.remove_unused_columns = {"skip_prepare_dataset": True}, False
+    options = {"processing_class": tokenizer, "data_collator": default_data_collator}
+    return SFTTrainer(model, config, train_dataset=data.to_hf(), **options)
+
+
+def trl_dpo(data: tl.Dataset, model: Any, reference: Any, config: Any, tokenizer: Any) -> Any:
+    """TRL's DPOTrainer, on a version of `preference: {method: dpo, trainer: trl}`, whose ids are there already."""
+    from trl import DPOTrainer
+
+    class Prepared(DPOTrainer):
+        def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+            return dataset
+
+    options = {"processing_class": tokenizer, "train_dataset": data.to_hf()}
+    return Prepared(model, reference, config, **options)
+
+
+def _inputs_and_labels(batch: Batch) -> tuple[Batch, Any]:
+    return {"input": batch["input_ids"], "positions": batch["positions"]}, batch["targets"]
