@@ -23,10 +23,12 @@ from benchmarks.memory import measure_memory
 from benchmarks.mixing_flow import measure_mixing
 from benchmarks.mixing_positions import measure_positions
 from benchmarks.packing import measure_packing
-from benchmarks.planning import measure_planning
+from benchmarks.planning import MILLION, Row, measure_million, measure_planning
 from benchmarks.reading import measure_large, measure_reading, measure_seek
 from benchmarks.report import Results, to_json, to_markdown
 from benchmarks.rotation import Bench, Series
+from benchmarks.schedule import measure_schedule
+from benchmarks.slopes import measure_slopes
 from benchmarks.small import measure_small
 from benchmarks.startup import measure_startup
 from benchmarks.texts import measure_texts
@@ -45,6 +47,7 @@ PARTS: Final = (
     "verify",
     "small",
     "adding",
+    "scale",
     "determinism",
     "kill",
     "memory",
@@ -162,6 +165,7 @@ def run(options: Options) -> Results:
         "verify": _verify,
         "small": _small,
         "adding": _adding,
+        "scale": _scale,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -206,7 +210,8 @@ def _reading(
 ) -> None:
     results.reading = measure_reading(options.work, maker, options.megabytes, options.repeats)
     results.figures += measure_seek(results.reading)
-    results.figures += _planning(options.work, 2_000 if options.quick else 100_000)
+    files = 2_000 if options.quick else 100_000
+    results.figures += _planning(files, measure_planning(options.work, files))
     if "memory" in options.parts:
         results.figures += measure_large(options.work, maker, 0.2 if options.quick else 10.0)
 
@@ -274,8 +279,16 @@ def _adding(
     results.notes += notes
 
 
-def _planning(work: Path, files: int) -> list[Goal]:
-    rows = measure_planning(work, files)
+def _scale(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
+    for measured in (measure_slopes, measure_schedule):
+        goals, notes = measured(options.work, quick=options.quick)
+        results.figures += goals
+        results.notes += notes
+    files = MILLION // 500 if options.quick else MILLION
+    results.figures += _planning(files, measure_million(options.work, files))
+
+
+def _planning(files: int, rows: Sequence[Row]) -> list[Goal]:
     apart = "; ".join(f"{what} {value:.1f}" for what, value, goal in rows if goal is None)
     return [
         Goal(f"{files:,} files: {what} ({apart})", value, "at most", goal)

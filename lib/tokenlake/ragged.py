@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Self, final
 
 import numpy as np
@@ -22,6 +22,21 @@ Bools = npt.NDArray[np.bool_]
 def offsets_of(lengths: npt.ArrayLike) -> Int64:
     """Return where each of n runs begins, and the last ends: int64[n + 1] from 0."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def lengths_between(begins: Sequence[Sequence[int]], ends: Sequence[int]) -> Int64:
+    """Return the length of each run of n wholes, one whole after the other: int64[runs].
+
+    Args:
+        begins: where the runs of each whole begin, ascending.
+        ends: where each whole ends.
+    """
+    edges = chain.from_iterable((*begin, end) for begin, end in zip(begins, ends, strict=True))
+    lengths = np.diff(np.fromiter(edges, np.int64))
+    last = (
+        np.cumsum([len(begin) + 1 for begin in begins], dtype=np.int64) - 1
+    )  # from it on another whole begins
+    return np.delete(lengths, last[:-1])
 
 
 def places(start: Int64, lengths: Int64) -> Int64:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import S3Server
 from tokenlake.etl.job import Job
-from tokenlake.etl.runner import run_with_retries
+from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import Progress
 from tokenlake.etl.worker import InProcessPool
@@ -149,6 +149,8 @@ class Bench:
         interrupted_at: index of the unit at which whoever builds is interrupted.
     """
 
+    workers = 1
+
     def __init__(self, interrupted_at: int | None = None) -> None:
         self._pool = InProcessPool()
         self._interrupted_at = interrupted_at
@@ -158,12 +160,17 @@ class Bench:
             raise KeyboardInterrupt
         return self._pool.run(job, on_progress)
 
+    def expect(self, count: int, jobs: object = None) -> None:
+        """One process does all jobs, one after the other."""
+
+    def cancel(self) -> None:
+        """Nothing runs beside the caller."""
+
 
 def build(config: dict[str, Any], retries: int = 2, bench: Bench | None = None) -> dict[int, str]:
     """Build in this process, and return how each unit came to be."""
     session = BuildSession.open(config)
     workers: Any = bench or Bench()
-    for index in session.pending:
-        run_with_retries(session, index, workers, retries=retries)
+    run_pending(session, workers, retries=retries)
     session.commit()
     return dict(session.how)

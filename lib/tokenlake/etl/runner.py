@@ -27,13 +27,13 @@ from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
+from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.markup import named_facts
 from tokenlake.printable import one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 
 
@@ -200,34 +200,28 @@ def _run_round(
     on_event: Watcher,
     retries: int,
 ) -> None:
-    failed = threading.Event()
+    units, failed = session.plan.units, threading.Event()
+    schedule = Schedule({index: units[index].bytes for index in pending}, retries)
 
-    def one(index: int) -> UnitRecord | None:
-        if failed.is_set():
-            return None
-        return run_with_retries(session, index, pool, on_event=on_event, retries=retries)
+    def work() -> None:
+        while (taken := schedule.take(time.monotonic())) is not None:
+            index, pause = taken
+            if failed.wait(pause):
+                return
+            try:
+                session.run_unit(index, pool)
+            except TokenlakeError as error:
+                if not worth_a_retry(error) or not schedule.failed(index, time.monotonic()):
+                    raise
+                on_event(UnitRetried(index, units[index].source, str(error)))
 
     # Woken once, and not by each of thousands of units.
-    done, _ = wait([threads.submit(one, index) for index in pending], return_when=FIRST_EXCEPTION)
+    workers = [threads.submit(work) for _ in range(min(pool.workers, len(pending)))]
+    done, _ = wait(workers, return_when=FIRST_EXCEPTION)
     for future in done:
         if (error := future.exception()) is not None:
             failed.set()
             raise error
-
-
-def run_with_retries(
-    session: BuildSession, index: int, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2
-) -> UnitRecord:
-    """Run one unit, again after errors worth it."""
-    for attempt in range(retries + 1):
-        try:
-            return session.run_unit(index, pool)
-        except TokenlakeError as error:
-            if attempt == retries or not worth_a_retry(error):
-                raise
-            on_event(UnitRetried(index, session.plan.units[index].source, str(error)))
-            time.sleep(min(0.2 * 2**attempt, 5.0))
-    raise AssertionError("unreachable")
 
 
 def worth_a_retry(error: BaseException) -> bool:

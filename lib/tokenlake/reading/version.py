@@ -24,7 +24,7 @@ import pyarrow as pa
 from tokenlake.arrays import values
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.ragged import Bools, Int64, offsets_of
+from tokenlake.ragged import Bools, Int64, lengths_between, offsets_of
 from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
@@ -140,8 +140,8 @@ class StoredRows:
         self._store = store
         self._shards = [shard for shard in manifest.files if shard.split == split]
         self._begins = offsets_of([len(shard.row_groups) for shard in self._shards])
-        sizes = [np.diff([*shard.row_groups, shard.rows]) for shard in self._shards]
-        self.group_rows: Int64 = np.concatenate([np.zeros(0, np.int64), *sizes])
+        begins, ends = [shard.row_groups for shard in self._shards], [shard.rows for shard in self._shards]
+        self.group_rows = lengths_between(begins, ends)
         self._first_rows = offsets_of(self.group_rows)
         self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Final, Self, final
 
 from msgspec import Meta
@@ -120,13 +121,8 @@ class Totals:
     @classmethod
     def of(cls, shards: Iterable[ShardEntry]) -> Self:
         found = list(shards)
-        return cls(
-            files=len(found),
-            bytes=sum(shard.bytes for shard in found),
-            rows=sum(shard.rows for shard in found),
-            tokens=sum(shard.tokens for shard in found),
-            documents=sum(shard.documents for shard in found),
-        )
+        sums = {name: sum(map(attrgetter(name), found)) for name in ("bytes", "rows", "tokens", "documents")}
+        return cls(files=len(found), **sums)
 
 
 @final

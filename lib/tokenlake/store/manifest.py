@@ -148,8 +148,12 @@ class Manifest(Sealed):
     @cached_property
     def splits(self) -> dict[str, Totals]:
         """Sums per split, by name."""
-        names = sorted({shard.split for shard in self.files})
-        return {name: Totals.of(shard for shard in self.files if shard.split == name) for name in names}
+        found: dict[str, list[ShardEntry]] = {}
+        for shard in self.files:
+            found.setdefault(shard.split, []).append(shard)
+        if len(found) == 1:
+            return dict.fromkeys(found, self.totals)
+        return {name: Totals.of(found[name]) for name in sorted(found)}
 
     @cached_property
     def held_out(self) -> dict[str, str]:
@@ -275,8 +279,9 @@ class Manifest(Sealed):
         if (self.kind == "packed") != (self.seq_length is not None):
             document.fail("seq_length", "a length for kind packed, else null", self.seq_length)
         _ = self.preference  # one that is none is an error here, and not when rows are read
-        repeated = [path for path, times in Counter(shard.path for shard in self.files).items() if times > 1]
-        if repeated:
+        paths = [shard.path for shard in self.files]
+        if len(set(paths)) != len(paths):
+            repeated = [path for path, times in Counter(paths).items() if times > 1]
             document.fail("files", "each path once", repeated)
         ids = [entry.file_id for entry in self.inputs]
         if len(set(ids)) != len(ids):

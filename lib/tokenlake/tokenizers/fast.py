@@ -122,7 +122,7 @@ def _without_specials(files: TokenizerFiles) -> bytes:
     return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()
 
 
-FEW: Final = 32
+FEW: Final = 256
 """Documents that are encoded one by one, however short they are."""
 _LONG: Final = 6 << 10  # bytes of a document, in the mean, from which on all are
 WINDOW: Final = 4096

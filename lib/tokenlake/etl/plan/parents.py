@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple, final
 
-import numpy as np
-
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
+from tokenlake.ragged import lengths_between
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
@@ -65,8 +64,9 @@ class FoundParent:
     @cached_property
     def group_rows(self) -> Int64:
         """Rows of each row group of the split, int64[G]."""
-        sizes = [np.diff([*shard.row_groups, shard.rows]) for shard in self.shards]
-        return np.concatenate([np.zeros(0, np.int64), *sizes]).astype(np.int64)
+        return lengths_between(
+            [shard.row_groups for shard in self.shards], [shard.rows for shard in self.shards]
+        )
 
     @property
     def window(self) -> int:
