@@ -29,7 +29,7 @@ from tests.etl.outputs_support import (
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece, training_texts
 from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
-from tokenlake.etl.planner import plan_build
+from tokenlake.etl import planner
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit.infilling import Identities, Infilling, Stretches
 from tokenlake.tokenizers.encoder import Encoder
@@ -186,7 +186,7 @@ def test_whole_documents_of_a_build(config: Config, lender: Lender) -> None:
     killed = config | {"save": save_at[1]}
     kill_after_a_unit(killed, Path(save_at[1]["output_dir"]) / "set" / "v1")
     assert tree(build_here(killed).folder) == tree(built.folder)
-    assert plan_build(config | {"seed": 4}).fingerprint != plan_build(config).fingerprint
+    assert planner.plan(config | {"seed": 4}).fingerprint != planner.plan(config).fingerprint
 
 
 def test_pieces_that_fit_into_a_row(config: Config) -> None:
@@ -273,4 +273,4 @@ def test_a_tokenizer_without_sentinels_is_refused(config: Config, tmp_path: Path
     with pytest.raises(
         ConfigError, match=r"has no token '<fim_prefix>' and none of <fim-prefix>, <\|fim_prefix\|>"
     ):
-        plan_build(config)
+        planner.plan(config)

@@ -261,7 +261,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 _MANY: Final = 1000  # more files are never named one by one
 
 
-def families(files: list[InputFile]) -> list[list[InputFile]]:
+def families(files: Sequence[InputFile]) -> list[list[InputFile]]:
     """Group files that probably hold the same, at most eight groups, in the order of the listing.
 
     Those are files of one format, compression and folder whose names differ in digits alone; where that gives
