@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks.adding import measure_adding
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
+from benchmarks.engines import measure_engines
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.loader import measure_loader
@@ -45,6 +46,7 @@ PARTS: Final = (
     "verify",
     "small",
     "adding",
+    "engines",
     "determinism",
     "kill",
     "memory",
@@ -162,6 +164,7 @@ def run(options: Options) -> Results:
         "verify": _verify,
         "small": _small,
         "adding": _adding,
+        "engines": _engines,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -262,6 +265,14 @@ def _verify(
 
 def _small(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
     goals, notes = measure_small(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
+    results.figures += goals
+    results.notes += notes
+
+
+def _engines(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_engines(options.work, vocabularies[0], options.repeats, quick=options.quick)
     results.figures += goals
     results.notes += notes
 
