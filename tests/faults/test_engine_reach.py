@@ -37,7 +37,8 @@ SECONDS = 600.0
 
 # In a process of its own: what these libraries warn of is not ours, and what they start ends with it.
 _RAY = """
-import json, os, sys, threading
+import faulthandler, json, os, sys, threading
+faulthandler.dump_traceback_later(240, exit=True)  # a build that hangs says where
 from ray.cluster_utils import Cluster
 from tokenlake.etl.events import UnitFinished, UnitStarted
 from tokenlake.etl.runner import build_dataset
