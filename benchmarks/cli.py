@@ -15,6 +15,7 @@ from typing import Final
 from benchmarks.adding import measure_adding
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import Determinism
+from benchmarks.engines import measure_engines
 from benchmarks.goals import Goal
 from benchmarks.inputs import InputMaker
 from benchmarks.loader import measure_loader
@@ -48,6 +49,7 @@ PARTS: Final = (
     "small",
     "adding",
     "scale",
+    "engines",
     "determinism",
     "kill",
     "memory",
@@ -166,6 +168,7 @@ def run(options: Options) -> Results:
         "small": _small,
         "adding": _adding,
         "scale": _scale,
+        "engines": _engines,
         "determinism": _determinism,
         "memory": _memory,
     }
@@ -267,6 +270,14 @@ def _verify(
 
 def _small(options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results) -> None:
     goals, notes = measure_small(options.work, maker, vocabularies[0], options.repeats, quick=options.quick)
+    results.figures += goals
+    results.notes += notes
+
+
+def _engines(
+    options: Options, maker: InputMaker, vocabularies: Sequence[Vocabulary], results: Results
+) -> None:
+    goals, notes = measure_engines(options.work, vocabularies[0], options.repeats, quick=options.quick)
     results.figures += goals
     results.notes += notes
 

@@ -24,25 +24,32 @@ from tokenlake.store.address import open_store
 
 
 class _Nodes:
-    """A cluster of two slots; keeps what it was asked, and loses the slot that does the third job."""
+    """A cluster of two slots; keeps what it was asked, and loses the slot of the third job, and the room for it."""
 
     workers = 2
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
-        self.ended = 0
+        self.slots: list[Slot] = []
+        self.space = 2
+
+    def room(self) -> int:
+        return self.space
 
     def start(self) -> Slot:
-        return Slot()
+        assert len(self.slots) < self.space, "a slot without room would never answer"
+        self.slots.append(Slot())
+        return self.slots[-1]
 
     def ask(self, slot: Slot, preflight: bytes, line: bytes) -> bytes:
         self.asked += [preflight, line]
         if len(self.asked) == 6:
+            self.space = 1
             raise SlotLostError("its node died")
         return slot.run(preflight, line)
 
     def end(self, slot: Slot) -> None:
-        self.ended += 1
+        self.slots.remove(slot)
 
     def close(self) -> None: ...
 
@@ -64,6 +71,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]
     for module in ("etl.runner", "integrity.repair"):
         monkeypatch.setattr(f"tokenlake.{module}.open_pool", opened)
     yield cluster
+    assert not cluster.slots
 
 
 def test_a_mixture_and_its_repair_are_made_on_a_cluster(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, cast, final
+from typing import Any, Final, Protocol, Self, cast, final
 
 from tokenlake.errors import CancelledError, TokenlakeError, WorkerDiedError, from_json, to_json
 from tokenlake.etl.job import (
@@ -31,6 +31,8 @@ from tokenlake.etl.job import (
 )
 from tokenlake.etl.pool import Jobs, Progress, WorkerPool
 from tokenlake.etl.shared_plan import check_open
+
+_LOOK: Final = 2.0  # seconds between two looks at whether the cluster has grown
 
 
 @final
@@ -71,6 +73,10 @@ class Nodes(Protocol):
 
     workers: int
 
+    def room(self) -> int:
+        """Return for how many slots there is room now, those that are there included: clusters grow and shrink."""
+        ...
+
     def start(self) -> Any:
         """Return a new slot, which may still be starting."""
         ...
@@ -109,7 +115,8 @@ class ClusterPool:
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Start the slots that so many jobs need."""
         with self._changed:
-            while len(self._all) < min(count, self.workers) and not self._cancelled:
+            most = min(count, self._most())
+            while len(self._all) < most and not self._cancelled:
                 self._start_one()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
@@ -188,6 +195,10 @@ class ClusterPool:
     ) -> None:
         self.close()
 
+    def _most(self) -> int:
+        """Return how many slots there may be: one without room would wait for it, and a unit with it."""
+        return max(1, min(self.workers, self._nodes.room()))
+
     def _start_one(self) -> None:
         slot = self._nodes.start()
         self._all.append(slot)
@@ -196,10 +207,10 @@ class ClusterPool:
     def _borrow(self) -> Any:
         with self._changed:
             while not self._idle and not self._cancelled:
-                if len(self._all) < self.workers:
+                if len(self._all) < self._most():
                     self._start_one()
                 else:
-                    self._changed.wait()
+                    self._changed.wait(_LOOK)
             if self._cancelled:
                 raise CancelledError("the build was cancelled; run it again to resume")
             return self._idle.pop()

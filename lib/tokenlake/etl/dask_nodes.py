@@ -71,6 +71,9 @@ class DaskNodes:
         self.workers = workers or sum(self._client.nthreads().values()) or 1
         self._running: dict[int, Any] = {}
 
+    def room(self) -> int:
+        return self.workers  # tasks wait with Dask's scheduler
+
     def start(self) -> Any:
         return object()
 

@@ -9,11 +9,13 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, final
+from typing import Any, Final, final
 
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.etl.cluster_pool import Slot, SlotLostError
+
+_LOOK: Final = 2.0  # seconds between two looks at whether a slot that never answered still has a place
 
 
 @final
@@ -48,6 +50,9 @@ class RayNodes:
             self._join(section)
         gpu = {"GPU": 1.0} if section.use_gpu else {}
         asked = {"CPU": 1.0, **(section.resources_per_worker or {}), **gpu}
+        self._asked = {name: need for name, need in asked.items() if need > 0}
+        self._slots: set[int] = set()
+        self._answered: set[int] = set()
         self._check_room(asked)
         others = {name: count for name, count in asked.items() if name not in ("CPU", "GPU")}
         self._actor: Any = ray.remote(Slot).options(
@@ -77,16 +82,30 @@ class RayNodes:
                 more["object_store_memory"] = section.object_store_memory
         self._ray.init(**more)
 
+    def room(self) -> int:
+        there: dict[str, float] = self._ray.cluster_resources()
+        found = (int(there.get(name, 0.0) / need) for name, need in self._asked.items())
+        return min(found, default=self.workers)
+
     def start(self) -> Any:
-        return self._actor.remote()
+        slot = self._actor.remote()
+        self._slots.add(id(slot))
+        return slot
 
     def ask(self, slot: Any, preflight: bytes, line: bytes) -> bytes:
         try:
-            return self._ray.get(slot.run.remote(preflight, line))
+            answer = slot.run.remote(preflight, line)
+            while not self._ray.wait([answer], timeout=_LOOK)[0]:
+                if id(slot) not in self._answered and len(self._slots) > self.room():
+                    raise SlotLostError("the cluster has no room for it any more")
+            self._answered.add(id(slot))
+            return self._ray.get(answer)
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.WorkerCrashedError) as error:
             raise SlotLostError(str(error).strip().splitlines()[0]) from error
 
     def end(self, slot: Any) -> None:
+        self._slots.discard(id(slot))
+        self._answered.discard(id(slot))
         with suppress(Exception):  # of a node that is gone, in many ways
             self._ray.kill(slot)
 
