@@ -292,3 +292,12 @@ def test_a_mistake_is_logged_in_a_sentence(
     told = [line["message"] for line in post(server, "logs/filter", logs=asked_for)]
     assert [message for message in told if "absent.jsonl" in message]
     assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []
+
+
+def test_a_schedule_makes_runs(worker: dict[str, str]) -> None:
+    """As the server's scheduler makes them: it fails with releases of what Prefect needs that are too new for it."""
+    prefect(worker, "deployment", "schedule", "create", "verify/all-versions", "--cron", "0 5 1 1 *")
+    found = get(worker, "deployments/name/verify/all-versions")["id"]
+    post(worker, f"deployments/{found}/schedule")
+    made = post(worker, "flow_runs/filter", deployments={"id": {"any_": [found]}})
+    assert made and {run["state_type"] for run in made} == {"SCHEDULED"}
