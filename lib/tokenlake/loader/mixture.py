@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal, final
@@ -116,7 +115,7 @@ class Mixture:
     @cached_property
     def sizes(self) -> dict[str, SourceSize]:
         """How large each source is."""
-        return {name: self._size(name) for name in self.datasets}
+        return {name: _size(each).shortened(self._kept.get(name)) for name, each in self.datasets.items()}
 
     def lanes(self, batch_size: int) -> int:
         """Return into how many lanes the stream is cut where nobody says: as many as the flow ``mix`` takes."""
@@ -235,12 +234,6 @@ class Mixture:
 
     def _group_rows(self, name: str, seed: int) -> Int64:
         return shortened(name, self.datasets[name].rows.group_rows, self._kept.get(name), seed=seed)
-
-    def _size(self, name: str) -> SourceSize:
-        whole = _size(self.datasets[name])
-        if (rows := self._kept.get(name)) is None:
-            return whole
-        return replace(whole, rows=rows, groups=max(1, whole.groups * rows // max(1, whole.rows)))
 
     def _check_repetitions(self) -> None:
         if self._length is None:

@@ -27,6 +27,7 @@ from tokenlake.etl.plan.mixture import (
     MixForecast,
     choose_unit_rows,
     forecast_of,
+    missing,
     notes_on,
     order_of,
     settled,
@@ -117,7 +118,13 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     for parent in parents:
         require_split(parent)
     spec, mixture = settled(asked, parents, out)
-    drawn = outcomes(mixture, spec.lengths, spec.step_rows)
+    drawn = outcomes(mixture, spec.lengths, spec.step_rows, spec.kept)
+    there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
+    if lines := missing(asked, there, {name: each.rows for name, each in drawn.items()}):
+        raise ConfigError(
+            f"mix.max_repetitions: {'; '.join(lines)}. Give it less weight, end earlier, allow more repetitions, or "
+            "add data"
+        )
     unit_rows = asked.unit_rows or choose_unit_rows(
         {parent.name: parent.size for parent in parents},
         [weights for _, weights in spec.points],
@@ -315,6 +322,7 @@ class UnitIdentity:
         return replace(
             spec,
             lengths={name: spec.lengths[name] for name in names},
+            kept={name: rows for name, rows in spec.kept.items() if name in names},
             points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
             interpolation=spec.interpolation if len(points) > 1 else "step",
         )
