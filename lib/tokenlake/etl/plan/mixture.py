@@ -221,8 +221,16 @@ def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) ->
     Args:
         drawn: rows of each source in the mixture.
     """
-    means = {name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in there.items()}
-    return caps_of(asked, there).missing(drawn, _used(asked, there), means)
+    return caps_of(asked, there).missing(drawn, _used(asked, there), _mean_tokens(there))
+
+
+def check_caps(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> None:
+    """Raise ConfigError where a source comes more often than it may; arguments as of :func:`missing`."""
+    caps_of(asked, there).check(drawn, _used(asked, there), _mean_tokens(there))
+
+
+def _mean_tokens(there: Amounts) -> dict[str, Fraction]:
+    return {name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in there.items()}
 
 
 def order_of(spec: MixtureSpec) -> MixtureOrder:

@@ -25,9 +25,9 @@ from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
 from tokenlake.etl.plan.mixture import (
     MixForecast,
+    check_caps,
     choose_unit_rows,
     forecast_of,
-    missing,
     notes_on,
     order_of,
     settled,
@@ -120,11 +120,7 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     spec, mixture = settled(asked, parents, out)
     drawn = outcomes(mixture, spec.lengths, spec.step_rows, spec.kept)
     there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
-    if lines := missing(asked, there, {name: each.rows for name, each in drawn.items()}):
-        raise ConfigError(
-            f"mix.max_repetitions: {'; '.join(lines)}. Give it less weight, end earlier, allow more repetitions, or "
-            "add data"
-        )
+    check_caps(asked, there, {name: each.rows for name, each in drawn.items()})
     unit_rows = asked.unit_rows or choose_unit_rows(
         {parent.name: parent.size for parent in parents},
         [weights for _, weights in spec.points],
