@@ -30,7 +30,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tl.Dataset]:
 
 
 def loader_of(mixture: tl.Mixture, **options: Any) -> tl.DataLoader:
-    return tl.DataLoader(mixture, **{"batch_size": 4, "columns": ["input_ids"], "workers": 0, **options})
+    chosen: dict[str, Any] = {"batch_size": 4, "columns": ["input_ids"], "workers": 0, **options}
+    return tl.DataLoader(mixture, **chosen)
 
 
 def stored_rows(loader: tl.DataLoader, passes: int = 1) -> Counter[tuple[str, int]]:
@@ -101,8 +102,8 @@ def test_the_same_rows_are_used_whatever_else_differs(sources: dict[str, tl.Data
 
 def test_a_shortened_mixture_resumes_and_is_explained_by_its_state(sources: dict[str, tl.Dataset]):
     def loader(**options: Any) -> tl.DataLoader:
-        mixture = tl.Mixture(sources, EVEN, rows=120, block_size=4, **{"max_fraction": 0.5, **options})
-        return loader_of(mixture, batch_size=8)
+        caps: dict[str, Any] = {"max_fraction": 0.5, **options}
+        return loader_of(tl.Mixture(sources, EVEN, rows=120, block_size=4, **caps), batch_size=8)
 
     whole = ids(loader())
     stopped = loader()
