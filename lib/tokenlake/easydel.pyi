@@ -5,9 +5,10 @@ from tokenlake.cache.disk import DiskCache as DiskCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
 from tokenlake.cache.memory import MemoryCache as MemoryCache
 from tokenlake.cache.metadata import CacheMetadata as CacheMetadata
+from tokenlake.config.mix import MixStageConfig as MixStageConfig
+from tokenlake.config.mix import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
 from tokenlake.config.stages import LoadStageConfig as LoadStageConfig
-from tokenlake.config.stages import MixStageConfig as MixStageConfig
 from tokenlake.config.stages import ObservabilityConfig as ObservabilityConfig
 from tokenlake.config.stages import PackStageConfig as PackStageConfig
 from tokenlake.config.stages import RayConfig as RayConfig
@@ -15,7 +16,6 @@ from tokenlake.config.stages import SaveStageConfig as SaveStageConfig
 from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 from tokenlake.config.stages import TokenizerConfig as TokenizerConfig
 from tokenlake.config.stages import TokenizeStageConfig as TokenizeStageConfig
-from tokenlake.config.stages import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
 from tokenlake.packing.row_packers import FirstFitPacker as FirstFitPacker
 from tokenlake.packing.row_packers import GreedyPacker as GreedyPacker

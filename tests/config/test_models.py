@@ -11,12 +11,12 @@ from pydantic import SecretStr, ValidationError
 
 from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.mix import MixStageConfig, WeightSchedulePoint
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.stages import (
     CacheStageConfig,
     LoadStageConfig,
-    MixStageConfig,
     ObservabilityConfig,
     PackStageConfig,
     RayConfig,
@@ -24,7 +24,6 @@ from tokenlake.config.stages import (
     SourceStageConfig,
     TokenizerConfig,
     TokenizeStageConfig,
-    WeightSchedulePoint,
 )
 
 

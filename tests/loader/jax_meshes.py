@@ -148,7 +148,7 @@ def _check_steps(data: Any) -> None:
 def _check_refusals(data: Any) -> None:
     devices = np.array(jax.devices())
     line, three = Mesh(devices, ("data",)), Mesh(devices[:3], ("seq",))
-    for sharding, options, says in (
+    cases: list[tuple[Any, Any, str]] = [
         (NamedSharding(line, P("data")), {"batch_size": 12}, r"got 12, .* into 8 equal .* a multiple of 8"),
         (NamedSharding(line, P("data")), {"batch_size": {0: 8, 2: 20}}, "got 20, "),
         (NamedSharding(three, P(None, "seq")), {}, "rows into 3 equal parts, and rows have 32 ids"),
@@ -167,6 +167,7 @@ def _check_refusals(data: Any) -> None:
             "got 4, and sharding cuts batches into 8",
         ),
         (line, {"balance": "attention"}, "got a Mesh, must be a jax.sharding.Sharding"),
-    ):
+    ]
+    for sharding, options, says in cases:
         with pytest.raises(ConfigError, match=says):
             tl.DataLoader(data, **({"batch_size": 16} | options), sharding=sharding)

@@ -41,15 +41,15 @@ def data(
 
 def loader_of(data: Data, ranks: int | None = 4, **options: Any) -> tl.DataLoader:
     balance = None if ranks is None else {"ranks": ranks}
-    return tl.DataLoader(
-        data, **{"batch_size": SIZES, "seed": 5, "balance": balance, "workers": 0, **options}
-    )
+    chosen: dict[str, Any] = {"batch_size": SIZES, "seed": 5, "balance": balance, "workers": 0, **options}
+    return tl.DataLoader(data, **chosen)
 
 
 def costs(batch: Batch) -> np.ndarray[Any, Any]:
     """Of each row, as its segment ids say."""
     segments = batch["segment_ids"]
-    return sum((segments == number).sum(axis=1) ** 2 for number in range(1, int(segments.max()) + 1))
+    found: Any = sum((segments == number).sum(axis=1) ** 2 for number in range(1, int(segments.max()) + 1))
+    return found
 
 
 def bags(batches: list[np.ndarray[Any, Any]]) -> list[list[bytes]]:
@@ -174,7 +174,7 @@ def test_a_host_reads_what_decides_where_rows_go(learned: tl.Dataset):
 
 def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
     texts = tl.open(lake_of(tmp_path_factory).url, "texts")
-    for data, options, says in (
+    cases: list[tuple[tl.Dataset, Any, str]] = [
         (
             learned,
             {"balance": "atention"},
@@ -189,6 +189,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pyt
         ),
         (learned, {"balance": {"ranks": 2}, "host": (0, 4)}, "got 2, and host cuts batches into 4 parts"),
         (texts, {"balance": {"ranks": 2}}, "of packed rows, and those of texts@v1/train are of many lengths"),
-    ):
+    ]
+    for data, options, says in cases:
         with pytest.raises(ConfigError, match=says):
             tl.DataLoader(data, 8, **options)

@@ -43,7 +43,7 @@ def data(
 
 
 def loader_of(data: Data, lengths: Any = LENGTHS, **options: Any) -> tl.DataLoader:
-    chosen = {"batch_size": SIZES, "seed": 5, "workers": 0, "columns": COLUMNS, **options}
+    chosen: dict[str, Any] = {"batch_size": SIZES, "seed": 5, "workers": 0, "columns": COLUMNS, **options}
     return tl.DataLoader(data, lengths=lengths, **chosen)
 
 
@@ -171,7 +171,7 @@ def test_lengths_may_change_from_the_state_on_and_not_before(learned: tl.Dataset
 def test_balanced_ranks_are_those_of_the_cut_rows(learned: tl.Dataset):
     loader = loader_of(learned, {0: 8}, batch_size=8, balance={"ranks": 4})
     for batch in loader_of(learned, {0: 8}, batch_size=8, balance={"ranks": 4}):
-        squares = sum((batch["segment_ids"] == one).sum(axis=1) ** 2 for one in range(1, 9))
+        squares: Any = sum((batch["segment_ids"] == one).sum(axis=1) ** 2 for one in range(1, 9))
         of_rows = squares.reshape(8, -1).sum(axis=1)
         totals = of_rows.reshape(4, -1).sum(axis=1)
         assert np.ptp(totals) <= np.ptp(of_rows)

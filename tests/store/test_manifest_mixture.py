@@ -53,7 +53,7 @@ PACKED = Account(sequences=83, slots=664, pad=3)
 
 
 def source(name: str, **changes: Any) -> MixedSource:
-    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows)[name]
+    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows, {})[name]
     return replace(
         blank(name), full_epochs=found.full_epochs, unread_rows=found.unread, asked=found.asked, **changes
     )
@@ -237,7 +237,7 @@ def test_a_manifest_without_a_mixture_has_no_such_key() -> None:
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
-    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows)
+    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows, {})
     # Lanes of b have 5 rows each, and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.
     assert (found["b"].rows, found["b"].full_epochs, found["b"].epochs) == (39, 3, 4)
     assert (found["a"].rows, found["a"].full_epochs, found["a"].epochs) == (29, 3, 5)

@@ -29,7 +29,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
-from tokenlake.etl.plan.mixture import rows_of, spec_of
+from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
@@ -260,6 +260,7 @@ class _MixPlan:
         absent = ", ".join(each.source for each in self.tokens if each.version is None)
         return [
             *found,
+            *(f"note: about, {line}" for line in self._missing()),
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
         ]
 
@@ -311,6 +312,14 @@ class _MixPlan:
             ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
         ]
         return [_mixture_table(records, mixture.weights_by), facts([*outcome, *about_units], "Expected")]
+
+    def _missing(self) -> list[str]:
+        """About what is missing of sources that come more often than they may."""
+        guess, asked = self._guess(), self.build.mixture
+        if asked is None or not guess:
+            return []
+        there = {line["source"]: (line["rows"], line["tokens"]) for line in guess}
+        return missing(asked, there, {line["source"]: line["drawn_rows"] for line in guess})
 
     def _guess(self) -> list[dict[str, Any]]:
         """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
@@ -372,7 +381,7 @@ def _guess_drawn(
     """
     mixture = open_mixture(spec_of(asked, there))
     per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
-    wanted = rows_of(asked, mixture, sum(rows for rows, _ in there.values()), per_row, None)
+    wanted = rows_of(asked, mixture, epoch_rows(asked, there), per_row, None)
     drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
     return dict(zip(there, map(int, drawn), strict=True))
 
@@ -398,6 +407,8 @@ def _mixture_table(records: list[dict[str, Any]], weights_by: str | None = None)
 
 
 def _asked(mixture: ResolvedMixture) -> str:
+    if isinstance(mixture.epochs, Mapping):
+        return "as the epochs of each source say"
     return weights_in_words(mixture.points, mixture.interpolation, mixture.step_rows, mixture.weights_by)
 
 
@@ -406,6 +417,8 @@ def _end(mixture: ResolvedMixture) -> str:
         where = f"after {numbers.count(mixture.total_rows)} rows"
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
+    elif isinstance(mixture.epochs, Mapping):
+        where = "after " + ", ".join(f"{times:g} epochs of {name}" for name, times in mixture.epochs.items())
     elif mixture.epochs is not None:
         where = f"after {mixture.epochs:g} times the available rows"
     else:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from tokenlake.config.stages import PackStageConfig as PackStageConfig
     from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
 
-_STAGES: Final = ("Cache", "Load", "Mix", "Pack", "Save", "Source", "Tokenize")
+_STAGES: Final = ("Cache", "Load", "Pack", "Save", "Source", "Tokenize")
 _HOMES: Final = {
     "DatasetConfig": "dataset",
     "PipelineConfig": "pipeline",
     "load_config": "load",
     **{f"{name}StageConfig": "stages" for name in _STAGES},
-    **dict.fromkeys(("ObservabilityConfig", "RayConfig", "TokenizerConfig", "WeightSchedulePoint"), "stages"),
+    **dict.fromkeys(("ObservabilityConfig", "RayConfig", "TokenizerConfig"), "stages"),
+    **dict.fromkeys(("MixStageConfig", "WeightSchedulePoint"), "mix"),
 }
 """Each public name and the module that defines it."""
 

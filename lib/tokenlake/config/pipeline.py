@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from tokenlake.config import stages
 from tokenlake.config.clean import CleanConfig
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.mix import MixStageConfig
 from tokenlake.config.section import DatasetName, Section, Seed, Switch
 
 
@@ -55,7 +56,7 @@ class PipelineConfig(Section):
     cache: Annotated[stages.CacheStageConfig, _Defaults] = stages.CacheStageConfig()
     """Cache of the row-wise API; not used by a build."""
 
-    mix: Annotated[stages.MixStageConfig, _Defaults] = stages.MixStageConfig()
+    mix: Annotated[MixStageConfig, _Defaults] = MixStageConfig()
     """Several sources to one weighted stream."""
 
     pack: Annotated[stages.PackStageConfig, _Defaults] = stages.PackStageConfig()
@@ -79,7 +80,7 @@ class PipelineConfig(Section):
     @property
     def mixes(self) -> bool:
         """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
-        return self.mix != stages.MixStageConfig()
+        return self.mix != MixStageConfig()
 
     @property
     def is_text_build(self) -> bool:
@@ -136,6 +137,13 @@ class PipelineConfig(Section):
             problems.extend(
                 f"Weight schedule at step {point.step} references unknown dataset: {name}"
                 for name in point.weights
+                if name not in names
+            )
+        for option in ("epochs", "max_repetitions", "max_fraction"):
+            value = getattr(self.mix, option)
+            problems.extend(
+                f"mix.{option} references unknown dataset: {name}"
+                for name in (value if isinstance(value, dict) else ())
                 if name not in names
             )
         if self.save.push_to_hub and self.save.hub_repo_id is None:

@@ -115,6 +115,13 @@ REFUSALS: Final = (
     Refusal("mix.epochs", rows="total_rows, total_tokens or stop_strategy end a mixture"),
     *(Refusal(f"card.{name}", rows=_BUILDS) for name in ("license", "language", "task_categories")),
     *(
+        Refusal(
+            f"mix.{name}",
+            rows="rows are drawn as they come; it acts where a mixture is built, and in tl.Mixture",
+        )
+        for name in ("max_repetitions", "max_fraction", "target_budget", "experiment_budget")
+    ),
+    *(
         Refusal(f"ray.{name}", rows="rows are made in this process")
         for name in ("enabled", "use_gpu", "object_store_memory")
     ),

@@ -329,7 +329,9 @@ class ResolvedMixture:
         step_rows: rows of the mixture to a step of the schedule.
         order: version of the order.
         unit_rows: rows of a unit of work; None: the plan chooses.
-        total_rows, total_tokens, epochs: where the stream ends; at most one is set.
+        total_rows, total_tokens, epochs: where the stream ends; at most one is set. Epochs of each source decide the
+            weights, too.
+        max_repetitions, max_fraction, target_budget, experiment_budget: caps of the sources.
     """
 
     points: tuple[tuple[int, Mapping[str, float]], ...]
@@ -345,7 +347,11 @@ class ResolvedMixture:
     unit_rows: int | None
     total_rows: int | None
     total_tokens: int | None
-    epochs: float | None
+    epochs: float | Mapping[str, float] | None
+    max_repetitions: float | Mapping[str, float] | None = None
+    max_fraction: float | Mapping[str, float] | None = None
+    target_budget: int | None = None
+    experiment_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

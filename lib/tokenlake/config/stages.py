@@ -1,13 +1,12 @@
-"""The sections of a configuration: reading, tokenizing, caching, mixing, packing, loading, saving, Ray and reports."""
+"""The sections of a configuration: reading, tokenizing, caching, packing, loading, saving, Ray and reports."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge
-from pydantic import AfterValidator, BeforeValidator, Strict, WrapValidator, model_validator
+from pydantic import BeforeValidator, Strict, WrapValidator, model_validator
 
 from tokenlake.config.secret import Options, Secret
 from tokenlake.config.section import (
@@ -17,14 +16,11 @@ from tokenlake.config.section import (
     Path,
     Positive,
     Section,
-    Seed,
     Size,
     Splits,
-    Step,
     Switch,
     Text,
     TokenId,
-    Weights,
     as_text,
     problem,
     shown,
@@ -237,95 +233,6 @@ class CacheStageConfig(Section):
     def keeps_tokens(self) -> bool:
         """Whether an option about tokens is written out."""
         return bool(self.model_fields_set - {"remote_cache_bytes"})
-
-
-class WeightSchedulePoint(Section):
-    """Weights that hold from a step on, or that the steps before it move towards."""
-
-    step: Step
-    """Step at which exactly these weights hold."""
-
-    weights: Weights
-    """Dataset name to weight; they sum to 1."""
-
-
-def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
-    if not points:
-        raise problem("got an empty list, must hold at least one point")
-    for before, after in itertools.pairwise(points):
-        if after.step <= before.step:
-            raise problem(
-                f"got step {after.step} after step {before.step}, steps must grow from point to point"
-            )
-        if set(after.weights) != set(before.weights):
-            raise problem(
-                f"step {before.step} weighs {sorted(before.weights)}, "
-                f"step {after.step} weighs {sorted(after.weights)}: all points must weigh the same datasets"
-            )
-    return points
-
-
-class MixStageConfig(Section):
-    """Section `mix`."""
-
-    weights: Weights | None = None
-    """Dataset name to weight; they sum to 1. null: equal weights."""
-
-    weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
-    """Weights that change along the way; where given, it goes before `weights`."""
-
-    weights_by: Literal["rows", "tokens"] = "rows"
-    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
-
-    weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
-    """How weights move between two points of the schedule."""
-
-    step_rows: Count | None = None
-    """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
-    `load.batch_size`, so that a step is a training step."""
-
-    block_size: Count = 1000
-    """Rows of a lane that are dealt together. The order of sources is shuffled inside as many, but never beyond a
-    batch, at whose end the weights hold."""
-
-    stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
-    """When a source ends: start it again, stop, or go on with the others."""
-
-    seed: Seed | None = None
-    """Seed of the order; null: the pipeline's seed."""
-
-    lanes: Count | None = None
-    """Lanes of the order, part of its identity; null: as many as the sources have work for, at most 64."""
-
-    batch_size: Count = 256
-    """Rows of a global batch, for which a stored mixture is laid out."""
-
-    order: Literal[2, 3] = 3
-    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
-
-    unit_rows: Count | None = None
-    """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
-
-    total_tokens: Count | None = None
-    """Stop after this many tokens; where rows are documents, after the rows that are expected to hold so many."""
-
-    total_rows: Count | None = None
-    """Stop after this many rows."""
-
-    epochs: Positive | None = None
-    """Stop after so many rows as all sources have together, times this."""
-
-    @model_validator(mode="after")
-    def _one_end(self) -> Self:
-        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
-        given = [name for name, value in ends.items() if value is not None]
-        if len(given) > 1:
-            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
-        if self.lanes is not None and self.batch_size % self.lanes:
-            raise problem(
-                f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
-            )
-        return self
 
 
 class PackStageConfig(Section):

@@ -10,11 +10,12 @@ import re
 from collections.abc import Mapping
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.mix import MixStageConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.section import DATASET_NAME
-from tokenlake.config.stages import CardConfig, MixStageConfig, PackStageConfig, SaveStageConfig
+from tokenlake.config.stages import CardConfig, PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal, TypeAlias
@@ -23,6 +23,7 @@ from tokenlake._version import __version__
 from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
+from tokenlake.mixing.caps import shortened
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.schedule import WeightScheduler
@@ -51,6 +52,7 @@ class MixtureSpec:
         lanes, batch_size, block_size, step_rows, seed, stop: of the order.
         rows: where the stream is cut; None: at its own end.
         order: version of the order.
+        kept: source -> rows that are used, of the sources of which not all are.
     """
 
     lengths: Mapping[str, int]
@@ -64,6 +66,7 @@ class MixtureSpec:
     stop: Literal["restart", "first_exhausted", "all_exhausted"]
     rows: int | None
     order: int = MIXTURE_ORDER
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +350,8 @@ def open_mixture(spec: MixtureSpec) -> SourceMixture:
     points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
     same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "rows", "order")
     scheduler = WeightScheduler(points, spec.interpolation)
-    return SourceMixture(spec.lengths, scheduler, **{name: getattr(spec, name) for name in same})
+    lengths = {**spec.lengths, **spec.kept}
+    return SourceMixture(lengths, scheduler, **{name: getattr(spec, name) for name in same})
 
 
 def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
@@ -365,9 +369,10 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
                 f"source {name!r} has {got} rows; expected {rows}, with which it was planned"
             )
     mixture = open_mixture(spec)
-    orders = [
-        source_order(name, group_rows[name], lanes=spec.lanes, seed=spec.seed) for name in mixture.names
-    ]
+    used = {
+        name: shortened(name, group_rows[name], spec.kept.get(name), seed=spec.seed) for name in mixture.names
+    }
+    orders = [source_order(name, rows, lanes=spec.lanes, seed=spec.seed) for name, rows in used.items()]
     return MixtureStream(mixture, orders)
 
 

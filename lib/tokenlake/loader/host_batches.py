@@ -27,6 +27,8 @@ from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, Prefetched
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
+from tokenlake.mixing.schedule import WeightScheduler
+from tokenlake.mixing.stream import MixtureStream
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.store.local import LocalStore
@@ -86,6 +88,34 @@ class HostReader:
         )
         return replace(self, wanted=wanted, assembler=assembler)
 
+    def mixed_as(self, mixture: Mixture) -> HostReader:
+        """Return what reads the same sources in other parts; the lanes stay, which weights would choose anew."""
+        options = replace(self.options, lanes=self.plan.lanes)
+        return replace(self, plan=BatchPlan(mixture, options), options=options)
+
+    def reweighted(self, weights: Mapping[str, float], step: int) -> HostReader:
+        """Return what reads by other weights from a step of the run on; ConfigError where it cannot be."""
+        mixture, place = self.plan.data, self.plan.steps.position(step)
+        if not isinstance(mixture, Mixture):
+            raise ConfigError(f"weights: {mixture.name} is a single dataset; weights are of a mixture")
+        if self.plan.steps.rows is not None and (place.passes or place.rows >= self.plan.steps.rows):
+            raise ConfigError(
+                f"weights: step {step} is behind the first pass, and what a pass holds does not change any more; "
+                "expected a step before its end (a mixture without rows that begins its sources again has no end)"
+            )
+        stream = self.plan.stream(0)
+        assert isinstance(stream, MixtureStream)
+        return self.mixed_as(mixture.reweighted(stream.mixture.step_after(place.rows), weights))
+
+    def replaying(self, state: Mapping[str, Any]) -> HostReader:
+        """Return what reads by the weights that a trainer fed back before a state; itself, where there were none."""
+        whole = state if isinstance(state, Mapping) else {}  # pyright: ignore[reportUnnecessaryIsInstance]
+        mixture, theirs = self.plan.data, whole.get("mixture")
+        if not isinstance(mixture, Mixture) or not isinstance(theirs, Mapping) or "schedule" not in theirs:
+            return self
+        replayed = mixture.replayed(WeightScheduler.from_json(theirs["schedule"]))
+        return self if replayed is mixture else self.mixed_as(replayed)
+
     def resumed(self, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> HostBatches:
         """Return the batches behind a state.
 
@@ -97,13 +127,14 @@ class HostReader:
         Raises:
             ConfigError: the state is of other data, of another order or of another number of workers.
         """
-        position, theirs = position_of(self.plan, state), Turn(*state.get(TURN, without))
+        reader = self.replaying(state)
+        position, theirs = position_of(reader.plan, state), Turn(*state.get(TURN, without))
         if theirs.of != turn.of:
             raise ConfigError(
                 f"the state is of worker {theirs.first} of {theirs.of}, this is {turn.first} of {turn.of}; "
                 "expected as many workers (PyTorch, for another number: dataset.set_state(dataset.state_after(step)))"
             )
-        return HostBatches(self, position, theirs)
+        return HostBatches(reader, position, theirs)
 
     def read(self, size: int) -> Int64:
         """Return the rows of a batch that must be read for those wanted: all, where costs decide which these are."""
@@ -194,6 +225,11 @@ class HostBatches(Iterator[Batch]):
     def state(self) -> dict[str, Any]:
         """Return where this worker stands: JSON, small; see :meth:`HostReader.resumed`."""
         return {**state_of(self._reader.plan, self.position), TURN: list(self._turn)}
+
+    def go_on_with(self, reader: HostReader) -> None:
+        """Have all further batches read by another reader, of the same rows so far; those made ahead are dropped."""
+        self._end()
+        self._reader = reader
 
     def close(self) -> None:
         """End the threads and wait for them; nothing more comes."""

@@ -223,9 +223,31 @@ class DataLoader:
         Raises:
             ConfigError: the state is of other data or of another order; says what differs.
         """
-        position = position_of(self.plan, state)
+        reader = self._reader.replaying(state)
+        position = position_of(reader.plan, state)
         self.close()
-        self._position, self._ended = position, False
+        self._reader, self._position, self._ended = reader, position, False
+
+    def set_weights(self, weights: Mapping[str, float], *, at: int | None = None) -> None:
+        """Mix by other weights from a step on: those that a trainer found out, on all hosts alike.
+
+        No batch before the step changes. The new weights act where the next rows are dealt, so many rows later as the
+        mixture's `block_size` and its lanes make at most, and the counts then make up for the delay. They are part of
+        the state from now on: :meth:`set_state` of a loader that was made by the first weights takes them over.
+
+        Args:
+            weights: of all sources, of rows or tokens as those of the mixture.
+            at: the step; None: the next one.
+
+        Raises:
+            ConfigError: there is no mixture, the step was passed or is of a later pass, or there are no such weights.
+        """
+        check_counts(low=self.step, at=self.step if at is None else at)
+        reader = self._reader.reweighted(weights, self.step if at is None else at)
+        if (running := None if self._running is None else self._running()) is not None:
+            running.go_on_with(reader)
+        self._before += self.decoded
+        self._reader, self._groups = reader, None
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`get_state`, by the name that torch's loaders use."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal, final
 
@@ -11,6 +13,7 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts
+from tokenlake.mixing.caps import Each, SourceCaps, shortened
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
 from tokenlake.mixing.random import key_of
@@ -37,6 +40,7 @@ class Mixture:
     Args:
         datasets: name -> dataset; the order inside a source depends on its name.
         weights: name -> share of rows, or a :class:`tokenlake.WeightScheduler`. A source of weight 0 may be left out.
+            None: only with `epochs`.
         stop: "restart" (a source that ends begins its next epoch: no end, unless `rows` says one), "first_exhausted"
             or "all_exhausted".
         rows: where the stream is cut.
@@ -44,15 +48,22 @@ class Mixture:
         step_rows: rows per step of the schedule; None: the batch size.
         weights_by: "rows", or "tokens": weights are shares of ids that are not padding.
         order: version of the order; 2 goes on with what was written, or begun, by releases before it.
+        max_repetitions: how often the rows of a source may come, of all sources or name -> its own: checked here, and
+            said with what is missing. A mixture without end has no such number.
+        max_fraction: the share of a source that may be used: it is shortened to that, always to the same rows.
+        epochs: name -> how often the rows of a source come; weights and `rows` follow from it.
+        target_budget, experiment_budget: tokens of the run that an experiment stands for, and of the experiment: each
+            source is shortened to their ratio, so that rows are repeated as often as they would be in the run.
 
     Raises:
-        ConfigError: names, weights, kinds, lengths or tokenizers do not fit each other.
+        ConfigError: names, weights, kinds, lengths or tokenizers do not fit each other; or a source comes more often
+            than it may.
     """
 
     def __init__(
         self,
         datasets: Mapping[str, Dataset],
-        weights: Mapping[str, float] | WeightScheduler,
+        weights: Mapping[str, float] | WeightScheduler | None = None,
         *,
         stop: Stop = "restart",
         rows: int | None = None,
@@ -60,16 +71,41 @@ class Mixture:
         step_rows: int | None = None,
         weights_by: Literal["rows", "tokens"] = "rows",
         order: int = MIXTURE_ORDER,
+        max_repetitions: Each = None,
+        max_fraction: Each = None,
+        epochs: Mapping[str, float] | None = None,
+        target_budget: int | None = None,
+        experiment_budget: int | None = None,
     ) -> None:
+        self.caps: Final = SourceCaps(
+            max_repetitions=max_repetitions,
+            max_fraction=max_fraction,
+            epochs=epochs,
+            target_budget=target_budget,
+            experiment_budget=experiment_budget,
+        )
+        self.caps.check_names(datasets)
+        totals = {name: len(dataset) for name, dataset in datasets.items()}
+        self._kept = self.caps.kept(totals)
+        if epochs is not None:
+            _check_epochs(weights, rows, stop, weights_by)
+            draws = self.caps.draws(totals | self._kept)
+            rows = sum(draws.values())
+            weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
+        if weights is None:
+            raise ConfigError("weights: got None; expected name -> share of rows, or epochs of each source")
         scheduler = weights if isinstance(weights, WeightScheduler) else constant(_whole(datasets, weights))
         _check_sources(datasets, scheduler)
         if weights_by not in _WEIGHTS_BY:
             raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
         self.datasets = {name: datasets[name] for name in scheduler.names}
-        self.scheduler = scheduler if weights_by == "rows" else self._per_row(scheduler)
+        self._by_tokens = weights_by == "tokens"
+        self.scheduler = self._per_row(scheduler) if self._by_tokens else scheduler
         check_order(order)
         self.stop, self.rows, self.block_size, self.step_rows = stop, rows, block_size, step_rows
         self.order = order
+        if max_repetitions is not None:
+            self._check_repetitions()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,7 +115,7 @@ class Mixture:
     @cached_property
     def sizes(self) -> dict[str, SourceSize]:
         """How large each source is."""
-        return {name: _size(dataset) for name, dataset in self.datasets.items()}
+        return {name: _size(each).shortened(self._kept.get(name)) for name, each in self.datasets.items()}
 
     def lanes(self, batch_size: int) -> int:
         """Return into how many lanes the stream is cut where nobody says: as many as the flow ``mix`` takes."""
@@ -108,10 +144,31 @@ class Mixture:
             order = self._order(lanes, batch_size, seed, None)
         dealt = seed if passes == 0 else key_of(seed, passes)
         orders = [
-            source_order(name, dataset.rows.group_rows, lanes=lanes, seed=dealt)
-            for name, dataset in self.datasets.items()
+            source_order(name, self._group_rows(name, seed), lanes=lanes, seed=dealt)
+            for name in self.datasets
         ]
         return MixtureStream(order, orders, rows=self.rows)
+
+    def reweighted(self, at: int, weights: Mapping[str, float]) -> Mixture:
+        """Return the same mixture with other weights from a step of its schedule on.
+
+        Args:
+            at: the step, which `step_after` of the stream says: no row before it moves.
+            weights: of all sources, of rows or tokens as those of the mixture.
+
+        Raises:
+            ConfigError: the weights cannot be, or a source comes more often than it may.
+        """
+        if self._by_tokens:
+            weights = row_weights(weights, self._mean_tokens)
+        return self._with(self.scheduler.extend(at=at, points=[{"step": at + 1, "weights": weights}]))
+
+    def replayed(self, schedule: WeightScheduler) -> Mixture:
+        """Return the mixture with the weights of a schedule that extends its own, else itself."""
+        before = schedule.before
+        while before is not None and before != self.scheduler:
+            before = before.before
+        return self if before is None else self._with(schedule)
 
     def to_json(self) -> dict[str, Any]:
         """Return what decides the order, beside lanes, batch size, seed and the datasets."""
@@ -121,6 +178,7 @@ class Mixture:
             "block_size": self.block_size,
             "step_rows": self.step_rows,
             "schedule": self.scheduler.to_json(),
+            **({"kept": self._kept} if self._kept else {}),
         }
 
     def __repr__(self) -> str:
@@ -143,7 +201,7 @@ class Mixture:
 
     def _order(self, lanes: int, batch_size: int, seed: int, rows: int | None) -> SourceMixture:
         return SourceMixture(
-            {name: len(dataset) for name, dataset in self.datasets.items()},
+            self._used,
             self.scheduler,
             lanes=lanes,
             batch_size=batch_size,
@@ -155,16 +213,52 @@ class Mixture:
             order=self.order,
         )
 
+    def _with(self, scheduler: WeightScheduler) -> Mixture:
+        other = copy.copy(self)
+        for name in ("_length", "sizes"):
+            vars(other).pop(name, None)
+        other.scheduler = scheduler
+        if self.caps.max_repetitions is not None:
+            other._check_repetitions()
+        return other
+
+    @property
+    def shortened(self) -> dict[str, int]:
+        """How many rows are used of the sources of which not all are."""
+        return dict(self._kept)
+
+    @property
+    def _used(self) -> dict[str, int]:
+        """How many rows are used of each source."""
+        return {name: self._kept.get(name, len(dataset)) for name, dataset in self.datasets.items()}
+
+    def _group_rows(self, name: str, seed: int) -> Int64:
+        return shortened(name, self.datasets[name].rows.group_rows, self._kept.get(name), seed=seed)
+
+    def _check_repetitions(self) -> None:
+        if self._length is None:
+            raise ConfigError(
+                "max_repetitions: a mixture that begins its sources again without end repeats them without end; "
+                "expected rows, epochs, or another `stop`"
+            )
+        drawn = self._order(1, 1, 0, self.rows).drawn_before(self._length)
+        totals = _totals(self.datasets)
+        means = {name: Fraction(each.tokens, max(1, each.rows)) for name, each in totals.items()}
+        self.caps.check(dict(zip(self.names, map(int, drawn), strict=True)), self._used, means)
+
+    @property
+    def _mean_tokens(self) -> dict[str, float]:
+        return {name: size.tokens / size.rows for name, size in _totals(self.datasets).items()}
+
     def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:
         if scheduler.before is not None:
             raise ConfigError(
                 "weights_by: 'tokens' with a schedule that was extended: its points would be read anew; "
                 "expected a schedule of points, or weights per row"
             )
-        means = {name: size.tokens / size.rows for name, size in _totals(self.datasets).items()}
         data = scheduler.to_json()
         points = [
-            {"step": point["step"], "weights": row_weights(point["weights"], means)}
+            {"step": point["step"], "weights": row_weights(point["weights"], self._mean_tokens)}
             for point in data["points"]
         ]
         return WeightScheduler(points, data["interpolation"])
@@ -254,7 +348,27 @@ def _ends(offsets: Int64) -> tuple[list[int], list[int]]:
     return offsets[:-1].tolist(), offsets[1:].tolist()
 
 
+def _check_epochs(weights: Any, rows: int | None, stop: str, weights_by: str) -> None:
+    given = {"weights": weights, "rows": rows}
+    told = [name for name, value in given.items() if value is not None]
+    told += [
+        name
+        for name, value in (("stop", stop), ("weights_by", weights_by))
+        if value not in ("restart", "rows")
+    ]
+    if told:
+        raise ConfigError(
+            f"epochs: of each source they decide the weights and the end, and {', '.join(told)} would do so again; "
+            "expected one or the other"
+        )
+
+
 def _check_parts(mixture: Mixture) -> None:
+    if mixture.shortened:
+        raise ConfigError(
+            "padding.buckets: sources are shortened, whose rows are chosen before their lengths are known; leave out "
+            "max_fraction and the budgets, or pad to `multiple` or `length`"
+        )
     if mixture.scheduler.changes:
         raise ConfigError(
             "padding.buckets: the weights of the mixture change with its rows, of which each bucket has its own count; "

@@ -8,6 +8,7 @@ state alone says which data was read and in which order (:func:`restored`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from tokenlake.errors import ConfigError
@@ -117,9 +118,9 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
     # A stream may be cut elsewhere: what comes before stays what it was, but where each bucket is cut.
     free = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
     found = [
-        f"mixture.{name} is {theirs.get(name)!r} there and {value!r} here"
-        for name, value in ours.items()
-        if name not in free and theirs.get(name) != value
+        f"mixture.{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+        for name in dict.fromkeys((*ours, *theirs))
+        if name not in free and theirs.get(name) != ours.get(name)
     ]
     if not found and ours["schedule"] != theirs.get("schedule"):
         found.extend(_schedule_problem(plan, WeightScheduler.from_json(theirs["schedule"]), passes, rows))
@@ -201,6 +202,9 @@ def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any], order: An
         block_size=data["block_size"],
         step_rows=data["step_rows"],
         order=order,
+        max_fraction={
+            name: Fraction(rows, len(datasets[name])) for name, rows in data.get("kept", {}).items()
+        },
     )
 
 

@@ -167,7 +167,10 @@ class TorchBatches(IterableDataset[Item]):
                 "this is the state of one worker; load the whole state into the StatefulDataLoader, "
                 "or set one of state_after()"
             )
-        self._start = position_of(self.reader.get().plan, state)
+        reader = self.reader.get().replaying(state)
+        self._start = position_of(reader.plan, state)
+        if reader is not self.reader.get():
+            self.reader = shared_reader(reader.plan.data, reader.options)
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:

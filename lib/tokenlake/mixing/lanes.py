@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Final, Self, final
@@ -227,6 +227,12 @@ class SourceSize:
         """
         ids = rows * (seq_length or 0) or tokens
         return cls(rows, groups, (4 * ids + _DOCUMENT_BYTES * documents) // max(1, groups))
+
+    def shortened(self, rows: int | None) -> Self:
+        """Return the size of so many of the rows, of as many row groups as these fill; None: of all."""
+        if rows is None:
+            return self
+        return replace(self, rows=rows, groups=max(1, -(-self.groups * rows // max(1, self.rows))))
 
 
 def most_lanes(batch_size: int) -> int:

@@ -22,6 +22,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, Literal, cast, final, get_args
 
@@ -74,6 +75,7 @@ def normalized(weights: Sequence[float]) -> tuple[Fraction, ...]:
     return tuple(weight / total for weight in exact)
 
 
+@lru_cache(1 << 12)  # a schedule that was extended often asks again for all of its points
 def in_units(weights: Sequence[Fraction]) -> tuple[int, ...]:
     """Return weights that sum to 1 as whole numbers that sum to exactly ``2**UNIT_BITS``.
 

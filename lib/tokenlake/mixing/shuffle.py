@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of
-from tokenlake.ragged import Int64, offsets_of
+from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.ragged import places as places_of
 
 ORDER_VERSION: Final = 2
@@ -119,6 +119,10 @@ class EpochOrder:
     def lanes(self) -> int:
         """Stretches that an epoch is cut into."""
         return len(self._lengths)
+
+    def has(self, group: Int64, row: Int64) -> Bools:
+        """Return which rows there are, bool[n]: of a row group that is shortened only the first ones."""
+        return row < self._group_rows[group]
 
     @property
     def window_rows(self) -> int:

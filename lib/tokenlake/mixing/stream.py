@@ -201,13 +201,15 @@ class MixtureStream(RowStream):
         As of any stream, some milliseconds for each row.
         """
         order = self.orders[source]
-        lane, index = order.place_of(epoch, group, row)
+        lanes, place = np.zeros(len(group), np.int64), np.full(len(group), -1, np.int64)
+        kept = np.flatnonzero(order.has(group, row))
+        lanes[kept], index = order.place_of(epoch, group[kept], row[kept])
         each = order.lengths.tolist()
-        place = np.full(len(lane), -1, np.int64)
-        for number, (there, at) in enumerate(zip(lane.tolist(), index.tolist(), strict=True)):
-            found = self.mixture.place_of(there, source, epoch * each[there] + at)
+        for number, at in zip(kept.tolist(), index.tolist(), strict=True):
+            lane = int(lanes[number])
+            found = self.mixture.place_of(lane, source, epoch * each[lane] + at)
             place[number] = -1 if found is None else found
-        return lane, place
+        return lanes, place
 
     def epochs(self, source: int, rows: int) -> range:
         mixture, order = self.mixture, self.orders[source]

@@ -114,7 +114,7 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
     """Return what the steps from `first` to before `end` took of the datasets of a plan.
 
     Raises:
-        ConfigError: there are no such steps, or batches are made by length.
+        ConfigError: there are no such steps, batches are made by length, or sources are shortened.
     """
     if not 0 <= first <= end:
         raise ConfigError(
@@ -125,6 +125,13 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
             "the loader puts rows into buckets by their length, whose order a statement does not count; "
             "pad to `multiple` or `length` instead"
         )
+    orders = plan.stream(0).orders
+    for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
+        if order.rows != stored.rows:
+            raise ConfigError(
+                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), and a "
+                "statement counts whole sources; expected a mixture that shortens none"
+            )
     passes = range(plan.steps.position(first).passes, plan.steps.position(end).passes + 1)
     if isinstance(plan.data, Dataset) and (len(passes) == 1 or not plan.options.drop_last):
         passes = passes[:1]  # they leave out nothing, so that they follow each other in the epochs, too

@@ -65,8 +65,13 @@ def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
     exact = " at whose ends the weights hold"
     held, held_late = ("", exact) if order.version == FIRST_ORDER else (exact, "")
     by = ", by the mean tokens of a row of each" if record.weights_by == "tokens" else ""
+    kept = ", ".join(
+        f"{name} to {numbers.count(rows)} of {numbers.count(record.sources[name].rows)} rows"
+        for name, rows in order.kept.items()
+    )
     pairs = [
         ("mixed", f"{record.level}{packed}"),
+        *([("shortened", kept)] if kept else []),
         ("weights", f"{weights}{by}"),
         ("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"),
         (
@@ -111,7 +116,12 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
         f"split: {json.dumps(source.split)}}}"
         for name, source in record.sources.items()
     ]
-    lines += ["mix:", "  weight_schedule:"]
+    lines.append("mix:")
+    if order.kept:
+        # In the middle of the shares that come to so many rows.
+        shares = {name: (rows + 0.5) / record.sources[name].rows for name, rows in order.kept.items()}
+        lines.append(f"  max_fraction: {json.dumps(shares)}")
+    lines += ["  weight_schedule:"]
     lines += [
         f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}" for step, weights in _points(record)
     ]

@@ -11,10 +11,11 @@ from os.path import commonpath
 from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.mix import MixStageConfig
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
-from tokenlake.config.stages import MixStageConfig, TokenizerConfig
+from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin

@@ -56,7 +56,7 @@ def mixture_of(record: MixtureRecord) -> SourceMixture:
         for point in order.points
     ]
     return SourceMixture(
-        {name: source.rows for name, source in record.sources.items()},
+        {name: source.rows for name, source in record.sources.items()} | dict(order.kept),
         WeightScheduler(points, order.interpolation),
         lanes=order.lanes,
         batch_size=order.batch_size,
@@ -69,12 +69,15 @@ def mixture_of(record: MixtureRecord) -> SourceMixture:
     )
 
 
-def outcomes(mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int) -> dict[str, SourceDraw]:
+def outcomes(
+    mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int, kept: Mapping[str, int]
+) -> dict[str, SourceDraw]:
     """Return what a mixture that ends draws of each source.
 
     Args:
         lengths: rows of each source.
         step_rows: rows of the mixture to a step of its schedule.
+        kept: rows that are used of the sources of which not all are.
     """
     rows, lanes = mixture.rows or 0, mixture.layout.lanes
     places = mixture.layout.places_before(rows)
@@ -83,21 +86,23 @@ def outcomes(mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int)
     return {
         name: _outcome(
             [int(count) for count in drawn[:, at]],
-            [int(count) for count in np.diff(lane_bounds(lengths[name], lanes))],
+            [int(count) for count in np.diff(lane_bounds(kept.get(name, lengths[name]), lanes))],
+            lengths[name],
             float(shares[at] / rows) if rows else 0.0,
         )
         for at, name in enumerate(mixture.names)
     }
 
 
-def _outcome(drawn: list[int], there: list[int], asked: float) -> SourceDraw:
-    """From rows drawn and rows there, lane by lane."""
-    lanes = [(count, rows) for count, rows in zip(drawn, there, strict=True) if rows]
+def _outcome(drawn: list[int], used: list[int], rows: int, asked: float) -> SourceDraw:
+    """From rows drawn and rows used, lane by lane, of a source of so many rows."""
+    lanes = [(count, each) for count, each in zip(drawn, used, strict=True) if each]
+    left_out = rows - sum(used)
     return SourceDraw(
         rows=sum(drawn),
-        full_epochs=min((count // rows for count, rows in lanes), default=0),
-        epochs=max((-(-count // rows) for count, rows in lanes), default=0),
-        unread=sum(max(0, rows - count) for count, rows in lanes),
+        full_epochs=0 if left_out else min((count // each for count, each in lanes), default=0),
+        epochs=max((-(-count // each) for count, each in lanes), default=0),
+        unread=left_out + sum(max(0, each - count) for count, each in lanes),
         asked=asked,
     )
 
@@ -151,7 +156,7 @@ def check_mixture(
     _require("the mixture", whole, where)
     lengths = {name: one.rows for name, one in sources.items()}
     try:
-        draws = outcomes(mixture_of(record), lengths, record.order.step_rows)
+        draws = outcomes(mixture_of(record), lengths, record.order.step_rows, record.order.kept)
     except ConfigError as error:
         _require("the mixture", [("an order that can be", str(error), "none")], where)
         raise

@@ -7,7 +7,7 @@ often each source was gone through: ``store/draws.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, final
@@ -52,6 +52,7 @@ class MixtureOrder:
         points: of the weights, steps ascending.
         interpolation: between points.
         version: of the order; manifests of the first ones, which are of version 2, do not name it.
+        kept: how many rows are used of the sources of which not all are; named only where there are any.
     """
 
     lanes: Annotated[int, Meta(ge=1, le=MOST_LANES)]
@@ -64,10 +65,12 @@ class MixtureOrder:
     points: tuple[WeightPoint, ...]
     interpolation: Interpolation
     version: Annotated[int, Meta(ge=FIRST_ORDER)] = FIRST_ORDER
+    kept: Mapping[str, Positive] = field(default_factory=dict[str, int])
 
     def to_json(self) -> dict[str, Any]:
         data = msgspec.to_builtins(self)
-        return {key: value for key, value in data.items() if (key, value) != ("version", FIRST_ORDER)}
+        usual = (("version", FIRST_ORDER), ("kept", {}))
+        return {key: value for key, value in data.items() if (key, value) not in usual}
 
     def identity(self, names: Iterable[str]) -> dict[str, Any]:
         """Return JSON of all but where it ends, for sources of these names: their order counts, and canonical JSON
@@ -89,7 +92,7 @@ class MixedSource:
     Attributes:
         dataset, version, split: of the parent; its hash is in the manifest's lineage.
         window: rows inside which the order of an epoch shuffles, in the mean.
-        rows, tokens: of the split; tokens are ids that are not padding.
+        rows, tokens: of the split, whatever share of it is used; tokens are ids that are not padding.
         drawn_rows: rows of the mixture that are of this source.
         drawn_tokens: ids of the parent that these rows hold, padding apart.
         full_epochs: how often each of its rows was drawn at least.
@@ -196,6 +199,11 @@ def _check_points(document: SealedDocument, key: str, stored: _Stored) -> None:
     for point in stored.order.points:
         if set(point.weights) != set(stored.names):
             document.fail(key, f"weights of {sorted(stored.names)}", dict(point.weights))
+    for name, rows in stored.order.kept.items():
+        if name not in stored.sources or rows >= stored.sources[name].rows:
+            document.fail(
+                f"{key.removesuffix('points')}kept", "fewer rows of a source than it has", {name: rows}
+            )
 
 
 def rows_to_json(rows: Account) -> dict[str, int]:

@@ -26,11 +26,15 @@ from tokenlake.config.resolved import ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut, open_mixture
 from tokenlake.etl.plan.parents import FoundParent
+from tokenlake.mixing.caps import SourceCaps
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.store.draws import SourceDraw, token_shares
 from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
+
+Amounts = Mapping[str, tuple[int, int]]
+"""Rows and tokens of each source, in configuration order."""
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -47,7 +51,7 @@ def rows_of(
     Args:
         asked: where it is to end.
         mixture: the order, which is not cut.
-        rows: of all sources together: an epoch.
+        rows: of all sources together: an epoch; or the epochs of each, where these are given.
         per_row: ids that a row of each source adds, in the mean, in the order of the mixture.
         width: of rows that are packed already, which all count for so many ids.
 
@@ -57,7 +61,7 @@ def rows_of(
     if asked.total_rows is not None:
         wanted = asked.total_rows
     elif asked.epochs is not None:
-        wanted = round(Fraction(asked.epochs) * rows)
+        wanted = rows if isinstance(asked.epochs, Mapping) else round(Fraction(asked.epochs) * rows)
     elif asked.total_tokens is None:
         wanted = mixture.rows
         if wanted is None:
@@ -129,12 +133,13 @@ def settled(
     ):
         if value > most:
             raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
-    spec = spec_of(asked, {parent.name: (parent.rows, parent.tokens) for parent in parents})
-    single, rows = open_mixture(spec), sum(parent.rows for parent in parents)
+    there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
+    spec = spec_of(asked, there)
+    single, rows = open_mixture(spec), epoch_rows(asked, there)
     per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
     width = parents[0].width
     lanes = asked.lanes or choose_lanes(
-        {parent.name: parent.size for parent in parents},
+        used_sizes(parents, spec.kept),
         [weights for _, weights in spec.points],
         batch_size=asked.batch_size,
         step_rows=asked.step_rows if single.scheduler.changes else None,
@@ -150,14 +155,16 @@ def settled(
 _ORDER: Final = ("interpolation", "batch_size", "block_size", "step_rows", "seed", "stop")
 
 
-def spec_of(asked: ResolvedMixture, there: Mapping[str, tuple[int, int]]) -> MixtureSpec:
+def spec_of(asked: ResolvedMixture, there: Amounts) -> MixtureSpec:
     """Return the mixture that is asked for, in one lane and without an end, its weights per row.
 
     Args:
-        there: rows and tokens of each source, in configuration order.
+        there: of the sources.
     """
+    kept = caps_of(asked, there).kept({name: rows for name, (rows, _) in there.items()})
     points = [
-        (step, {name: float(weights.get(name, 0.0)) for name in there}) for step, weights in asked.points
+        (step, {name: float(weights.get(name, 0.0)) for name in there})
+        for step, weights in _points(asked, there)
     ]
     if asked.weights_by == "tokens":
         means = {name: tokens / rows for name, (rows, tokens) in there.items()}
@@ -168,8 +175,62 @@ def spec_of(asked: ResolvedMixture, there: Mapping[str, tuple[int, int]]) -> Mix
         lanes=1,
         rows=None,
         order=asked.order,
+        kept=kept,
         **{name: getattr(asked, name) for name in _ORDER},
     )
+
+
+def caps_of(asked: ResolvedMixture, there: Amounts) -> SourceCaps:
+    """Return the caps of the sources; ConfigError where they cannot be, or are of other sources."""
+    epochs = asked.epochs if isinstance(asked.epochs, Mapping) else None
+    same = ("max_repetitions", "max_fraction", "target_budget", "experiment_budget")
+    caps = SourceCaps(epochs=epochs, **{name: getattr(asked, name) for name in same})
+    caps.check_names(there)
+    return caps
+
+
+def _used(asked: ResolvedMixture, there: Amounts) -> dict[str, int]:
+    """How many rows are used of each source."""
+    rows = {name: each for name, (each, _) in there.items()}
+    return rows | caps_of(asked, there).kept(rows)
+
+
+def epoch_rows(asked: ResolvedMixture, there: Amounts) -> int:
+    """Return the rows of an epoch of all sources, of what is used of each; or of the epochs asked of each."""
+    used = _used(asked, there)
+    if isinstance(asked.epochs, Mapping):
+        used = caps_of(asked, there).draws(used)
+    return sum(used.values())
+
+
+def _points(asked: ResolvedMixture, there: Amounts) -> Sequence[tuple[int, Mapping[str, float]]]:
+    if not isinstance(asked.epochs, Mapping):
+        return asked.points
+    draws, rows = caps_of(asked, there).draws(_used(asked, there)), epoch_rows(asked, there)
+    return [(0, {name: drawn / max(1, rows) for name, drawn in draws.items()})]
+
+
+def used_sizes(parents: Sequence[FoundParent], kept: Mapping[str, int]) -> dict[str, SourceSize]:
+    """Return how large what is used of each parent is."""
+    return {parent.name: parent.size.shortened(kept.get(parent.name)) for parent in parents}
+
+
+def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> list[str]:
+    """Return a line for each source that comes more often than it may.
+
+    Args:
+        drawn: rows of each source in the mixture.
+    """
+    return caps_of(asked, there).missing(drawn, _used(asked, there), _mean_tokens(there))
+
+
+def check_caps(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> None:
+    """Raise ConfigError where a source comes more often than it may; arguments as of :func:`missing`."""
+    caps_of(asked, there).check(drawn, _used(asked, there), _mean_tokens(there))
+
+
+def _mean_tokens(there: Amounts) -> dict[str, Fraction]:
+    return {name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in there.items()}
 
 
 def order_of(spec: MixtureSpec) -> MixtureOrder:
@@ -179,6 +240,7 @@ def order_of(spec: MixtureSpec) -> MixtureOrder:
         rows=spec.rows or 0,
         points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
         version=spec.order,
+        kept=spec.kept,
         **{name: getattr(spec, name) for name in _ORDER},
     )
 
@@ -209,6 +271,7 @@ class MixForecast:
         tokens: ids that are written, EOS included and padding not; expected.
         sequences: rows that are written; where documents are packed, expected.
         lanes, batch_size: of the order.
+        kept: rows that are used of the sources of which not all are.
         units, unit_rows: of work.
         sources: by name, in the order of the mixture: what the manifest will say, but with expected tokens.
     """
@@ -219,9 +282,14 @@ class MixForecast:
     sequences: int
     lanes: int
     batch_size: int
+    kept: Mapping[str, int]
     units: int
     unit_rows: int
     sources: Mapping[str, MixedSource]
+
+    def used(self, name: str) -> int:
+        """Return how many rows of a source are used."""
+        return self.kept.get(name, self.sources[name].rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
@@ -229,11 +297,12 @@ class MixForecast:
             name: {
                 "parent": f"{one.dataset}@v{one.version}",
                 **{field: getattr(one, field) for field in _TOLD},
-                "epochs": one.drawn_rows / one.rows,
+                "epochs": one.drawn_rows / self.used(name),
             }
             for name, one in self.sources.items()
         }
-        return {**asdict(self), "sources": each}
+        found = {**asdict(self), "sources": each}
+        return found if self.kept else {key: value for key, value in found.items() if key != "kept"}
 
 
 _TOLD: Final = (
@@ -287,6 +356,7 @@ def forecast_of(
         sequences=-(-tokens // (out.width or 1)) if out.pack else rows,
         lanes=spec.lanes,
         batch_size=spec.batch_size,
+        kept=spec.kept,
         units=units,
         unit_rows=unit_rows,
         sources=sources,
@@ -297,13 +367,19 @@ def notes_on(forecast: MixForecast) -> list[str]:
     """Return what a user should know of a mixture before it is made."""
     notes: list[str] = []
     for name, one in forecast.sources.items():
-        epochs = one.drawn_rows / one.rows
+        rows = forecast.used(name)
+        epochs = one.drawn_rows / rows
+        if rows < one.rows:
+            notes.append(
+                f"{name}: shortened to {numbers.count(rows)} of its {numbers.count(one.rows)} rows "
+                f"({numbers.percent(rows, one.rows)})"
+            )
         if epochs > _MANY_EPOCHS:
             notes.append(
-                f"{name}: each of its {numbers.count(one.rows)} rows comes about {epochs:.1f} times; beyond "
+                f"{name}: each of its {numbers.count(rows)} rows comes about {epochs:.1f} times; beyond "
                 f"{_MANY_EPOCHS} times it teaches little more. Give it less weight, or more data"
             )
-        if one.unread_rows:
+        if one.unread_rows > one.rows - rows:
             part = numbers.percent(one.unread_rows, one.rows)
             notes.append(
                 f"{name}: {numbers.count(one.unread_rows)} of its {numbers.count(one.rows)} rows ({part}) are not read"

@@ -25,6 +25,7 @@ from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
 from tokenlake.etl.plan.mixture import (
     MixForecast,
+    check_caps,
     choose_unit_rows,
     forecast_of,
     notes_on,
@@ -118,7 +119,9 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
         require_split(parent)
         _require_trained_on(parent)
     spec, mixture = settled(asked, parents, out)
-    drawn = outcomes(mixture, spec.lengths, spec.step_rows)
+    drawn = outcomes(mixture, spec.lengths, spec.step_rows, spec.kept)
+    there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
+    check_caps(asked, there, {name: each.rows for name, each in drawn.items()})
     unit_rows = asked.unit_rows or choose_unit_rows(
         {parent.name: parent.size for parent in parents},
         [weights for _, weights in spec.points],
@@ -331,6 +334,7 @@ class UnitIdentity:
         return replace(
             spec,
             lengths={name: spec.lengths[name] for name in names},
+            kept={name: rows for name, rows in spec.kept.items() if name in names},
             points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
             interpolation=spec.interpolation if len(points) > 1 else "step",
         )
