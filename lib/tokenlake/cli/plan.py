@@ -338,9 +338,11 @@ class _MixPlan:
     def _amount(self, tokens: _TextPlan) -> tuple[int, int]:
         """About how many rows and tokens there will be in the split that is mixed."""
         split = next(parent.split for parent in self.build.parents if parent.name == tokens.source)
-        part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
-        expected = tokens.expected[tokens.source]
-        return round(expected.documents * part), round(expected.tokens * part)
+        rows = ids = 0.0
+        for source in tokens.plan.build.sources:  # several, where a stored version is tokenized again
+            part, expected = dict(source.splits).get(split, 0.0), tokens.expected[source.name]
+            rows, ids = rows + expected.documents * part, ids + expected.tokens * part
+        return round(rows), round(ids)
 
 
 def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
