@@ -155,6 +155,15 @@ def test_mixtures_and_packing_leave_held_out_documents_out_of_training(
     packed = stored("packed")
     assert pieces(packed, "eval_s") == held and held.isdisjoint(pieces(packed, "train"))
     assert packed.manifest.held_out == {"s": "eval_s"} and mixed.manifest.held_out == {}
+    # Alone, for who trains on a mixture; and shuffled as the text packed at once would have been.
+    alone = stored("alone", dataset={"split": "eval_s"})
+    assert set(alone.manifest.splits) == {"eval_s"} == set(alone.manifest.held_out.values())
+    assert alone.table("eval_s").equals(packed.table("eval_s")) and pieces(alone, "eval_s") == held
+    strategy = {"enabled": True, "seq_length": 32, "strategy": "best_fit"}
+    shuffled = [stored("shuffled", pack=strategy), build_here(config | {"name": "at-once", "pack": strategy})]
+    assert shuffled[0].table("eval_s").equals(shuffled[1].table("eval_s"))
+    with pytest.raises(ConfigError, match=r"has no rows in a split 'eval_t'; it has eval_s"):
+        stored("absent", dataset={"split": "eval_t"})
     with pytest.raises(
         ConfigError, match=r"datasets.s.split: the documents of 'eval_s' were held out of training"
     ):

@@ -115,8 +115,13 @@ def test_what_is_drawn_is_a_function_of_seed_and_identity() -> None:
     chosen = Infilling(fim, encoder("bytes")).chosen(of)
     assert abs(chosen.mean() - 0.3) < 0.12
     assert np.flatnonzero(chosen)[:6].tolist() == PINNED
+    rows, names, spm = infilled("bytes", ["x" * 100] * 4)
+    parts = [parts_of(ids, [encoder("bytes").files.token_id(name) for name in names]) for ids in rows]
+    sizes = [[len(encoder("bytes").decode(part)) for part in each or ()] for each in parts]
+    assert [*zip(spm.tolist(), sizes, strict=True)] == PINNED_CUTS
 
 
+PINNED_CUTS = [(True, [0, 69, 31]), (False, [4, 84, 12]), (True, [0, 77, 23]), (False, [20, 1, 79])]
 PINNED = [5, 7, 9, 17, 22, 23]
 
 

@@ -87,7 +87,8 @@ class DatasetConfig(Section):
     """Format of the files; null: by the extension of each."""
 
     split: Text = "train"
-    """Split to read from a Hub dataset, or to mix of a `dataset` of the store."""
+    """Split to read from a Hub dataset, or to mix of a `dataset` of the store; without a mixture all splits of it are
+    packed, but one of held-out documents (`eval_...`) alone."""
 
     num_rows: Count | None = None
     """Read at most this many rows."""
