@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.builds import Lender
 from tests.etl.outputs_support import (
     Built,
     Config,
@@ -74,14 +73,13 @@ def rows(built: Built, split: str) -> list[dict[str, Any]]:
     return pa.Table.select(table, ["input_ids", "file", "position"]).sort_by(keys).to_pylist()
 
 
-def test_text_is_tokenized_again_as_if_it_had_been_from_the_first(store: Path, lender: Lender) -> None:
+def test_text_is_tokenized_again_as_if_it_had_been_from_the_first(store: Path) -> None:
     with pytest.raises(ConfigError, match="has another tokenizer"):
         plan_build(mixture(store, retokenize=False))
     # What was added since is left alone.
     write_jsonl(store.parent / "code" / "c.jsonl", notes(30, 4000))
-    with lender.lend(2) as pool:
-        made = build_dataset(mixture(store), pool=pool)
-        assert build_dataset(mixture(store), pool=pool).status == "exists"
+    made = build_dataset(mixture(store), workers=2)
+    assert build_dataset(mixture(store), workers=2).status == "exists"
     again, parent = version(store, "mix.code.tokens"), version(store, "code-tokens")
     mixed = Built(Path(made.path), made.manifest)
 
@@ -135,11 +133,10 @@ def test_the_same_after_a_kill_and_after_a_repair(store: Path) -> None:
     assert [each.dataset for each in third.manifest.parents] == ["again"]
 
 
-def test_packed_again_it_needs_no_mixture(store: Path, lender: Lender) -> None:
+def test_packed_again_it_needs_no_mixture(store: Path) -> None:
     asked = {**mixture(store), "mix": {}}
     asked["datasets"] = asked["datasets"][:1]
-    with lender.lend(2) as pool:
-        made = build_dataset(asked, pool=pool)
+    made = build_dataset(asked, workers=2)
     assert set(made.manifest.splits) == {"train", "test", "eval_python"}
     assert made.manifest.held_out == {"python": "eval_python"}
 
