@@ -223,6 +223,23 @@ def pieces_of(built: Built) -> dict[tuple[int, int], list[tuple[str, str]]]:
     return {key: [(text, form) for _, text, form in sorted(each)] for key, each in found.items()}
 
 
+def test_beside_prompts_they_bear_loss_and_unpacked_they_can_be_packed_later(
+    config: Config, tmp_path: Path
+) -> None:
+    asked = [{"question": f"what is {i}", "answer": f"it is {i} " * 3} for i in range(30)]
+    prompt = {"template": "{question} {answer}", "input_columns": ["question"], "label_column": "answer"}
+    prompts = {"name": "p", "data_files": str(write_jsonl(tmp_path / "q.jsonl", asked)), "prompt": prompt}
+    texts = config["datasets"][0] | {"long_documents": "keep"}
+    plain = byte_level().vocab_size
+    for row in build_here(config | {"name": "masked", "datasets": [texts, prompts]}).rows():
+        ends = np.cumsum(row["segment_lengths"])
+        for ids, mask in zip(np.split(row["input_ids"], ends), np.split(row["loss_mask"], ends), strict=True):
+            assert not (ids >= plain).any() or mask.all()
+    build_here(config | {"name": "tokens", "datasets": [texts], "pack": {"enabled": False}})
+    later = build_here(config | {"name": "later", "datasets": [{"name": "s", "dataset": "tokens@v1"}]})
+    assert later.table().equals(build_here(config).table())
+
+
 @pytest.mark.parametrize(
     ("changes", "dataset", "message"),
     [
