@@ -14,10 +14,10 @@ from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-from tokenlake.report.figures import areas
 
 from benchmarks.goals import Goal
 from tokenlake.etl.schedule import Schedule
+from tokenlake.reports.figures import areas
 
 UNITS: Final = 500_000
 SLOTS: Final = 2_000

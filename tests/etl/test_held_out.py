@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builds import Lender
 from tests.etl.outputs_support import (
     Built,
     Config,
@@ -103,11 +102,10 @@ def test_what_is_held_out_once_is_held_out_whatever_is_added(config: Config, tmp
         planner.plan(config)
 
 
-def test_equal_with_any_workers_and_after_a_kill(config: Config, lender: Lender) -> None:
+def test_equal_with_any_workers_and_after_a_kill(config: Config) -> None:
     expected = tree(build_here(config).folder)
     save = {"output_dir": f"{config['save']['output_dir']}-two"}
-    with lender.lend(2) as pool:
-        assert tree(Path(build_dataset(config | {"save": save}, pool=pool).path)) == expected
+    assert tree(Path(build_dataset(config | {"save": save}, workers=2).path)) == expected
     save = {"output_dir": f"{config['save']['output_dir']}-killed"}
     killed = config | {"save": save}
     finished = kill_after_a_unit(killed, Path(save["output_dir"]) / "set" / "v1")
@@ -155,20 +153,26 @@ def test_mixtures_and_packing_leave_held_out_documents_out_of_training(
     packed = stored("packed")
     assert pieces(packed, "eval_s") == held and held.isdisjoint(pieces(packed, "train"))
     assert packed.manifest.held_out == {"s": "eval_s"} and mixed.manifest.held_out == {}
+    # Alone, for who trains on a mixture; and shuffled as the text packed at once would have been.
+    alone = stored("alone", dataset={"split": "eval_s"})
+    assert set(alone.manifest.splits) == {"eval_s"} == set(alone.manifest.held_out.values())
+    assert alone.table("eval_s").equals(packed.table("eval_s")) and pieces(alone, "eval_s") == held
+    strategy = {"enabled": True, "seq_length": 32, "strategy": "best_fit"}
+    shuffled = [stored("shuffled", pack=strategy), build_here(config | {"name": "at-once", "pack": strategy})]
+    assert shuffled[0].table("eval_s").equals(shuffled[1].table("eval_s"))
+    with pytest.raises(ConfigError, match=r"has no rows in a split 'eval_t'; it has eval_s"):
+        stored("absent", dataset={"split": "eval_t"})
     with pytest.raises(
         ConfigError, match=r"datasets.s.split: the documents of 'eval_s' were held out of training"
     ):
         stored("wrong", dataset={"split": "eval_s"}, mix={"stop_strategy": "all_exhausted"})
 
 
-def test_the_tokens_of_a_mixture_keep_what_they_hold_out(
-    config: Config, tmp_path: Path, lender: Lender
-) -> None:
+def test_the_tokens_of_a_mixture_keep_what_they_hold_out(config: Config, tmp_path: Path) -> None:
     config |= {"mix": {"stop_strategy": "all_exhausted"}, "pack": {"enabled": True, "seq_length": 32}}
-    with lender.lend(2) as pool:
-        build_dataset(config, pool=pool)
-        write_jsonl(tmp_path / "in" / "0.jsonl", notes(90, 5000))
-        build_dataset(config, pool=pool)
+    build_dataset(config, workers=2)
+    write_jsonl(tmp_path / "in" / "0.jsonl", notes(90, 5000))
+    build_dataset(config, workers=2)
     catalog = Catalog(open_store(config["save"]["output_dir"]))
     one, two = (
         Built(Path(config["save"]["output_dir"]) / f"set.s.tokens/v{v}", catalog.manifest("set.s.tokens", v))

@@ -16,12 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.builds import Lender
 from tests.etl.outputs_support import (
     Built,
     Config,
     build_here,
-    kill_after_a_unit,
     settings,
     tree,
     write_jsonl,
@@ -115,8 +113,13 @@ def test_what_is_drawn_is_a_function_of_seed_and_identity() -> None:
     chosen = Infilling(fim, encoder("bytes")).chosen(of)
     assert abs(chosen.mean() - 0.3) < 0.12
     assert np.flatnonzero(chosen)[:6].tolist() == PINNED
+    rows, names, spm = infilled("bytes", ["x" * 100] * 4)
+    parts = [parts_of(ids, [encoder("bytes").files.token_id(name) for name in names]) for ids in rows]
+    sizes = [[len(encoder("bytes").decode(part)) for part in each or ()] for each in parts]
+    assert [*zip(spm.tolist(), sizes, strict=True)] == PINNED_CUTS
 
 
+PINNED_CUTS = [(True, [0, 69, 31]), (False, [4, 84, 12]), (True, [0, 77, 23]), (False, [20, 1, 79])]
 PINNED = [5, 7, 9, 17, 22, 23]
 
 
@@ -163,7 +166,7 @@ def texts_of(built: Built, split: str = "train") -> dict[tuple[int, int], list[t
     return found
 
 
-def test_whole_documents_of_a_build(config: Config, lender: Lender) -> None:
+def test_whole_documents_of_a_build(config: Config) -> None:
     built = build_here(config)
     plain = {**config, "name": "plain"}
     plain["datasets"] = [{key: value for key, value in config["datasets"][0].items() if key != "fim"}]
@@ -179,13 +182,9 @@ def test_whole_documents_of_a_build(config: Config, lender: Lender) -> None:
     assert abs(count / len(forms) - 0.6) < 0.15 and account.normalized["fim_spm"] > 10
     # What is held out stays as it is.
     assert {form for each in texts_of(built, "eval_s").values() for _, form in each} == {"plain"}
-    # The same bytes by several workers, and after a kill.
-    save_at = [{"output_dir": f"{config['save']['output_dir']}-{name}"} for name in ("two", "killed")]
-    with lender.lend(2) as pool:
-        assert tree(Path(build_dataset(config | {"save": save_at[0]}, pool=pool).path)) == tree(built.folder)
-    killed = config | {"save": save_at[1]}
-    kill_after_a_unit(killed, Path(save_at[1]["output_dir"]) / "set" / "v1")
-    assert tree(build_here(killed).folder) == tree(built.folder)
+    # The same bytes by several workers.
+    save_at = {"output_dir": f"{config['save']['output_dir']}-two"}
+    assert tree(Path(build_dataset(config | {"save": save_at}, workers=2).path)) == tree(built.folder)
     assert planner.plan(config | {"seed": 4}).fingerprint != planner.plan(config).fingerprint
 
 
@@ -222,6 +221,23 @@ def pieces_of(built: Built) -> dict[tuple[int, int], list[tuple[str, str]]]:
             each = (piece["start"], backend.decode(whole), "plain" if parts is None else "fim")
             found.setdefault((piece["file"], piece["position"]), []).append(each)
     return {key: [(text, form) for _, text, form in sorted(each)] for key, each in found.items()}
+
+
+def test_beside_prompts_they_bear_loss_and_unpacked_they_can_be_packed_later(
+    config: Config, tmp_path: Path
+) -> None:
+    asked = [{"question": f"what is {i}", "answer": f"it is {i} " * 3} for i in range(30)]
+    prompt = {"template": "{question} {answer}", "input_columns": ["question"], "label_column": "answer"}
+    prompts = {"name": "p", "data_files": str(write_jsonl(tmp_path / "q.jsonl", asked)), "prompt": prompt}
+    texts = config["datasets"][0] | {"long_documents": "keep"}
+    plain = byte_level().vocab_size
+    for row in build_here(config | {"name": "masked", "datasets": [texts, prompts]}).rows():
+        ends = np.cumsum(row["segment_lengths"])
+        for ids, mask in zip(np.split(row["input_ids"], ends), np.split(row["loss_mask"], ends), strict=True):
+            assert not (ids >= plain).any() or mask.all()
+    build_here(config | {"name": "tokens", "datasets": [texts], "pack": {"enabled": False}})
+    later = build_here(config | {"name": "later", "datasets": [{"name": "s", "dataset": "tokens@v1"}]})
+    assert later.table().equals(build_here(config).table())
 
 
 @pytest.mark.parametrize(

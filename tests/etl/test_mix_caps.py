@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tokenlake.report.mixture import recipe
 
 import tokenlake as tl
 from tests.etl.mix_plan_support import Lake, described
@@ -23,6 +22,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
+from tokenlake.reports.mixture import recipe
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal

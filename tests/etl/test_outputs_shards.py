@@ -48,8 +48,8 @@ def whole(path: str, size: int, *, lines: bool) -> FileRange:
 
 
 def source(splits: int = 1) -> Any:
-    named = tuple((f"s{i}", 1 / splits) for i in range(splits))
-    return SimpleNamespace(name="s", splits=named, num_rows=None, storage_options={})
+    names = tuple(f"s{i}" for i in range(splits))
+    return SimpleNamespace(name="s", split_names=names, num_rows=None, storage_options={})
 
 
 def knots(*sizes: int) -> list[list[FileRange]]:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.store.support import settings, write_inputs
 from tokenlake.errors import ConfigError
+from tokenlake.etl.run_log import check_record
 from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.repair import repair
-from tokenlake.integrity.repair_plan import check_record
 
 SOURCE: dict[str, dict[str, Any]] = {
     "the function os:system": {"transforms": [{"map": {"function": "os:system"}}]},
@@ -29,7 +29,7 @@ SOURCE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", SOURCE)
 def test_what_needs_the_word_of_the_user(what: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_record({"name": "small", "datasets": [SOURCE[what]]}, "small@v1")
+        check_record({"name": "small", "datasets": [SOURCE[what]]}, "small@v1", "give it with --config")
     assert what in str(caught.value) and "--config" in str(caught.value)
 
 
@@ -41,7 +41,7 @@ def test_plain_records_are_enough() -> None:
         "default_tokenizer": {"name_or_path": "org/name", "trust_remote_code": False},
         "save": {"storage_options": {"key": {"env": "LAKE_KEY"}}},
     }
-    check_record(record, "small@v1")
+    check_record(record, "small@v1", "give it with --config")
 
 
 def test_a_forged_record_runs_nothing(tmp_path: Path, tokenizer_dir: Path) -> None:

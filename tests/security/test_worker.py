@@ -21,6 +21,21 @@ def check(environment: dict[str, str], output: str = "/data/out", **dataset: Any
     )
 
 
+def test_text_that_a_store_names_is_not_read_for_a_deployment() -> None:
+    """Whoever writes the store could name any file of the worker's machine there."""
+    dataset = {"name": "s", "dataset": "old@v1", "retokenize": True, "tokenizer": "org/tokenizer"}
+    asked = {
+        "name": "x",
+        "datasets": [dataset],
+        "pack": {"enabled": True},
+        "save": {"output_dir": "/data/out"},
+    }
+    with pytest.raises(
+        ConfigError, match=r"datasets.s.retokenize: .* which a deployment's run does not follow"
+    ):
+        check_paths(resolve_request(asked), {})
+
+
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     for name in ("raw", "secret"):

@@ -180,6 +180,7 @@ class _TextPlan:
     def _outcome(self) -> list[tuple[str, str]]:
         build, pack, whole = self.build, self.build.pack, total(self.expected)
         splits = {name: part for source in build.sources for name, part in source.splits}
+        held = [f"{source.held_out.split} (held out)" for source in build.sources if source.held_out]
         exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in self.plan.units)
         rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
         if (preference := build.preference) is not None:
@@ -191,7 +192,10 @@ class _TextPlan:
         return [
             ("tokens", _about(whole.tokens)),
             ("sequences" if pack else "rows", rows),
-            ("splits", ", ".join(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items())),
+            (
+                "splits",
+                ", ".join([*(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items()), *held]),
+            ),
             ("output", f"~{numbers.size(whole.output_bytes)} in {files}"),
             ("units", f"{units} of {numbers.size(build.unit_size)} or less"),
             ("fingerprint", self.plan.fingerprint),
@@ -347,9 +351,11 @@ class _MixPlan:
     def _amount(self, tokens: _TextPlan) -> tuple[int, int]:
         """About how many rows and tokens there will be in the split that is mixed."""
         split = next(parent.split for parent in self.build.parents if parent.name == tokens.source)
-        part = dict(tokens.plan.source(tokens.source).splits).get(split, 0.0)
-        expected = tokens.expected[tokens.source]
-        return round(expected.documents * part), round(expected.tokens * part)
+        rows = ids = 0.0
+        for source in tokens.plan.build.sources:  # several, where a stored version is tokenized again
+            part, expected = dict(source.splits).get(split, 0.0), tokens.expected[source.name]
+            rows, ids = rows + expected.documents * part, ids + expected.tokens * part
+        return round(rows), round(ids)
 
 
 def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:

@@ -30,7 +30,9 @@ EVAL_PREFIX: Final = "eval_"
 """What the names of splits of held-out documents begin with; the source's name follows."""
 
 #: What may stand beside `dataset`: everything else is about making tokens, which are there.
-_BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files"})
+_BESIDE_DATASET: Final = frozenset({"dataset", "name", "split", "data_files", "retokenize"})
+#: And beside `retokenize`, which makes them again.
+_BESIDE_RETOKENIZE: Final = _BESIDE_DATASET | {"tokenizer"}
 
 
 def _sentinels(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -74,6 +76,10 @@ class DatasetConfig(Section):
     dataset: StoredName | None = None
     """A dataset of the store instead of files, NAME or NAME@v3: its tokens are packed or mixed, not made again."""
 
+    retokenize: Switch = False
+    """Take the text that `dataset` was built from, as its inputs must still be, and make other tokens of it: by the
+    tokenizer of this configuration."""
+
     name: SourceName | None = None
     """Name of the source; null: dataset_0, dataset_1, ... by position."""
 
@@ -81,7 +87,8 @@ class DatasetConfig(Section):
     """Format of the files; null: by the extension of each."""
 
     split: Text = "train"
-    """Split to read from a Hub dataset, or to mix of a `dataset` of the store."""
+    """Split to read from a Hub dataset, or to mix of a `dataset` of the store; without a mixture all splits of it are
+    packed, but one of held-out documents (`eval_...`) alone."""
 
     num_rows: Count | None = None
     """Read at most this many rows."""
@@ -209,13 +216,18 @@ class DatasetConfig(Section):
                 "got neither data_files nor dataset, must have data_files (what to read) or dataset (NAME in the store)"
             )
         if self.dataset is None:
+            if self.retokenize:
+                raise problem(
+                    "got retokenize without dataset, must have dataset (NAME in the store): text is tokenized anyway"
+                )
             return self
         if self.data_files is not None:
             raise problem("got data_files and dataset, must have one of them")
         beside = sorted(
             name
             for name, field in type(self).model_fields.items()
-            if name not in _BESIDE_DATASET and getattr(self, name) != field.default
+            if name not in (_BESIDE_RETOKENIZE if self.retokenize else _BESIDE_DATASET)
+            and getattr(self, name) != field.default
         )
         if beside:
             raise problem(

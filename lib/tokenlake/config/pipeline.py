@@ -89,6 +89,13 @@ class PipelineConfig(Section):
             return False
         return all(dataset.dataset is None for dataset in self.datasets)
 
+    @property
+    def retokenized(self) -> DatasetConfig | None:
+        """The stored dataset whose text this makes tokens of, and nothing else; None: this is another build."""
+        if self.mixes or self.pack.enabled or len(self.datasets) != 1:
+            return None
+        return self.datasets[0] if self.datasets[0].retokenize else None
+
     def tokenizer_of(self, dataset: DatasetConfig | None) -> str | stages.TokenizerConfig | None:
         """Return the tokenizer that counts for a dataset: its own, the stage's, the pipeline's; None: for a mixture."""
         own = dataset.tokenizer if dataset else None

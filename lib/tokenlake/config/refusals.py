@@ -98,6 +98,7 @@ REFUSALS: Final = (
     ),
     Refusal("datasets.num_shards", source="a source has the shards that its files make"),
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
+    Refusal("datasets.retokenize", rows=_STORED, source=_STORED),
     *(Refusal(f"datasets.{name}", source=_BUILDS) for name in ("chat", "prompt", "long_documents")),
     Refusal("datasets.fim", rows=_BUILDS, source=_BUILDS),
     Refusal("source.splits", rows=_BUILDS),
@@ -413,6 +414,10 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
         if dataset.dataset is None:
             yield (
                 f"datasets.{dataset.name}.data_files: is text, which is tokenized first, see tokenlake.config.steps"
+            )
+        elif dataset.retokenize and config.tokenizer_of(dataset) is None:
+            yield (
+                f"datasets.{dataset.name}.retokenize: true, but there is no tokenizer: set it, or default_tokenizer"
             )
     mix = config.mix
     if (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.mix import MixStageConfig
@@ -18,6 +19,8 @@ from tokenlake.config.section import DATASET_NAME
 from tokenlake.config.stages import CardConfig, PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
+_SPLIT: Final[str] = DatasetConfig.model_fields["split"].get_default()
+
 
 def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
     """Return source -> the configuration that makes its `tokens` dataset, for every source that is text still.
@@ -27,9 +30,9 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
             stored tokens at once.
         NotAvailableError: the tokens are not to be kept.
     """
-    if config.is_text_build:
+    if config.is_text_build or config.retokenized is not None:
         return {}
-    texts = [dataset for dataset in config.datasets if dataset.dataset is None]
+    texts = [dataset for dataset in config.datasets if dataset.dataset is None or dataset.retokenize]
     if len(texts) < len(config.datasets) and texts and not config.mixes:
         raise ConfigError(
             f"datasets.{texts[0].name}: is text, and other datasets are stored ones: without a mixture they are not "
@@ -51,7 +54,10 @@ def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineCo
     """
     datasets = tuple(
         DatasetConfig(
-            name=dataset.name, dataset=f"{tokens_name(config, dataset)}@v{versions[dataset.name or '']}"
+            name=dataset.name,
+            dataset=f"{tokens_name(config, dataset)}@v{versions[dataset.name or '']}",
+            # Of text it says what to read of a dataset of the Hub.
+            split=dataset.split if dataset.retokenize else _SPLIT,
         )
         if dataset.name in versions
         else dataset
@@ -93,6 +99,8 @@ def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig
     if config.long_documents_of(dataset) == "keep":
         tokenize = tokenize.model_copy(update={"long_documents": "keep"})
         dataset = dataset.model_copy(update={"long_documents": None})
+    if dataset.retokenize:  # all of its splits; the mixture takes one
+        dataset = dataset.model_copy(update={"split": _SPLIT})
     usual, exported = SaveStageConfig(), ("save_path", "save_format", "shard_column")
     exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
     return config.model_copy(

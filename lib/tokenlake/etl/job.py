@@ -236,7 +236,7 @@ class RepackJob(_Target):
 
     Attributes:
         parents_store: where the parent is; normally the store that the parts go to.
-        parent: its `split` says nothing here: every split is packed by itself.
+        parent: every split is packed by itself; where its `split` is one that is held out, that one alone is.
         parent_unit: index of the unit in the parent.
         source: the source of the parent's unit, which becomes this unit's.
         out: what the new rows are; `out.pack` is set.

@@ -19,11 +19,12 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
 from tokenlake.etl.plan.exclude import Positions, match_exclusions, of_unit
 from tokenlake.etl.plan.held_out import EarlierSets, Precedent, hold_out
 from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.plan.retokenize import TextAgain
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
 from tokenlake.etl.plan.stored import plan_stored
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
@@ -334,7 +335,20 @@ def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent 
     Raises:
         ConfigError, SourceError, TokenizerError: it cannot be planned.
     """
-    return make_plan(resolve(load_config(config)), on_event=on_event, again=again)
+    whole = load_config(config)
+    if (dataset := whole.retokenized) is not None:
+        return _plan_again(TextAgain.of(whole, dataset), on_event, again)
+    return make_plan(resolve(whole), on_event=on_event, again=again)
+
+
+def _plan_again(text: TextAgain, on_event: Watcher, again: Precedent | None) -> Plan:
+    """Plan a build of the text of a stored version."""
+    try:
+        plan = make_plan(text.build, on_event=on_event, again=again or text.precedent)
+    except SourceNotFoundError as error:
+        raise text.changed(str(error)) from error
+    text.require_same(plan.inputs)
+    return replace(plan, parents=(text.parent,), notes=(text.note, *plan.notes))
 
 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:

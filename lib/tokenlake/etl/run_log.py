@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,8 @@ from tokenlake.config.references import hide, scrub
 from tokenlake.config.resolve import resolve
 from tokenlake.config.secret import literal_secrets
 from tokenlake.config.steps import first_steps
-from tokenlake.errors import IntegrityError, StoreError, TokenlakeError
+from tokenlake.config.texts import is_callable_name
+from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.job import produced_by
 from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.base import ReadStore, Store
@@ -133,6 +134,121 @@ def _signed(value: Any, path: str = "") -> list[str]:
     elif isinstance(value, list):
         items = enumerate(cast("list[Any]", value))
     return [found for key, item in items for found in _signed(item, f"{path}.{key}".lstrip("."))]
+
+
+_STEPS: Final = ("transforms", "format_callback")
+_REFERENCES: Final = (["env"], ["block"])
+_HUB: Final = ("hf", "huggingface")
+
+
+def recorded(
+    store: ReadStore, layout: Layout, fingerprint: str, remedy: str
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """Return the configuration of the newest run of a version as it was given, and with its relative paths absolute.
+
+    Args:
+        remedy: what to do without it, for messages.
+
+    Raises:
+        ConfigError: none is kept, or it asks for what only the user may ask for.
+    """
+    where = f"{layout.dataset}@v{layout.version}"
+    asked = newest_asked(store, layout, fingerprint)
+    if asked is None or asked.config is None:
+        why = "no run of it kept one" if asked is None else "its run did not keep it"
+        reason = f" ({asked.left_out})" if asked is not None and asked.left_out else ""
+        raise ConfigError(
+            f"{where}: its configuration is needed to build anything again, and {why}{reason}; {remedy}"
+        )
+    check_record(asked.config, where, remedy)
+    return asked.config, rooted(asked.config, asked.directory)
+
+
+def check_record(config: Mapping[str, Any], where: str, remedy: str) -> None:
+    """Raise ConfigError where a recorded configuration asks for what only the user may ask for.
+
+    Args:
+        config: as JSON, as it lies in ``runs/``.
+        where: the version, for the message.
+        remedy: what to do instead.
+    """
+    # The options of the store that it has are not used: those are, that the user opened it with.
+    delicate = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
+    if delicate:
+        shown = "; ".join(list(dict.fromkeys(delicate))[:5])
+        raise ConfigError(
+            f"{where}: the configuration that the store keeps of its run is not used to build anything again, for it "
+            f"would use {shown}. Look at it, and {remedy}"
+        )
+
+
+def _delicate(value: Any, key: str, path: str, steps: bool = False) -> Iterator[str]:
+    path, steps = f"{path}.{key}".lstrip("."), steps or key in _STEPS
+    if key == "trust_remote_code" and value:
+        yield f"remote code ({path})"
+    elif steps and is_callable_name(value):
+        yield f"the function {value} ({path})"
+    elif isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        if list(fields) in _REFERENCES:
+            kind, name = next(iter(fields.items()))
+            yield f"the secret {{{kind}: {name}}} ({path})"
+        for name, each in fields.items():
+            yield from _delicate(each, name, path, steps)
+    elif isinstance(value, list):
+        for index, each in enumerate(cast("list[Any]", value)):
+            yield from _delicate(each, str(index), path, steps)
+
+
+def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """Return a configuration whose relative paths, which refer to a folder, are absolute.
+
+    In that folder it stays as it is. What may be a path or an id of the Hub is a path if it is there.
+    """
+    found = dict(config)
+    if not directory or Path(directory) == Path.cwd():
+        return found
+    root = Path(directory)
+    found["datasets"] = [_rooted_dataset(entry, root) for entry in config.get("datasets") or ()]
+    found["default_tokenizer"] = _tokenizer(config.get("default_tokenizer"), root)
+    if tokenize := config.get("tokenize"):
+        named = _tokenizer(tokenize.get("default_tokenizer"), root)
+        found["tokenize"] = {**tokenize, "default_tokenizer": named}
+    return found
+
+
+def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    found = {**entry, "tokenizer": _tokenizer(entry.get("tokenizer"), root)}
+    files = entry.get("data_files")
+    if files is not None and entry.get("type") not in _HUB:
+        found["data_files"] = (
+            _absolute(files, root) if isinstance(files, str) else [_absolute(each, root) for each in files]
+        )
+    if entry.get("exclude"):
+        found["exclude"] = _absolute(entry["exclude"], root)
+    chat = entry.get("chat")
+    if chat and chat.get("template") and "{" not in chat["template"]:
+        found["chat"] = {**chat, "template": _if_there(chat["template"], root)}
+    return found
+
+
+def _tokenizer(value: Any, root: Path) -> Any:
+    if isinstance(value, str):
+        return _if_there(value, root)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        return {**fields, "name_or_path": _if_there(fields["name_or_path"], root)}
+    return value
+
+
+def _absolute(path: str, root: Path) -> str:
+    """Join, and nothing more: a glob is no path, and ``~`` is for whoever opens it."""
+    return path if "://" in path or path.startswith(("/", "~")) else f"{root}/{path}"
+
+
+def _if_there(path: str, root: Path) -> str:
+    found = _absolute(path, root)
+    return found if found != path and Path(found).exists() else path
 
 
 @final

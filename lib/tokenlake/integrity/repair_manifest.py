@@ -16,7 +16,7 @@ from tokenlake.errors import AccountError, IntegrityError, StoreError
 from tokenlake.etl.commit import draft_manifest
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.integrity.repair_plan import input_changes
+from tokenlake.etl.plan.retokenize import input_changes
 from tokenlake.integrity.repair_sources import common, manifests, readable_records, rendered
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog

@@ -8,74 +8,31 @@ it the word that it may be done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self, TypeAlias, cast, final
+from typing import Any, Self, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.steps import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
-from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.held_out import Precedent
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.plan.retokenize import input_changes
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.run_log import newest_asked
-from tokenlake.sources.inputs import InputFile
+from tokenlake.etl.run_log import recorded
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
 from tokenlake.store.diff import changes_between
-from tokenlake.store.entries import InputFileEntry, Parent
+from tokenlake.store.entries import Parent
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-
-_STEPS = ("transforms", "format_callback")
-_REFERENCES = (["env"], ["block"])
-
-
-def check_record(config: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError where a recorded configuration asks for what only the user may ask for.
-
-    Args:
-        config: as JSON, as it lies in ``runs/``.
-        where: the version, for the message.
-    """
-    # The options of the store that it has are not used: those are, that the user opened it with.
-    delicate = [what for key, value in config.items() if key != "save" for what in _delicate(value, key, "")]
-    if delicate:
-        shown = "; ".join(list(dict.fromkeys(delicate))[:5])
-        raise ConfigError(
-            f"{where}: the configuration that the store keeps of its run is not used to build anything again, for it "
-            f"would use {shown}. Look at it, and give the configuration with --config FILE (in Python config=...)"
-        )
-
-
-def _delicate(value: Any, key: str, path: str, steps: bool = False) -> Iterator[str]:
-    path, steps = f"{path}.{key}".lstrip("."), steps or key in _STEPS
-    if key == "trust_remote_code" and value:
-        yield f"remote code ({path})"
-    elif steps and is_callable_name(value):
-        yield f"the function {value} ({path})"
-    elif isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        if list(fields) in _REFERENCES:
-            kind, name = next(iter(fields.items()))
-            yield f"the secret {{{kind}: {name}}} ({path})"
-        for name, each in fields.items():
-            yield from _delicate(each, name, path, steps)
-    elif isinstance(value, list):
-        for index, each in enumerate(cast("list[Any]", value)):
-            yield from _delicate(each, str(index), path, steps)
-
-
-_HUB = ("hf", "huggingface")
 
 
 @final
@@ -143,59 +100,14 @@ class BuildRequest:
         """Return the configuration, and what was made of names of tokenizers -> what they were."""
         if self.config is not None:
             return load_config(self.config, self.overrides), {}
-        asked = newest_asked(store, self.layout, self.fingerprint)
-        if asked is None or asked.config is None:
-            why = "no run of it kept one" if asked is None else "its run did not keep it"
-            reason = f" ({asked.left_out})" if asked is not None and asked.left_out else ""
-            raise ConfigError(
-                f"{self.layout.dataset}@v{self.layout.version}: its configuration is needed to build anything again, "
-                f"and {why}{reason}; give it with --config FILE (in Python config=...)"
-            )
-        check_record(asked.config, f"{self.layout.dataset}@v{self.layout.version}")
-        found = rooted(asked.config, asked.directory)
-        names = dict(zip(_tokenizers(found), _tokenizers(asked.config), strict=True))
-        return load_config(found, self.overrides), names
-
-
-def rooted(config: Mapping[str, Any], directory: str) -> dict[str, Any]:
-    """Return a configuration whose relative paths, which refer to a folder, are absolute.
-
-    In that folder it stays as it is. What may be a path or an id of the Hub is a path if it is there.
-    """
-    found = dict(config)
-    if not directory or Path(directory) == Path.cwd():
-        return found
-    root = Path(directory)
-    found["datasets"] = [_rooted_dataset(entry, root) for entry in config.get("datasets") or ()]
-    found["default_tokenizer"] = _tokenizer(config.get("default_tokenizer"), root)
-    if tokenize := config.get("tokenize"):
-        named = _tokenizer(tokenize.get("default_tokenizer"), root)
-        found["tokenize"] = {**tokenize, "default_tokenizer": named}
-    return found
-
-
-def _rooted_dataset(entry: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    found = {**entry, "tokenizer": _tokenizer(entry.get("tokenizer"), root)}
-    files = entry.get("data_files")
-    if files is not None and entry.get("type") not in _HUB:
-        found["data_files"] = (
-            _absolute(files, root) if isinstance(files, str) else [_absolute(each, root) for each in files]
+        asked, found = recorded(
+            store,
+            self.layout,
+            self.fingerprint,
+            "give the configuration with --config FILE (in Python config=...)",
         )
-    if entry.get("exclude"):
-        found["exclude"] = _absolute(entry["exclude"], root)
-    chat = entry.get("chat")
-    if chat and chat.get("template") and "{" not in chat["template"]:
-        found["chat"] = {**chat, "template": _if_there(chat["template"], root)}
-    return found
-
-
-def _tokenizer(value: Any, root: Path) -> Any:
-    if isinstance(value, str):
-        return _if_there(value, root)
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[str, Any]", value)
-        return {**fields, "name_or_path": _if_there(fields["name_or_path"], root)}
-    return value
+        names = dict(zip(_tokenizers(found), _tokenizers(asked), strict=True))
+        return load_config(found, self.overrides), names
 
 
 def _tokenizers(config: Mapping[str, Any]) -> list[str]:
@@ -204,16 +116,6 @@ def _tokenizers(config: Mapping[str, Any]) -> list[str]:
     found = [section.get("default_tokenizer") for section in sections]
     found += [entry.get("tokenizer") for entry in config.get("datasets") or ()]
     return [str(each["name_or_path"] if isinstance(each, Mapping) else each) for each in found]
-
-
-def _absolute(path: str, root: Path) -> str:
-    """Join, and nothing more: a glob is no path, and ``~`` is for whoever opens it."""
-    return path if "://" in path or path.startswith(("/", "~")) else f"{root}/{path}"
-
-
-def _if_there(path: str, root: Path) -> str:
-    found = _absolute(path, root)
-    return found if found != path and Path(found).exists() else path
 
 
 def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:
@@ -250,10 +152,6 @@ def _pinned(datasets: Sequence[DatasetConfig], parents: Sequence[Parent]) -> tup
 
 
 _SHOWN = 5  # inputs that a message names
-
-
-Identified: TypeAlias = InputFile | InputFileEntry
-"""An input file as identity knows it: by source, path, size and token."""
 
 
 def planned_unit(plan: Plan, manifest: Manifest, unit: int, record: UnitRecord | None) -> int | None:
@@ -293,30 +191,3 @@ def why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
         or "other units, another tokenizer, other files to exclude or other functions"
     )
     return f"the configuration is not what it was built with: {shown}; give the one of then with --config"
-
-
-def input_changes(
-    wanted: Iterable[Identified], got: Iterable[Identified], *, added: bool = False
-) -> list[str]:
-    """Return a clause for each input that changed or vanished; with `added` also for those that are new."""
-    there = {(file.source, file.path): file for file in got}
-    known = {(file.source, file.path): file for file in wanted}
-    found: list[str] = []
-    for name, file in known.items():
-        now = there.get(name)
-        if now is None:
-            found.append(f"{_name(file)} is gone; expected {_what(file)}")
-        elif (now.size, now.token) != (file.size, file.token):
-            found.append(f"{_name(file)} is {_what(now)}; expected {_what(file)}")
-    if added:
-        found += [f"{_name(file)} is new" for name, file in there.items() if name not in known]
-    more = len(found) - _SHOWN
-    return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found
-
-
-def _name(file: Identified) -> str:
-    return f"{file.path} of {file.source}"
-
-
-def _what(file: Identified) -> str:
-    return f"{file.size} bytes, {file.token}"

@@ -292,6 +292,9 @@ class StoredOrder:
         self._begins = offsets_of(group_rows)
         self.rows, self.lengths = int(self._begins[-1]), self._begins[-1:]
 
+    def has(self, group: Int64, row: Int64) -> Bools:
+        return row < np.diff(self._begins)[group]
+
     def at(self, epoch: Int64, lane: Int64, place: Int64) -> tuple[Int64, Int64]:
         group = np.searchsorted(self._begins, place, side="right") - 1
         return group, place - self._begins[group]

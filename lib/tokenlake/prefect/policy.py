@@ -217,6 +217,12 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check a configuration's inputs, outputs and functions against an environment; see :func:`require_allowed`."""
     for reference in references(config):
         _check_reference(reference, environment)
+    for dataset in config.datasets:
+        if dataset.retokenize:
+            raise ConfigError(
+                f"datasets.{dataset.name}.retokenize: reads what a configuration in the store names, which a "
+                "deployment's run does not follow; write data_files in place of dataset"
+            )
     first = first_steps(config)
     builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
     for source in (source for build in builds for source in build.sources):

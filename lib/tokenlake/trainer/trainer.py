@@ -410,7 +410,9 @@ def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSe
         name = f"{manifest.dataset}@v{manifest.version}"
         raise ConfigError(
             f"evaluation.held_out: true, but {name} holds no documents out; expected a version that is built with "
-            "`eval` of its datasets, such as datasets: [{name: code, eval: 500, ...}]"
+            "`eval` of its datasets, such as datasets: [{name: code, eval: 500, ...}]. What the parents of a mixture "
+            "hold out is packed by itself: datasets: [{name: code, dataset: NAME.code.tokens, split: eval_code}]; name "
+            "the result in evaluation.sets"
         )
     own = {tag: HeldOutSet(dataset=data.dataset, split=split) for tag, split in manifest.held_out.items()}
     return own | asked.sets

@@ -53,6 +53,11 @@ class Precedent:
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
         return cls(version=manifest.version, inputs=inputs, held_out=held_out_by(manifest))
 
+    @classmethod
+    def again(cls, manifest: Manifest) -> Precedent:
+        """Return the same for a version of another dataset, of the same text."""
+        return replace(cls.of(manifest), version=None)
+
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
     """Return what the texts that a version was made of hold out: source to documents."""

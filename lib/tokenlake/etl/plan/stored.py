@@ -46,6 +46,7 @@ from tokenlake.etl.plan.parents import (
 )
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
+from tokenlake.etl.unit.mix import SPLIT, repacked_shards
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
@@ -103,6 +104,9 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
             f"pack.enabled: false, and there is no section mix: the rows of {names} would only be copied; write "
             "pack.enabled: true to pack them, or a section mix to mix them"
         )
+    for parent in parents:
+        if parent.split != SPLIT:
+            require_split(parent)
     units = _repacked_units(catalog, parents, out, build.pack)
     return replace(
         found,
@@ -422,7 +426,7 @@ def _repacked_units(
             {} if plain else catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
         )
         parts: dict[int, list[ShardEntry]] = {}
-        for shard in manifest.files:
+        for shard in repacked_shards(manifest, parent.split):
             parts.setdefault(shard.unit, []).append(shard)
         for number, own in sorted(parts.items()):
             record = records.get(number)

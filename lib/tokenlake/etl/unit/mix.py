@@ -28,8 +28,10 @@ from tokenlake.schema import row_group_rows
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import read_record
+from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.manifest import Manifest
 
 _LOOKED_AT: Final = 1 << 18  # positions worked out at a time
 
@@ -291,6 +293,13 @@ def _record_of(
 _NONE: Final = 0  # bytes of decoded row groups to keep: each is read once
 
 
+def repacked_shards(manifest: Manifest, split: str) -> tuple[ShardEntry, ...]:
+    """Return the shards that are packed again: those of a split that is held out, or of all splits."""
+    if split in manifest.held_out.values():
+        return tuple(shard for shard in manifest.files if shard.split == split)
+    return manifest.files
+
+
 @final
 class RepackBuild:
     """One unit of a parent while it is packed again, split by split, in the order in which it is stored."""
@@ -301,8 +310,8 @@ class RepackBuild:
         self._job, self._progress = job, progress
         self._parents_store, self._opened = parents_store, opened
         manifest = opened.manifest(parents_store, job.parent)
-        own = (file.split for file in manifest.files if file.unit == job.parent_unit)
-        self._splits = list(dict.fromkeys(own))
+        shards = repacked_shards(manifest, job.parent.split)
+        self._splits = list(dict.fromkeys(shard.split for shard in shards if shard.unit == job.parent_unit))
         names, whole = (job.source,), np.array([job.parent.name in job.out.whole])
         self._outs = {
             split: DocumentsOut(job, store, split, names, whole, self._shuffle_key(split))
@@ -348,6 +357,8 @@ class RepackBuild:
         )
         first = (record.inputs[0].file_id, record.inputs[0].start) if record.inputs else (record.unit,)
         sources = self._opened.manifest(self._parents_store, parent).config.get("sources", {})
-        named = [name for name, _ in sources.get(record.source, {}).get("splits", ())]
+        source = sources.get(record.source, {})
+        named = [name for name, _ in source.get("splits", ())]
+        named += [source["eval"]["split"]] if "eval" in source else []
         number = (named if split in named else self._splits).index(split)
         return key_of(pack.shuffle_seed, *first, number, 0)
