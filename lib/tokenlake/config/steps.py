@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import CardConfig, PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.section import DATASET_NAME
-from tokenlake.config.stages import CardConfig, MixStageConfig, PackStageConfig, SaveStageConfig
+from tokenlake.config.stages import MixStageConfig, PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
