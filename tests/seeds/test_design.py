@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 MODULES = {"pyyaml": "yaml", "opentelemetry_api": "opentelemetry", "orbax_checkpoint": "orbax"}
 """Packages whose modules have other names."""
 
-PINNED = {"fastapi"}
+PINNED = {"fastapi", "sqlalchemy"}
 """Packages of which only the version matters: Prefect imports them."""
 
 

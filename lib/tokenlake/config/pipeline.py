@@ -11,7 +11,7 @@ from tokenlake.config import stages
 from tokenlake.config.clean import CleanConfig
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.section import DatasetName, Section, Seed, Switch
+from tokenlake.config.section import DatasetName, Section, Seed, Switch, Text
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
@@ -24,6 +24,21 @@ def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
 
 # An empty YAML section, such as `mix:` with every line commented out, is one of defaults.
 _Defaults = BeforeValidator(lambda value: cast("dict[str, Any]", {}) if value is None else value)
+
+
+class CardConfig(Section):
+    """Section `card`: what the dataset card says of the texts, in the words of the Hub. Versions that say another thing
+    are other versions; they share all files of rows.
+    """
+
+    license: Text | None = None
+    """Licence of the texts, such as apache-2.0, cc-by-4.0 or other."""
+
+    language: tuple[Text, ...] = ()
+    """Languages of the texts, as codes: en, de."""
+
+    task_categories: tuple[Text, ...] = ()
+    """What the rows are for, such as text-generation."""
 
 
 class PipelineConfig(Section):
@@ -68,7 +83,7 @@ class PipelineConfig(Section):
     save: Annotated[stages.SaveStageConfig, _Defaults] = stages.SaveStageConfig()
     """Where results go, and in which form."""
 
-    card: Annotated[stages.CardConfig, _Defaults] = stages.CardConfig()
+    card: Annotated[CardConfig, _Defaults] = CardConfig()
     """Licence, languages and tasks, for the dataset card."""
 
     ray: Annotated[stages.RayConfig, _Defaults] = stages.RayConfig()

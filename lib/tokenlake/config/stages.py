@@ -382,21 +382,6 @@ class RayConfig(Section):
     """Bytes of the object store of a cluster that the build starts; null: as Ray decides. Acts with `enabled`."""
 
 
-class CardConfig(Section):
-    """Section `card`: what the dataset card says of the texts, in the words of the Hub. Versions that say another thing
-    are other versions; they share all files of rows.
-    """
-
-    license: Text | None = None
-    """Licence of the texts, such as apache-2.0, cc-by-4.0 or other."""
-
-    language: tuple[Text, ...] = ()
-    """Languages of the texts, as codes: en, de."""
-
-    task_categories: tuple[Text, ...] = ()
-    """What the rows are for, such as text-generation."""
-
-
 class ObservabilityConfig(Section):
     """Section `observability`: what is shown of work that goes on. It changes no byte of what is made."""
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import CardConfig, PipelineConfig
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.config.section import DATASET_NAME
-from tokenlake.config.stages import CardConfig, PackStageConfig, SaveStageConfig
+from tokenlake.config.stages import PackStageConfig, SaveStageConfig
 from tokenlake.errors import ConfigError, NotAvailableError
 
 _SPLIT: Final[str] = DatasetConfig.model_fields["split"].get_default()
