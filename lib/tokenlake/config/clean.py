@@ -95,7 +95,7 @@ class CleanConfig(Section):
     """Evaluation sets of which nothing may be in the documents."""
 
     exact: Exact = "folded"
-    """Duplicates: of the same words, whatever their case and white space (folded), of the same bytes (text), or none."""
+    """Duplicates: of the same words whatever their case and white space (folded), of the same bytes (text), or none."""
 
     minhash: MinHashConfig = MinHashConfig()
     """Near duplicates."""
