@@ -21,6 +21,8 @@ import pytest
 
 import tokenlake
 from tests.etl.outputs_support import build_here, write_jsonl
+from tests.etl.remote_builds_support import bucket
+from tests.servers.s3 import KEY, SECRET
 from tokenlake.cli.app import main
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
@@ -329,3 +331,18 @@ def test_the_page_of_a_run_has_the_account(tmp_path: Path) -> None:
     page: Any = importlib.import_module("tokenlake.prefect.cleaning").account_page
     told = page(run(config_of(tmp_path, {"a": ["one two", "One  two", "three"]})))
     assert "2 of 3 rows stay" in told and "| duplicate | 1 |" in told
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_signatures_in_a_bucket_are_those_of_a_folder(
+    scheme: str, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_KEY", KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
+    config = corpus(tmp_path)
+    with bucket(scheme) as lake:
+        where = lake.address("lake")
+        config["save"] = {"output_dir": where.url, "storage_options": dict(where.options)}
+        made = run(config).units_made
+        assert Path(config["clean"]["output"]).read_bytes() == reference
+        assert (run(config).units_made, len(lake.everything("lake"))) == (0, made)
