@@ -16,7 +16,7 @@ from typing import Any, Final, Self, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.clean.signatures import RowGroups
+from tokenlake.clean.signatures import EvenRowGroups
 from tokenlake.clean.words import UInt64
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
@@ -141,7 +141,7 @@ class ListWriter:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._temp = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
-        self._rows = RowGroups(self._temp, SCHEMA, ["source", "path", "reason"])
+        self._rows = EvenRowGroups(self._temp, SCHEMA, ["source", "path", "reason"])
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add documents."""

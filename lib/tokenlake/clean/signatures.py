@@ -127,7 +127,7 @@ class Signer:
 
 
 @final
-class RowGroups:
+class EvenRowGroups:
     """Writes a Parquet file in row groups of equal size, in whatever batches rows come.
 
     Args:
@@ -175,7 +175,7 @@ class SignatureWriter:
     def __init__(self, store: Store, schema: pa.Schema) -> None:
         self._store, self._temp = store, store.temp(FOLDER)
         self._file = HashingFile(self._temp)
-        self._rows = RowGroups(self._file, schema, ["reason"])
+        self._rows = EvenRowGroups(self._file, schema, ["reason"])
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add some signatures."""
