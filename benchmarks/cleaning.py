@@ -73,13 +73,11 @@ def pairs_of(clusters: dict[int, int]) -> set[tuple[int, int]]:
 
 def our_clusters(output: Path, source: Path) -> dict[int, int]:
     """Return document to cluster, from the list and the places of the lines."""
-    numbers: dict[tuple[int, int], int] = {}
     table = pq.read_table(output / "list.parquet").to_pylist()
     offsets, at = {0: 0}, 0
-    for number, line in enumerate((source / "part.jsonl").open("rb")):
+    for number, line in enumerate((source / "part.jsonl").read_bytes().splitlines(keepends=True)):
         at += len(line)
         offsets[at] = number + 1
-    del numbers
     found: dict[int, int] = {}
     for row in table:
         first = offsets[row["kept_position"]]

@@ -14,6 +14,7 @@ import pytest
 
 import tokenlake as tl
 from benchmarks import builds, cli
+from benchmarks.cleaning import pairs_of, plant, true_pairs
 from benchmarks.contenders import SYSTEMS, System
 from benchmarks.determinism import differences, stamps
 from benchmarks.goals import Goal, throughput_goals
@@ -421,3 +422,16 @@ class TestLoaderFigures:
         assert LOADERS[0].missing() is None
         monkeypatch.setenv("BENCH_PYTHON_NUMPY", sys.executable)
         assert Loader("peer", "loader_peer", module="numpy").missing() is None
+
+
+def test_planted_documents_are_near_and_the_others_are_not() -> None:
+    letters = "abcdefghij"  # for numbers are all one word
+    plain = [
+        " ".join(f"{seed}{a}{b}{c}" for a in letters for b in letters for c in "abcd") for seed in letters[:9]
+    ]
+    texts = list(plant(plain, 300_000))
+    assert texts == list(plant(plain, 300_000))
+    every = true_pairs(texts, pairs_of(dict.fromkeys(range(len(texts)), 0)))
+    near = {pair for pair, similarity in every.items() if similarity > 0.3}
+    assert near and all(second == first + 1 for first, second in near)
+    assert all(similarity < 0.2 for pair, similarity in every.items() if pair not in near)

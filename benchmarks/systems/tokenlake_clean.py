@@ -13,7 +13,7 @@ def main(source: str, output: str, workers: str) -> None:
         "name": "bench",
         "datasets": [{"name": "text", "data_files": f"{source}/*.jsonl"}],
         "save": {"output_dir": f"{output}/store"},
-        "clean": {"output": f"{output}/list.parquet", "exact": "off"},
+        "clean": {"output": f"{output}/list.parquet", "exact": "none"},
     }
     clean_dataset(config, workers=int(workers))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,10 @@ import pytest
 
 import tokenlake
 from tests.etl.outputs_support import build_here, write_jsonl
+from tests.etl.remote_builds_support import bucket
+from tests.servers.s3 import KEY, SECRET
+from tokenlake.cli.app import main
+from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.cleaning import CleanResult, clean_dataset
 from tokenlake.etl.worker import InProcessPool, Workbench
@@ -92,9 +98,9 @@ def test_what_is_looked_for_can_be_chosen(tmp_path: Path) -> None:
     sources = {"a": ["x y", "X  y", "x y", changed(prose(1), 3), prose(1)]}
     wanted: list[tuple[Config, dict[int, str]]] = [
         ({"exact": "text", "minhash": {"enabled": False}}, {2: "duplicate"}),
-        ({"exact": "off", "minhash": {"ngram": 2}}, dict.fromkeys((1, 2, 4), "near_duplicate")),
-        ({"exact": "off", "minhash": {"bands": 1, "rows": 200}}, {}),
-        ({"exact": "off", "minhash": {"enabled": False}}, {}),
+        ({"exact": "none", "minhash": {"ngram": 2}}, dict.fromkeys((1, 2, 4), "near_duplicate")),
+        ({"exact": "none", "minhash": {"bands": 1, "rows": 200}}, {}),
+        ({"exact": "none", "minhash": {"enabled": False}}, {}),
     ]
     for clean, left_out in wanted:
         config = config_of(tmp_path, sources, **clean)
@@ -280,3 +286,63 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     signatures.unlink()
     with pytest.raises(NotFoundError, match=r"these signatures are not in the store .* Clean once more"):
         run({**other, "datasets": [{"name": "b", "data_files": other["datasets"][0]["data_files"]}]})
+
+
+def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of(tmp_path, {"a": ["one two", "One  two", "three"]})
+    path = tmp_path / "set.yaml"
+    path.write_text(json.dumps(config))
+    run(config)
+    assert main(["clean", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "1 document to leave out; 2 of 3 rows stay" in told
+    assert re.search(r"duplicate +1 +33\.33%", told)
+    assert main(["clean", str(path), "--json", "--set", "clean.exact=none"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kept"], told["removed"], told["units_found"]) == (3, {}, 1)
+
+
+def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Path) -> None:
+    pytest.importorskip("prefect")
+    check: Any = importlib.import_module("tokenlake.prefect.policy").check_cleaning
+    exam = {"name": "exam", "data_files": "/exams/a.jsonl"}
+    clean = {"against": ["/lists/old.parquet"], "contamination": {"sets": [exam]}}
+    config = load_config(
+        {
+            "name": "set",
+            "datasets": [{"name": "a", "data_files": "/data/a.jsonl"}],
+            "save": {"output_dir": "/lists/store"},
+            "clean": {"output": "/lists/new.parquet"} | clean,
+        }
+    )
+    allowed = {"TOKENLAKE_ALLOWED_INPUTS": "/data:/exams", "TOKENLAKE_ALLOWED_OUTPUTS": "/lists"}
+    check(config, allowed)
+    for variable, folder, told in (
+        ("TOKENLAKE_ALLOWED_INPUTS", "/data", "data_files of 'exam'"),
+        ("TOKENLAKE_ALLOWED_INPUTS", "/exams", "data_files of 'a'"),
+        ("TOKENLAKE_ALLOWED_OUTPUTS", "/lists/store", "a list of documents to leave out"),
+    ):
+        with pytest.raises(ConfigError, match=f"{told}: .* is outside what this worker allows"):
+            check(config, allowed | {variable: folder})
+
+
+def test_the_page_of_a_run_has_the_account(tmp_path: Path) -> None:
+    pytest.importorskip("prefect")
+    page: Any = importlib.import_module("tokenlake.prefect.cleaning").account_page
+    told = page(run(config_of(tmp_path, {"a": ["one two", "One  two", "three"]})))
+    assert "2 of 3 rows stay" in told and "| duplicate | 1 |" in told
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_signatures_in_a_bucket_are_those_of_a_folder(
+    scheme: str, tmp_path: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_KEY", KEY)
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
+    config = corpus(tmp_path)
+    with bucket(scheme) as lake:
+        where = lake.address("lake")
+        config["save"] = {"output_dir": where.url, "storage_options": dict(where.options)}
+        made = run(config).units_made
+        assert Path(config["clean"]["output"]).read_bytes() == reference
+        assert (run(config).units_made, len(lake.everything("lake"))) == (0, made)

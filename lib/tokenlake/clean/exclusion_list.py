@@ -6,7 +6,6 @@ there what this one kept. No clock, host or path of the machine is in it: equal 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final, Self, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.clean.signatures import EvenRowGroups
 from tokenlake.clean.words import UInt64
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
@@ -25,8 +25,6 @@ from tokenlake.store.account import Account
 
 FORMAT: Final = 1
 _ABOUT: Final = "tokenlake.clean"
-_PARQUET: Final[Any] = pq  # whose stubs know no columns with a dictionary
-_ROWS: Final = 1 << 18  # of a row group
 
 SCHEMA: Final = pa.schema(
     [
@@ -143,40 +141,20 @@ class ListWriter:
         self._path = Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._temp = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
-        self._writer = _PARQUET.ParquetWriter(
-            self._temp,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=["source", "path", "reason"],
-            write_page_checksum=True,
-        )
-        self._held: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = EvenRowGroups(self._temp, SCHEMA, ["source", "path", "reason"])
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add documents; row groups are as large whatever units they come from."""
-        self._held.append(rows)
-        self._rows += rows.num_rows
-        if self._rows >= _ROWS:
-            self._flush()
+        """Add documents."""
+        self._rows.write(rows)
 
     def finish(self, about: CleanAbout) -> None:
         """Put the file in its place."""
-        self._flush()
-        self._writer.add_key_value_metadata({_ABOUT: about.to_bytes().decode()})
-        self._writer.close()
+        self._rows.finish({_ABOUT: about.to_bytes().decode()})
         with self._temp.open("rb") as file:
             os.fsync(file.fileno())
         self._temp.replace(self._path)
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""
-        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-            self._writer.close()
+        self._rows.discard()
         self._temp.unlink(missing_ok=True)
-
-    def _flush(self) -> None:
-        if self._rows:
-            table: Any = pa.Table.from_batches(self._held, SCHEMA)
-            self._writer.write_table(table.combine_chunks(), row_group_size=self._rows)
-        self._held, self._rows = [], 0

@@ -8,6 +8,7 @@ list. Nothing in a store needs these files; the folder ``.clean`` may be removed
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -34,7 +35,7 @@ FOLDER: Final = ".clean"
 _ABOUT: Final = "tokenlake.signatures"
 _PARQUET: Final[Any] = pq  # whose stubs know neither files of our own nor columns with a dictionary
 _PRIME: Final = (1 << 61) - 1
-_MOST_ROWS: Final = 1 << 18  # of a row group
+_ROWS: Final = 1 << 16  # of a row group
 
 
 def signature_key(fingerprint: str) -> str:
@@ -126,24 +127,63 @@ class Signer:
 
 
 @final
+class EvenRowGroups:
+    """Writes a Parquet file in row groups of equal size, in whatever batches rows come.
+
+    Args:
+        sink: path of the file, or what it is written to.
+        dictionary: columns that are stored with one.
+    """
+
+    def __init__(self, sink: Any, schema: pa.Schema, dictionary: Sequence[str]) -> None:
+        self._schema = schema
+        self._writer = _PARQUET.ParquetWriter(
+            sink, schema, compression="zstd", use_dictionary=list(dictionary), write_page_checksum=True
+        )
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._held.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= _ROWS:
+            self._flush()
+
+    def finish(self, metadata: dict[str, str]) -> None:
+        """Write what is left, and the footer."""
+        self._flush()
+        self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Give up."""
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+            self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            table: Any = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table.combine_chunks(), row_group_size=self._rows)
+        self._held, self._rows = [], 0
+
+
+@final
 class SignatureWriter:
     """A unit's file while it is written to a temporary place."""
 
     def __init__(self, store: Store, schema: pa.Schema) -> None:
         self._store, self._temp = store, store.temp(FOLDER)
         self._file = HashingFile(self._temp)
-        self._writer = _PARQUET.ParquetWriter(
-            self._file, schema, compression="zstd", use_dictionary=["reason"], write_page_checksum=True
-        )
+        self._rows = EvenRowGroups(self._file, schema, ["reason"])
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write some signatures."""
-        self._writer.write_batch(rows, row_group_size=_MOST_ROWS)
+        """Add some signatures."""
+        self._rows.write(rows)
 
     def publish(self, fingerprint: str, account: Account) -> None:
         """Put the whole file in its place."""
-        self._writer.add_key_value_metadata({_ABOUT: json.dumps(account.to_json(), sort_keys=True)})
-        self._writer.close()
+        self._rows.finish({_ABOUT: json.dumps(account.to_json(), sort_keys=True)})
         self._file.close()
         # Of one name, it is what another version of Arrow has written: the same rows in other bytes.
         self._store.publish(
@@ -152,7 +192,7 @@ class SignatureWriter:
 
     def discard(self) -> None:
         """Give up: remove the temporary file."""
-        self._writer.close()
+        self._rows.discard()
         self._file.close()
         remove_temp(self._temp)
 

@@ -12,7 +12,7 @@ from tokenlake.config.resolved import Signing
 from tokenlake.config.section import Count, Fraction, Path, Section, Seed, Size, Switch, problem
 from tokenlake.config.values import MIB
 
-Exact: TypeAlias = Literal["folded", "text", "off"]
+Exact: TypeAlias = Literal["folded", "text", "none"]
 
 
 class MinHashConfig(Section):
@@ -95,7 +95,7 @@ class CleanConfig(Section):
     """Evaluation sets of which nothing may be in the documents."""
 
     exact: Exact = "folded"
-    """Duplicates: of the same words, whatever their case and white space (folded), of the same bytes (text), or off."""
+    """Duplicates: of the same words whatever their case and white space (folded), of the same bytes (text), or none."""
 
     minhash: MinHashConfig = MinHashConfig()
     """Near duplicates."""
@@ -115,7 +115,7 @@ def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
     """
     minhash, sets = clean.minhash, clean.contamination
     return Signing(
-        exact="folded" if clean.exact == "off" else clean.exact,
+        exact="folded" if clean.exact == "none" else clean.exact,
         ngram=minhash.ngram,
         bands=minhash.bands if minhash.enabled else 0,
         rows=minhash.rows,

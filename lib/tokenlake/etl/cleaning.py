@@ -217,7 +217,7 @@ class Cleaning:
             [unit.excluded for unit in self.units],
             self._clean.memory,
         )
-        if self._clean.exact != "off":
+        if self._clean.exact != "none":
             documents.drop_duplicates()
         documents.drop_near_duplicates(self._signing.bands)
         counts = self._evaluation.counts if self._evaluation else {}
