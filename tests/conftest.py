@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json.decoder
 import os
 import textwrap
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -36,6 +38,17 @@ LONG = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the suites in ``tests/faults`` take."""
     parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector: what files of tests import stays, and need not be looked at again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

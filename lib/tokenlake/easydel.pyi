@@ -3,8 +3,8 @@
 from tokenlake.cache.dataset import DatasetCache as DatasetCache
 from tokenlake.cache.disk import DiskCache as DiskCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
+from tokenlake.cache.memory import CacheMetadata as CacheMetadata
 from tokenlake.cache.memory import MemoryCache as MemoryCache
-from tokenlake.cache.metadata import CacheMetadata as CacheMetadata
 from tokenlake.config.mix import MixStageConfig as MixStageConfig
 from tokenlake.config.mix import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
@@ -27,7 +27,6 @@ from tokenlake.packing.rows import pack_pre_tokenized as pack_pre_tokenized
 from tokenlake.result import Err as Err
 from tokenlake.result import Ok as Ok
 from tokenlake.result import Result as Result
-from tokenlake.rowwise.async_dataset import AsyncDataset as AsyncDataset
 from tokenlake.rowwise.combine import CompositeShardedSource as CompositeShardedSource
 from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
@@ -43,6 +42,7 @@ from tokenlake.rowwise.inform import DatasetLoadError as DatasetLoadError
 from tokenlake.rowwise.inform import DatasetType as DatasetType
 from tokenlake.rowwise.inform import TextDatasetInform as TextDatasetInform
 from tokenlake.rowwise.iterators import PrefetchIterator as PrefetchIterator
+from tokenlake.rowwise.iterators import ResumeState as ResumeState
 from tokenlake.rowwise.iterators import ShardingSpec as ShardingSpec
 from tokenlake.rowwise.iterators import batch_iterator as batch_iterator
 from tokenlake.rowwise.iterators import collate_batch as collate_batch
@@ -50,11 +50,14 @@ from tokenlake.rowwise.iterators import create_data_iterator as create_data_iter
 from tokenlake.rowwise.iterators import preshard_batch as preshard_batch
 from tokenlake.rowwise.legacy import DatasetMixture as DatasetMixture
 from tokenlake.rowwise.loader import AsyncDataLoader as AsyncDataLoader
+from tokenlake.rowwise.loader import AsyncDataset as AsyncDataset
 from tokenlake.rowwise.memory import HFDatasetShardedSource as HFDatasetShardedSource
 from tokenlake.rowwise.memory import wrap_hf_dataset as wrap_hf_dataset
 from tokenlake.rowwise.mixed import MixedShardedSource as MixedShardedSource
 from tokenlake.rowwise.mixed import block_mixture_interleave as block_mixture_interleave
-from tokenlake.rowwise.resume import ResumeState as ResumeState
+from tokenlake.rowwise.save import ArrowWriter as ArrowWriter
+from tokenlake.rowwise.save import JsonlWriter as JsonlWriter
+from tokenlake.rowwise.save import ParquetWriter as ParquetWriter
 from tokenlake.rowwise.save import create_writer as create_writer
 from tokenlake.rowwise.save import save_dataset as save_dataset
 from tokenlake.rowwise.save import save_iterator as save_iterator
@@ -70,12 +73,9 @@ from tokenlake.rowwise.stages import PackStage as PackStage
 from tokenlake.rowwise.stages import SaveStage as SaveStage
 from tokenlake.rowwise.stages import SourceStage as SourceStage
 from tokenlake.rowwise.stages import TokenizeStage as TokenizeStage
+from tokenlake.rowwise.tokenize import tokenize_dataset_config as tokenize_dataset_config
 from tokenlake.rowwise.tokenized import TokenizedShardedSource as TokenizedShardedSource
 from tokenlake.rowwise.tokenized import batched_tokenize_iterator as batched_tokenize_iterator
-from tokenlake.rowwise.writers import ArrowWriter as ArrowWriter
-from tokenlake.rowwise.writers import JsonlWriter as JsonlWriter
-from tokenlake.rowwise.writers import ParquetWriter as ParquetWriter
-from tokenlake.rowwise.writers import tokenize_dataset_config as tokenize_dataset_config
 from tokenlake.text.chat.messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML
 from tokenlake.text.chat.messages import ConvertToChatML as ConvertToChatML
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform as ChatTemplateTransform

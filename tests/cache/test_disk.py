@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.cache.disk import DiskCache
-from tokenlake.cache.values import decoded, encoded
+from tokenlake.cache.disk import DiskCache, decoded, encoded
 from tokenlake.errors import ConfigError
 
 ARROW: Any = pa

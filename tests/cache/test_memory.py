@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.seeds import promise
-from tokenlake.cache.memory import value_bytes
-from tokenlake.cache.metadata import Entry
+from tokenlake.cache.memory import Entry, value_bytes
 from tokenlake.errors import ConfigError
 
 KEYS = st.sampled_from("abcdef")

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenlake.data_pipeline as dp
+from tests.lazily import lazily
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import save, sentencepiece
 from tokenlake import errors
 from tokenlake.errors import BadRecordError, ConfigError
 
-torch = pytest.importorskip("torch")
+torch: Any = lazily("torch")
+
 
 QA = {"template": "Q: {q}\nA: {a}", "label_column": "a"}
 ROWS = [{"q": f"what {n}", "a": f"answer {n}"} for n in range(7)]

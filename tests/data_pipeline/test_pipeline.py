@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.hub_support import writable_hub
+from tests.lazily import lazily
 from tests.seeds import promise
 from tests.servers.hub import HubServer
 from tests.text.chat_samples import MARKED_CHATML, speaking, write
@@ -21,12 +22,17 @@ from tests.tokenizers.tokenizer_samples import save, sentencepiece
 from tokenlake import load_config
 from tokenlake.cli.app import main
 from tokenlake.config.data_module import pipeline_of
+from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
 
-torch = pytest.importorskip("torch")
+torch: Any = lazily("torch")
 
-from tokenlake.data_pipeline import DataPipeline  # noqa: E402
+# Workers are forked from a process where other tests have left threads.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning"),
+]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data_module.md").read_text()
 (YAML,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -7,17 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.builds import Lender
 from tests.docs.snippets import PAGES, blocks, run
+from tests.lazily import lazily
 from tests.store.support import linked_copy
 from tokenlake.etl.runner import build_dataset
+
+jax: Any = lazily("jax")
+sharding: Any = lazily("jax.sharding")
 
 TOKENIZERS = (
     "meta-llama/Llama-2-7b-hf",
@@ -109,9 +111,9 @@ def _names() -> dict[str, Any]:
         "params": {"embed": embed},
         "train_step": lambda batch: 0.0,
         "save": lambda *kept: None,
-        "NamedSharding": NamedSharding,
-        "PartitionSpec": PartitionSpec,
-        "mesh": Mesh(jax.devices()[:1], ("data",)),
+        "NamedSharding": sharding.NamedSharding,
+        "PartitionSpec": sharding.PartitionSpec,
+        "mesh": sharding.Mesh(jax.devices()[:1], ("data",)),
         "__name__": "__main__",
     }
 

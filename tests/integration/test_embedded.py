@@ -21,16 +21,18 @@ from uuid import UUID
 
 import psutil
 import pytest
-from prefect import flow, get_client
-from prefect.settings import temporary_settings
-from prefect.states import Completed
 
+from tests.lazily import lazily
 from tests.prefect.deployed import LAUNCH, ROOT, SLOW, Launched, asked
-from tokenlake.prefect.flow_run import forget_old_runs
-from tokenlake.prefect.flows import tokenize
-from tokenlake.prefect.server import EmbeddedServer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+
+prefect: Any = lazily("prefect")
+settings: Any = lazily("prefect.settings")
+states: Any = lazily("prefect.states")
+flow_run: Any = lazily("tokenlake.prefect.flow_run")
+flows: Any = lazily("tokenlake.prefect.flows")
+prefect_server: Any = lazily("tokenlake.prefect.server")
 
 pytestmark = pytest.mark.integration
 
@@ -137,12 +139,12 @@ def home_of_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(home_of_server: Path) -> Iterator[EmbeddedServer]:
+def server(home_of_server: Path) -> Iterator[prefect_server.EmbeddedServer]:
     """A server that was killed before its first answer."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_HOME", str(home_of_server))
         patch.delenv("PREFECT_API_URL", raising=False)
-        server = EmbeddedServer()
+        server = prefect_server.EmbeddedServer()
         until = time.monotonic() + 20
         while not (found := serving()):  # a process that has just begun has no command line yet
             assert time.monotonic() < until
@@ -157,7 +159,7 @@ def server(home_of_server: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def home(home_of_server: Path, server: EmbeddedServer, tmp_path: Path) -> Path:
+def home(home_of_server: Path, server: prefect_server.EmbeddedServer, tmp_path: Path) -> Path:
     """A home with the tables of another server's database: making them takes three CPU seconds."""
     home = tmp_path / "home"
     home.mkdir()
@@ -188,7 +190,7 @@ def authorization(password: str) -> str:
     return f"Basic {base64.b64encode(password.encode()).decode()}"
 
 
-def test_only_the_run_itself_may_use_its_server(server: EmbeddedServer) -> None:
+def test_only_the_run_itself_may_use_its_server(server: prefect_server.EmbeddedServer) -> None:
     url = f"{server.api_url}/collections/views/aggregate-worker-metadata"
     password = authorization(server.access["PREFECT_API_AUTH_STRING"])
     assert ask(url)[0] == 401
@@ -200,7 +202,7 @@ def test_only_the_run_itself_may_use_its_server(server: EmbeddedServer) -> None:
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_the_password_is_on_no_command_line_and_in_no_file(server: EmbeddedServer) -> None:
+def test_the_password_is_on_no_command_line_and_in_no_file(server: prefect_server.EmbeddedServer) -> None:
     password = server.access["PREFECT_API_AUTH_STRING"]
     [process] = serving()
     assert password not in " ".join(process.cmdline())
@@ -214,22 +216,22 @@ def assert_in_no_file(password: str, folder: Path) -> None:
         assert not path.is_file() or password.encode() not in path.read_bytes(), path
 
 
-def test_old_runs_are_forgotten_and_other_flows_are_not(server: EmbeddedServer) -> None:
+def test_old_runs_are_forgotten_and_other_flows_are_not(server: prefect_server.EmbeddedServer) -> None:
     mine: dict[str, object] = {"config": "", "workers": 0, "overrides": []}
 
-    @flow(name="tokenize")
+    @prefect.flow(name="tokenize")
     def theirs(text: str) -> None: ...
 
     def ended(flow: Any, parameters: dict[str, Any]) -> UUID:
         run = client.create_flow_run(flow, parameters=parameters)
-        client.set_flow_run_state(run.id, Completed(), force=True)
+        client.set_flow_run_state(run.id, states.Completed(), force=True)
         return run.id
 
-    with temporary_settings({**server.access}), get_client(sync_client=True) as client:
+    with settings.temporary_settings({**server.access}), prefect.get_client(sync_client=True) as client:
         other = ended(theirs, {"text": "flows"})
-        ours = [ended(tokenize, mine) for _ in range(4)]
-        waiting = client.create_flow_run(tokenize, parameters=mine).id
-        forget_old_runs(client, kept=2)
+        ours = [ended(flows.tokenize, mine) for _ in range(4)]
+        waiting = client.create_flow_run(flows.tokenize, parameters=mine).id
+        flow_run.forget_old_runs(client, kept=2)
         assert {run.id for run in client.read_flow_runs()} == {other, waiting, *ours[2:]}
 
 

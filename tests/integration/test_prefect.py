@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.blocks.system import Secret
-from prefect.settings import temporary_settings
 
+from tests.lazily import lazily
 from tests.prefect.deployed import (
     SECRET,
     SLOW,
@@ -35,6 +34,9 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run
 from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
+
+blocks: Any = lazily("prefect.blocks.system")
+settings: Any = lazily("prefect.settings")
 
 pytestmark = pytest.mark.integration
 
@@ -176,8 +178,8 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     secrets.symlink_to(outside)
     reading = begin(worker, "tokenize/demo", config=str(secrets), data_files="a")
     with HttpServer() as elsewhere:
-        with temporary_settings({"PREFECT_API_URL": worker["PREFECT_API_URL"]}):
-            Secret(value=elsewhere.url).save("elsewhere")
+        with settings.temporary_settings({"PREFECT_API_URL": worker["PREFECT_API_URL"]}):
+            blocks.Secret(value=elsewhere.url).save("elsewhere")
         sending = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
         message = ended(worker, sending)["state"]["message"]
         assert "endpoint_url: expected a URL that is written out" in message

@@ -10,19 +10,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import grain
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
-from absl import flags
-from grain._src.python.testing.experimental import assert_equal_output_after_checkpoint
 
 import tokenlake as tl
+from tests.lazily import lazily
 from tests.loader.grain_step import shifted
 from tests.reading.support import lake_of
 from tokenlake import loader
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.grain import grain_dataset, grain_source
+
+grain: Any = lazily("grain")
+ocp: Any = lazily("orbax.checkpoint")
+flags: Any = lazily("absl.flags")
+experimental: Any = lazily("grain._src.python.testing.experimental")
+loader_grain: Any = lazily("tokenlake.loader.grain")
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3}
 
@@ -57,7 +59,7 @@ def threads() -> set[str]:
 
 
 def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
-    dataset = grain_dataset(mixture, **OPTIONS)
+    dataset = loader_grain.grain_dataset(mixture, **OPTIONS)
     for batch, wanted in zip(dataset, tl.DataLoader(mixture, **OPTIONS), strict=True):
         assert batch.keys() == wanted.keys()
         assert all(np.array_equal(batch[name], wanted[name]) for name in wanted)
@@ -66,19 +68,19 @@ def test_batches_are_those_of_the_loader(mixture: tl.Mixture):
 
 
 def test_grain_finds_the_same_after_every_checkpoint(learned: tl.Dataset, mixture: tl.Mixture):
-    assert_equal_output_after_checkpoint(grain_dataset(mixture, **OPTIONS))
-    dataset = grain_dataset(learned, **OPTIONS)
-    assert_equal_output_after_checkpoint(
+    experimental.assert_equal_output_after_checkpoint(loader_grain.grain_dataset(mixture, **OPTIONS))
+    dataset = loader_grain.grain_dataset(learned, **OPTIONS)
+    experimental.assert_equal_output_after_checkpoint(
         dataset.map(shifted).filter(lambda batch: batch["input_ids"][0, 0] % 2)
     )
-    assert_equal_output_after_checkpoint(dataset.batch(2, drop_remainder=False))
+    experimental.assert_equal_output_after_checkpoint(dataset.batch(2, drop_remainder=False))
 
 
 @pytest.mark.integration
 def test_processes_of_grain_take_turns(learned: tl.Dataset):
     wanted = [(np.array(batch) + 1).tolist() for batch in ids(tl.DataLoader(learned, **OPTIONS))]
     options = grain.MultiprocessingOptions(num_workers=2)
-    iterator = iter(grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
+    iterator = iter(loader_grain.grain_dataset(learned, **OPTIONS).map(shifted).mp_prefetch(options))
     try:
         head = ids(islice(iterator, 3))
         state = json.loads(json.dumps(iterator.get_state()))
@@ -91,14 +93,14 @@ def test_processes_of_grain_take_turns(learned: tl.Dataset):
 
 def test_slices_of_slices_are_every_nth_batch(learned: tl.Dataset):
     wanted = ids(tl.DataLoader(learned, 4))
-    dataset = grain_dataset(learned, 4)
+    dataset = loader_grain.grain_dataset(learned, 4)
     dataset.set_slice(slice(1, None, 2))
     assert ids(dataset) == wanted[1::2]
     dataset.set_slice(slice(1, None, 3))
     assert ids(dataset) == wanted[1::2][1::3]
     state = iter(dataset).get_state()
     with pytest.raises(ConfigError, match=r"worker 3 of 6, this is 0 of 1"):
-        iter(grain_dataset(learned, 4)).set_state(state)
+        iter(loader_grain.grain_dataset(learned, 4)).set_state(state)
     with pytest.raises(ConfigError, match="sequential_slice"):
         dataset.set_slice(slice(0, None, 2), sequential_slice=True)
     with pytest.raises(ConfigError, match="slice: got"):
@@ -108,18 +110,18 @@ def test_slices_of_slices_are_every_nth_batch(learned: tl.Dataset):
 def test_states_are_those_of_the_loader_too(learned: tl.Dataset):
     loader = tl.DataLoader(learned, **OPTIONS)
     list(islice(loader, 4))
-    iterator = iter(grain_dataset(learned, **OPTIONS))
+    iterator = iter(loader_grain.grain_dataset(learned, **OPTIONS))
     iterator.set_state(loader.get_state())
     wanted = ids(loader)
     assert ids(iterator) == wanted
-    iterator.set_state(iter(grain_dataset(learned, **OPTIONS)).get_state())  # after an end it may begin again
+    iterator.set_state(iter(loader_grain.grain_dataset(learned, **OPTIONS)).get_state())
     assert len(ids(iterator)) == len(wanted) + 4
     with pytest.raises(ConfigError, match="seed is 4 there and 3 here"):
-        iterator.set_state(iter(grain_dataset(learned, batch_size=8, seed=4)).get_state())
+        iterator.set_state(iter(loader_grain.grain_dataset(learned, batch_size=8, seed=4)).get_state())
 
 
 def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Path):
-    dataset = grain_dataset(learned, **OPTIONS).map(shifted)
+    dataset = loader_grain.grain_dataset(learned, **OPTIONS).map(shifted)
     iterator = iter(dataset)
     list(islice(iterator, 3))
     with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
@@ -134,7 +136,7 @@ def test_orbax_saves_and_restores_the_iterator(learned: tl.Dataset, tmp_path: Pa
 
 def test_threads_end_with_the_iterator(learned: tl.Dataset):
     before = threads()
-    iterator = iter(grain_dataset(learned, 4))
+    iterator = iter(loader_grain.grain_dataset(learned, 4))
     next(iterator)
     assert threads() > before
     iterator.close()
@@ -144,10 +146,10 @@ def test_threads_end_with_the_iterator(learned: tl.Dataset):
 
 
 def test_rows_by_number_in_pipelines_of_grain(learned: tl.Dataset):
-    source = grain_source(learned, columns=["input_ids", "loss_mask"])
+    source = loader_grain.grain_source(learned, columns=["input_ids", "loss_mask"])
     assert isinstance(source, grain.sources.RandomAccessDataSource)
     copy = pickle.loads(pickle.dumps(source))
-    assert repr(copy) == repr(source) != repr(grain_source(learned))
+    assert repr(copy) == repr(source) != repr(loader_grain.grain_source(learned))
     rows = list(grain.MapDataset.source(copy).shuffle(seed=1))
     assert sorted(ids(rows)) == sorted(learned[:]["input_ids"].tolist())
     assert rows[0]["loss_mask"].dtype == np.bool_
@@ -168,14 +170,14 @@ def test_rows_by_number_in_pipelines_of_grain(learned: tl.Dataset):
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
     with pytest.raises(ConfigError, match="batch_size: got 0"):
-        grain_dataset(learned, 0)
+        loader_grain.grain_dataset(learned, 0)
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
-        grain_source(mixture)  # pyright: ignore[reportArgumentType]
+        loader_grain.grain_source(mixture)  # pyright: ignore[reportArgumentType]
 
 
 def test_documents_by_number_have_their_own_lengths(root: str):
     texts = tl.open(root, "texts")
-    rows = list(grain.MapDataset.source(grain_source(texts)))
+    rows = list(grain.MapDataset.source(loader_grain.grain_source(texts)))
     assert [row["input_ids"].tolist() for row in rows] == [texts[at]["input_ids"] for at in range(len(texts))]
 
 

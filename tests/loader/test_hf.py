@@ -10,23 +10,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader as TorchLoader
 
 import tokenlake as tl
+from tests.lazily import lazily
 from tests.loader.support import plain
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader.grain import grain_dataset
-from tokenlake.loader.hf import HfSteps, hf_dataset
 from tokenlake.loader.hf_arrow import HfColumns
 from tokenlake.loader.host_batches import shared_reader
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.torch import torch_dataset
 from tokenlake.reading.version import StoredRows
+
+datasets: Any = lazily("datasets")
+torch: Any = lazily("torch")
+torch_data: Any = lazily("torch.utils.data")
+loader_grain: Any = lazily("tokenlake.loader.grain")
+loader_hf: Any = lazily("tokenlake.loader.hf")
+loader_torch: Any = lazily("tokenlake.loader.torch")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -130,16 +132,16 @@ def test_all_libraries_give_the_same_rows_in_the_same_order(learned: tl.Dataset,
     mixture = tl.Mixture({"a": learned, "b": tl.open(root, "plain")}, {"a": 0.6, "b": 0.4}, rows=33)
     for data in (learned, mixture):
         wanted = rows_of(tl.DataLoader(data, **OPTIONS))
-        assert rows_of(torch_dataset(data, **OPTIONS)) == wanted
-        assert rows_of(grain_dataset(data, **OPTIONS)) == wanted
-        assert ids(hf_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(loader_torch.torch_dataset(data, **OPTIONS)) == wanted
+        assert rows_of(loader_grain.grain_dataset(data, **OPTIONS)) == wanted
+        assert ids(loader_hf.hf_dataset(data, **OPTIONS)) == wanted
         assert rows_of(tl.AsyncDataLoader(data, 5, seed=3, shuffle_buffer_size=1, drop_last=False)) == wanted
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: int):
-    dataset = hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
-    batches = list(TorchLoader(dataset, batch_size=5, num_workers=workers))
+    dataset = loader_hf.hf_dataset(learned, **OPTIONS, columns=["input_ids", "labels", "attention_mask"])
+    batches = list(torch_data.DataLoader(dataset, batch_size=5, num_workers=workers))
     wanted = list(tl.DataLoader(learned, **OPTIONS, columns=["input_ids", "labels"]))
     assert ids(batches) == ids(wanted)
     for batch, right in zip(batches, wanted, strict=True):
@@ -153,12 +155,12 @@ def test_batches_of_torch_are_those_of_the_loader(learned: tl.Dataset, workers: 
 
 @pytest.mark.parametrize("cut", [0, 3, 5, 12])
 def test_a_state_of_datasets_goes_on_exactly(learned: tl.Dataset, cut: int):
-    dataset = hf_dataset(learned, **OPTIONS, epochs=2)
+    dataset = loader_hf.hf_dataset(learned, **OPTIONS, epochs=2)
     wanted = rows_of(tl.DataLoader(learned, **OPTIONS, epochs=2))
     rows = iter(dataset)
     head = ids(islice(rows, cut))
     state = json.loads(json.dumps(dataset.state_dict()))
-    other = hf_dataset(learned, **OPTIONS, epochs=2)
+    other = loader_hf.hf_dataset(learned, **OPTIONS, epochs=2)
     other.load_state_dict(state)
     assert head + ids(other) == wanted
 
@@ -178,12 +180,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded: list[int]):
-    dataset = hf_dataset(learned, **OPTIONS)
+    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
     rows = iter(dataset)
     list(islice(rows, 55))
     state = dataset.state_dict()
     del rows
-    other = hf_dataset(learned, **OPTIONS)
+    other = loader_hf.hf_dataset(learned, **OPTIONS)
     other.load_state_dict(state)
     decoded.clear()
     assert len(list(other)) == len(learned) - 55
@@ -193,7 +195,7 @@ def test_what_came_before_a_state_is_not_read_again(learned: tl.Dataset, decoded
 def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, decoded: list[int]):
     wanted = ids(tl.DataLoader(learned, **OPTIONS))
     groups = len(learned.rows.group_rows)
-    steps = HfSteps(
+    steps = loader_hf.HfSteps(
         shared_reader(learned, LoaderOptions(**OPTIONS)), HfColumns.of(learned.rows, ["input_ids"], None)
     )
     decoded.clear()
@@ -203,7 +205,7 @@ def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, dec
 
 
 def test_threads_end_with_a_loop_that_is_left(learned: tl.Dataset):
-    dataset = hf_dataset(learned, **OPTIONS)
+    dataset = loader_hf.hf_dataset(learned, **OPTIONS)
     before = threads()
     for _ in islice(dataset, 7):
         assert threads() > before
@@ -217,7 +219,7 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     config = LlamaConfig(vocab_size=tokens, **sizes, num_attention_heads=2, use_cache=False)
     model = LlamaForCausalLM(config).eval()
-    rows = list(hf_dataset(learned, 2, shuffle=False))[:2]
+    rows = list(loader_hf.hf_dataset(learned, 2, shuffle=False))[:2]
     batch = default_data_collator(rows)
     assert default_data_collator([learned.to_hf()[row] for row in range(2)]).keys() == batch.keys()
     with torch.no_grad():
@@ -243,13 +245,13 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
         learned.to_hf(rename={"labels": "input_ids"})
     endless = tl.Mixture({"a": learned}, {"a": 1.0})
     with pytest.raises(ConfigError, match="must end"):
-        hf_dataset(endless, 4)
+        loader_hf.hf_dataset(endless, 4)
     texts = tl.open(root, "texts")
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
-        hf_dataset(texts, 4, columns=["positions"])
+        loader_hf.hf_dataset(texts, 4, columns=["positions"])
     for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
         with pytest.raises(ConfigError, match="batches of one number of rows"):
-            hf_dataset(texts, 4, padding=padding, **more)
+            loader_hf.hf_dataset(texts, 4, padding=padding, **more)
 
 
 @pytest.mark.parametrize("full", ["drop_last", "pad_last"])

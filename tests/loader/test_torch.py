@@ -14,19 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import distributed
-from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import RandomSampler
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import tokenlake as tl
+from tests.lazily import lazily
 from tests.reading.support import lake_of
 from tokenlake import loader
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
-from tokenlake.loader import torch as loader_torch
 from tokenlake.loader.host_batches import PerProcess
-from tokenlake.loader.torch import torch_dataset, torch_rows
+
+torch: Any = lazily("torch")
+torch_data: Any = lazily("torch.utils.data")
+stateful: Any = lazily("torchdata.stateful_dataloader")
+loader_torch: Any = lazily("tokenlake.loader.torch")
 
 # Workers are forked from a process where other tests have left threads; torchdata calls what torch deprecates.
 pytestmark = [
@@ -72,9 +71,9 @@ def end(*iterators: Any) -> None:
 
 def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
     names = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
-    dataset = torch_dataset(learned, **OPTIONS, columns=names)
+    dataset = loader_torch.torch_dataset(learned, **OPTIONS, columns=names)
     wanted = list(tl.DataLoader(learned, **OPTIONS, columns=names))
-    batches = list(TorchLoader(dataset, batch_size=None))
+    batches = list(torch_data.DataLoader(dataset, batch_size=None))
     assert len(dataset) == len(batches) == len(wanted)
     for batch, right in zip(batches, wanted, strict=True):
         for name in names:
@@ -87,7 +86,7 @@ def test_batches_are_those_of_the_loader_as_tensors(learned: tl.Dataset):
 
 def test_tensors_that_are_kept_are_never_written_again(learned: tl.Dataset):
     options: dict[str, Any] = {**OPTIONS, "epochs": 4, "columns": ["input_ids", "labels"]}
-    kept = list(torch_dataset(learned, **options, integers="int64"))
+    kept = list(loader_torch.torch_dataset(learned, **options, integers="int64"))
     wanted = [
         (batch["input_ids"].tolist(), batch["labels"].tolist()) for batch in tl.DataLoader(learned, **options)
     ]
@@ -108,8 +107,8 @@ def test_integers_are_of_the_type_that_is_asked_for_and_copied_for_no_other():
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_share_out_steps_and_change_nothing_of_the_order(mixture: tl.Mixture, persistent: bool):
-    dataset = torch_dataset(mixture, **OPTIONS)
-    loader = TorchLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    dataset = loader_torch.torch_dataset(mixture, **OPTIONS)
+    loader = torch_data.DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
     got = ids(loader)
     assert got == ids(loader) == expected(mixture)  # without set_epoch the same pass again
     dataset.set_epoch(1)
@@ -120,8 +119,8 @@ def test_workers_share_out_steps_and_change_nothing_of_the_order(mixture: tl.Mix
 
 
 def test_an_endless_run_in_one_worker(learned: tl.Dataset):
-    dataset = torch_dataset(learned, **OPTIONS, epochs=None)
-    batches = iter(TorchLoader(dataset, batch_size=None, num_workers=1))
+    dataset = loader_torch.torch_dataset(learned, **OPTIONS, epochs=None)
+    batches = iter(torch_data.DataLoader(dataset, batch_size=None, num_workers=1))
     wanted = iter(tl.DataLoader(learned, **OPTIONS, epochs=None))
     assert ids(islice(batches, 20)) == ids(islice(wanted, 20))
     end(batches)
@@ -135,10 +134,10 @@ def test_an_endless_run_in_one_worker(learned: tl.Dataset):
     ("workers", "every", "rows"), [(0, 1, False), (2, 1, False), (2, 3, False), (2, 1, True)]
 )
 def test_a_stateful_loader_goes_on_exactly(learned: tl.Dataset, workers: int, every: int, rows: bool):
-    def loader() -> StatefulDataLoader[Any]:
-        dataset = torch_dataset(learned, **OPTIONS, rows=rows)
+    def loader() -> stateful.StatefulDataLoader[Any]:
+        dataset = loader_torch.torch_dataset(learned, **OPTIONS, rows=rows)
         size = OPTIONS["batch_size"] if rows else None
-        return StatefulDataLoader(
+        return stateful.StatefulDataLoader(
             dataset,
             batch_size=size,
             num_workers=workers,
@@ -160,9 +159,9 @@ def test_a_stateful_loader_goes_on_exactly(learned: tl.Dataset, workers: int, ev
 
 
 def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.Dataset):
-    def loader() -> StatefulDataLoader[Any]:
-        dataset = torch_dataset(learned, **OPTIONS)
-        return StatefulDataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    def loader() -> stateful.StatefulDataLoader[Any]:
+        dataset = loader_torch.torch_dataset(learned, **OPTIONS)
+        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
 
     first = loader()
     first.dataset.set_epoch(1)
@@ -180,31 +179,31 @@ def test_persistent_workers_go_on_with_the_next_pass_after_a_state(learned: tl.D
 
 
 def test_a_state_of_other_workers_or_of_another_run_is_refused(learned: tl.Dataset):
-    state = iter(torch_dataset(learned, **OPTIONS)).state_dict()
+    state = iter(loader_torch.torch_dataset(learned, **OPTIONS)).state_dict()
     with pytest.raises(ConfigError, match="of worker 1 of 4, this is 0 of 1; expected as many workers"):
-        iter(torch_dataset(learned, **OPTIONS)).load_state_dict({**state, "turn": [1, 4]})
+        iter(loader_torch.torch_dataset(learned, **OPTIONS)).load_state_dict({**state, "turn": [1, 4]})
     with pytest.raises(ConfigError, match="seed is 3 there and 4 here"):
-        iter(torch_dataset(learned, batch_size=5, seed=4)).load_state_dict(state)
+        iter(loader_torch.torch_dataset(learned, batch_size=5, seed=4)).load_state_dict(state)
     with pytest.raises(ConfigError, match="state of one worker"):
-        torch_dataset(learned, **OPTIONS).set_state(state)
+        loader_torch.torch_dataset(learned, **OPTIONS).set_state(state)
 
 
 def test_the_state_of_a_run_is_that_of_the_loader_for_any_number_of_workers(learned: tl.Dataset):
     wanted = expected(learned, passes=2)
     step = len(wanted) - 4
     loader = tl.DataLoader(learned, **OPTIONS)
-    dataset = torch_dataset(learned, **OPTIONS)
+    dataset = loader_torch.torch_dataset(learned, **OPTIONS)
     loader.set_state(dataset.state_after(step))
     assert ids(loader) == wanted[step:]
     dataset.set_state(dataset.state_after(step))
     assert dataset.epoch == 1
-    assert ids(TorchLoader(dataset, batch_size=None, num_workers=2)) == wanted[step:]
+    assert ids(torch_data.DataLoader(dataset, batch_size=None, num_workers=2)) == wanted[step:]
     dataset.set_epoch(0)
     assert ids(dataset) == wanted[: len(wanted) // 2]
 
 
 def test_rows_come_in_the_order_of_batches(learned: tl.Dataset):
-    dataset = torch_dataset(learned, **OPTIONS, rows=True)
+    dataset = loader_torch.torch_dataset(learned, **OPTIONS, rows=True)
     wanted = [row for batch in expected(learned) for row in batch]
     assert ids(dataset) == wanted
     assert len(dataset) == len(wanted)
@@ -214,15 +213,15 @@ def test_rows_come_in_the_order_of_batches(learned: tl.Dataset):
     again.load_state_dict(iterator.state_dict())
     assert ids(again) == wanted[13:]
     # rows of a host that a last, short batch has none of
-    parts = [torch_dataset(learned, 8, seed=3, rows=True, host=(index, 8)) for index in range(8)]
+    parts = [loader_torch.torch_dataset(learned, 8, seed=3, rows=True, host=(index, 8)) for index in range(8)]
     assert [len(part) for part in parts] == [len(ids(part)) for part in parts]
     assert sum(len(part) for part in parts) == len(learned)
 
 
 def _rank(rank: int, file: Path, where: str, answers: Any) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    answers.put((rank, ids(torch_dataset(tl.open(where, "learned"), batch_size=6))))
-    distributed.destroy_process_group()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    answers.put((rank, ids(loader_torch.torch_dataset(tl.open(where, "learned"), batch_size=6))))
+    torch.distributed.destroy_process_group()
 
 
 def test_processes_of_torch_distributed_read_their_rows(root: str, learned: tl.Dataset, tmp_path: Path):
@@ -241,17 +240,17 @@ def test_processes_of_torch_distributed_read_their_rows(root: str, learned: tl.D
 def test_one_of_several_processes_must_know_which_it_is(learned: tl.Dataset, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match="one of 4 processes"):
-        torch_dataset(learned, **OPTIONS)
-    assert ids(torch_dataset(learned, **OPTIONS, host=(0, 1))) == expected(learned)
+        loader_torch.torch_dataset(learned, **OPTIONS)
+    assert ids(loader_torch.torch_dataset(learned, **OPTIONS, host=(0, 1))) == expected(learned)
 
 
 def test_rows_by_number_with_a_sampler_in_workers(learned: tl.Dataset):
-    rows = torch_rows(learned, columns=["input_ids", "labels"])
+    rows = loader_torch.torch_rows(learned, columns=["input_ids", "labels"])
     generator = torch.Generator().manual_seed(1)
-    sampler = RandomSampler(rows, generator=generator)
-    batches = list(TorchLoader(pickle.loads(pickle.dumps(rows)), 7, sampler=sampler, num_workers=2))
+    sampler = torch_data.RandomSampler(rows, generator=generator)
+    batches = list(torch_data.DataLoader(pickle.loads(pickle.dumps(rows)), 7, sampler=sampler, num_workers=2))
     generator.manual_seed(1)
-    order = list(RandomSampler(rows, generator=generator))
+    order = list(torch_data.RandomSampler(rows, generator=generator))
     found = learned.take(order, ["input_ids", "labels"])
     for name in ("input_ids", "labels"):
         assert torch.cat([batch[name] for batch in batches]).tolist() == found[name].tolist()
@@ -267,15 +266,15 @@ def test_a_damaged_shard_is_named_where_its_batch_would_be(root: str, tmp_path: 
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 1
         path.write_bytes(data)
-    dataset = torch_dataset(tl.open(str(tmp_path / "store"), "learned"), 5)
-    batches = iter(TorchLoader(dataset, batch_size=None, num_workers=1))
+    dataset = loader_torch.torch_dataset(tl.open(str(tmp_path / "store"), "learned"), 5)
+    batches = iter(torch_data.DataLoader(dataset, batch_size=None, num_workers=1))
     with pytest.raises(IntegrityError, match=r"learned@v1: data/train-.*\.parquet: row group"):
         list(batches)
     end(batches)
 
 
 def test_nothing_that_is_open_travels_to_a_process(learned: tl.Dataset):
-    dataset = torch_dataset(learned, **OPTIONS)
+    dataset = loader_torch.torch_dataset(learned, **OPTIONS)
     head = ids(islice(iter(dataset), 2))
     copy = pickle.loads(pickle.dumps(dataset))
     assert ids(islice(iter(copy), 2)) == head
@@ -295,20 +294,22 @@ def test_a_forked_process_makes_its_own():
 
 def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl.Mixture):
     with pytest.raises(ConfigError, match="integers: got 'int16'"):
-        torch_dataset(learned, 4, integers="int16")  # pyright: ignore[reportArgumentType]
+        loader_torch.torch_dataset(learned, 4, integers="int16")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="data: got a str"):
-        torch_dataset(root, 4)  # pyright: ignore[reportArgumentType]
+        loader_torch.torch_dataset(root, 4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="workers: got -1"):
-        torch_dataset(learned, 4, workers=-1)
+        loader_torch.torch_dataset(learned, 4, workers=-1)
     with pytest.raises(ConfigError, match="host: got"):
-        torch_dataset(learned, 4, host=(1, 3))
+        loader_torch.torch_dataset(learned, 4, host=(1, 3))
     with pytest.raises(ConfigError, match="rows of a mixture have no numbers"):
-        torch_rows(mixture)  # pyright: ignore[reportArgumentType]
+        loader_torch.torch_rows(mixture)  # pyright: ignore[reportArgumentType]
 
 
 def test_documents_by_number_have_their_own_lengths(root: str):
     texts = tl.open(root, "texts")
-    rows = pickle.loads(pickle.dumps(torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"])))
+    rows = pickle.loads(
+        pickle.dumps(loader_torch.torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"]))
+    )
     for at in (0, len(texts) - 1, 1):
         ids = texts[at]["input_ids"]
         assert rows[at]["input_ids"].tolist() == ids
@@ -317,7 +318,7 @@ def test_documents_by_number_have_their_own_lengths(root: str):
         texts[at]["input_ids"] for at in (2, 0)
     ]
     with pytest.raises(ConfigError, match="columns"):
-        torch_rows(texts, columns=["nonsense"])
+        loader_torch.torch_rows(texts, columns=["nonsense"])
 
 
 def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):

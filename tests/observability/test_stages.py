@@ -8,7 +8,7 @@ from tests.observability.test_build import _record
 from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit.clock import StageClock
-from tokenlake.observability.stages import time_tables
+from tokenlake.observability.build import time_tables
 
 
 def test_a_clock_is_always_on_one_stage() -> None:

@@ -3,57 +3,64 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from prefect.assets import Asset
 
+from tests.lazily import lazily
 from tests.observability.test_build import _record
 from tests.store.support import build_store
 from tokenlake.etl.events import BuildPlanned, BuildStep, UnitFinished, UnitStarted
 from tokenlake.observability.tally import RunTallies
-from tokenlake.prefect.assets import asset_key, dataset_asset, facts_of, input_roots
-from tokenlake.prefect.progress import progress_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+
+prefect_assets: Any = lazily("prefect.assets")
+assets: Any = lazily("tokenlake.prefect.assets")
+progress: Any = lazily("tokenlake.prefect.progress")
 
 _SCHEMES = st.sampled_from(["", "s3://", "file://", "HTTPS://", "hf://datasets/", "gs://"])
 
 
 @given(scheme=_SCHEMES, rest=st.text(max_size=700))
 def test_every_address_gives_a_key_that_prefect_takes(scheme: str, rest: str) -> None:
-    assert Asset(key=asset_key(scheme + rest)).key
+    assert prefect_assets.Asset(key=assets.asset_key(scheme + rest)).key
 
 
 def test_a_key_shows_no_password_and_no_signature() -> None:
-    assert asset_key("https://me:hunter22@host/a b.csv?sig=hunter22#x") == "https://host/a_b.csv"
-    assert asset_key("raw/a.jsonl") == f"file://{Path('raw/a.jsonl').absolute()}".replace(" ", "_")
-    long = [asset_key(f"s3://lake/{'x' * 600}{end}") for end in "ab"]
+    assert assets.asset_key("https://me:hunter22@host/a b.csv?sig=hunter22#x") == "https://host/a_b.csv"
+    assert assets.asset_key("raw/a.jsonl") == f"file://{Path('raw/a.jsonl').absolute()}".replace(" ", "_")
+    long = [assets.asset_key(f"s3://lake/{'x' * 600}{end}") for end in "ab"]
     assert len(set(long)) == 2
 
 
 def test_inputs_are_where_they_lie_and_never_thousands() -> None:
-    assert input_roots(["/raw/*.jsonl", "/raw/2024/**/a.csv", "/b.csv"]) == ["/raw", "/raw/2024", "/b.csv"]
-    assert input_roots(["org/name"], "hub") == ["hf://datasets/org/name"]
-    assert input_roots([f"s3://lake/raw/{number}.csv" for number in range(9000)]) == ["s3://lake/raw"]
+    assert assets.input_roots(["/raw/*.jsonl", "/raw/2024/**/a.csv", "/b.csv"]) == [
+        "/raw",
+        "/raw/2024",
+        "/b.csv",
+    ]
+    assert assets.input_roots(["org/name"], "hub") == ["hf://datasets/org/name"]
+    assert assets.input_roots([f"s3://lake/raw/{number}.csv" for number in range(9000)]) == ["s3://lake/raw"]
 
 
 def test_a_version_says_where_it_is_and_what_it_holds(tmp_path: Path, tokenizer_dir: Path) -> None:
     store = open_store(build_store(tmp_path, tokenizer_dir))
     manifest = Catalog(store).manifest("small", 2)
-    facts = facts_of(store.url, manifest)
+    facts = assets.facts_of(store.url, manifest)
     assert (facts["name"], facts["store"], facts["manifest_sha256"]) == (
         "small@v2",
         store.url,
         manifest.sha256,
     )
     assert (facts["tokens"], facts["rows"]) == (manifest.totals.tokens, manifest.totals.rows)
-    assert dataset_asset(store.url, "small").key == f"file://{store.url}/small"
+    assert assets.dataset_asset(store.url, "small").key == f"file://{store.url}/small"
 
 
 def test_the_progress_of_a_run_is_that_of_all_its_builds() -> None:
     tallies = RunTallies()
-    assert progress_line(tallies) == "0%, planning"
+    assert progress.progress_line(tallies) == "0%, planning"
     tallies.add(BuildStep(2, 4, "tokens of web"))
     tallies.add(BuildPlanned("books", 3, 2, 2_000_000, 2, {"code": 1_000_000, "web": 1_000_000}))
     tallies.add(UnitStarted(0, "web", 1_000_000))
@@ -61,9 +68,9 @@ def test_the_progress_of_a_run_is_that_of_all_its_builds() -> None:
         UnitFinished(0, "web", 1_000_000, _record(0), "built", 2.0, stages={"tokenize": 1.5, "save": 0.5})
     )
     assert tallies.share == (1 + 0.5) / 4
-    line = progress_line(tallies, "stopped at ")
+    line = progress.progress_line(tallies, "stopped at ")
     assert line.startswith("books v3: stopped at 38%, step 2 of 4: tokens of web, 1 of 2 units, ")
     assert line.endswith("; tokenize takes 75% of the workers' time")
     tallies.add(UnitFinished(1, "code", 1_000_000, _record(1), "built", 4.0, stages={"tokenize": 4.0}))
     assert tallies.share == 0.5
-    assert progress_line(tallies).endswith("; code is slowest, 0.25 MB/s per worker")
+    assert progress.progress_line(tallies).endswith("; code is slowest, 0.25 MB/s per worker")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazily import lazily
 from tests.store.support import build_store
 from tokenlake.config.references import scrub
 from tokenlake.errors import (
@@ -21,17 +22,12 @@ from tokenlake.errors import (
 )
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.integrity.verify import verify
-from tokenlake.prefect.maintenance import (
-    check_reference,
-    committed_versions,
-    findings,
-    may_pass,
-    require_undamaged,
-    token_of,
-)
-from tokenlake.prefect.policy import require_allowed_repository
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+
+policy: Any = lazily("tokenlake.prefect.policy")
+
+maintenance: Any = lazily("tokenlake.prefect.maintenance")
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +51,31 @@ def report(*problems: Problem, version: int = 1) -> VerifyReport:
 
 
 def test_unfinished_versions_are_not_looked_at(catalog: Catalog) -> None:
-    assert committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
+    assert maintenance.committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
 
 
 def test_names_stand_for_all_their_versions_or_for_one(catalog: Catalog) -> None:
-    assert committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
-    assert committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
+    assert maintenance.committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
+    assert maintenance.committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
     with pytest.raises(NotFoundError, match="smal"):
-        committed_versions(catalog, ["smal"])
+        maintenance.committed_versions(catalog, ["smal"])
 
 
 def test_the_page_lists_every_version_and_what_is_wrong(catalog: Catalog) -> None:
     bad = report(Problem("data/x.parquet", "sha256", "aa", "bb"), version=2)
-    page = findings([report(), bad])
+    page = maintenance.findings([report(), bad])
     assert "| small v1 | intact | 3 |" in page
     assert "| small v2 | 1 problem | 3 |" in page
     assert "| small v2 | data/x.parquet | sha256 | aa | bb |" in page
-    assert "Damage" not in findings([verify(catalog.store, "small", 1)])
+    assert "Damage" not in maintenance.findings([verify(catalog.store, "small", 1)])
 
 
 def test_damage_fails_with_the_command_that_repairs_it() -> None:
-    require_undamaged([report()])
+    maintenance.require_undamaged([report()])
     with pytest.raises(IntegrityError, match=r"1 of 2 versions damaged: small@v2.*tokenlake repair small@v2"):
-        require_undamaged([report(), report(Problem("x", "missing", "a file", "no file"), version=2)])
+        maintenance.require_undamaged(
+            [report(), report(Problem("x", "missing", "a file", "no file"), version=2)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,20 +99,23 @@ def test_a_deployment_pushes_only_where_its_worker_allows(
     if allowed is not None:
         monkeypatch.setenv("TOKENLAKE_ALLOWED_OUTPUTS", allowed)
     with nullcontext() if fine else pytest.raises(ConfigError, match=r"the repository: .*ALLOWED_OUTPUTS"):
-        require_allowed_repository(repo)
+        policy.require_allowed_repository(repo)
 
 
 def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert token_of(check_reference(None)) is None
+    assert maintenance.token_of(maintenance.check_reference(None)) is None
     monkeypatch.setenv("LAKE_HUB_TOKEN", "hf_only_for_this_test")
-    assert token_of(check_reference({"env": "LAKE_HUB_TOKEN"})) == "hf_only_for_this_test"
+    assert (
+        maintenance.token_of(maintenance.check_reference({"env": "LAKE_HUB_TOKEN"}))
+        == "hf_only_for_this_test"
+    )
     assert "only_for" not in scrub("it was hf_only_for_this_test")
     for literal in ({"token": "hf_secret"}, {"env": ""}, {"env": "A", "block": "b"}):
         with pytest.raises(ConfigError, match="name where the token is kept") as refused:
-            check_reference(literal)
+            maintenance.check_reference(literal)
         assert "hf_secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="is not set"):
-        token_of({"env": "LAKE_NOT_SET"})
+        maintenance.token_of({"env": "LAKE_NOT_SET"})
 
 
 @pytest.mark.parametrize(
@@ -132,4 +133,4 @@ def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_passing_failures_are_tried_again(error: Exception, again: bool) -> None:
     state: Any = SimpleNamespace(result=lambda raise_on_failure: error)
     nothing: Any = None
-    assert may_pass(nothing, nothing, state) is again
+    assert maintenance.may_pass(nothing, nothing, state) is again

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.lazily import lazily
 from tests.rowwise.mixed_store import settings
 from tests.seeds import promise
 from tokenlake.config.load import load_config
@@ -15,16 +16,12 @@ from tokenlake.config.resolve import resolve
 from tokenlake.config.steps import first_steps
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.events import BuildPlanned, BuildStep, Event
-from tokenlake.prefect.engine import LocalEngine
-from tokenlake.prefect.flows import mix
-from tokenlake.prefect.policy import check_paths
-from tokenlake.prefect.request import (
-    DEFAULT_MIXTURE,
-    DEPLOYMENTS,
-    requested_name,
-    require_flow,
-    resolve_request,
-)
+
+policy: Any = lazily("tokenlake.prefect.policy")
+
+engine: Any = lazily("tokenlake.prefect.engine")
+flows: Any = lazily("tokenlake.prefect.flows")
+requests: Any = lazily("tokenlake.prefect.request")
 
 MIXED: dict[str, Any] = {
     "name": "pile",
@@ -39,16 +36,18 @@ MIXED: dict[str, Any] = {
 
 
 class TestRequest:
-    @pytest.mark.parametrize("config", [None, DEFAULT_MIXTURE])
+    @pytest.mark.parametrize("config", [None, "pretrain-2048"])
     def test_without_data_there_is_nothing_to_mix(self, config: str | None) -> None:
         with pytest.raises(
             ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
         ):
-            resolve_request(config or DEFAULT_MIXTURE)
+            requests.resolve_request(config or requests.DEFAULT_MIXTURE)
 
     def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
         weights = {"b": 0.5, "a": 0.5}
-        config = resolve_request("pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, "gpt2", weights=weights)
+        config = requests.resolve_request(
+            "pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, "gpt2", weights=weights
+        )
         assert [(dataset.name, dataset.data_files) for dataset in config.datasets] == [
             ("b", "b.jsonl"),
             ("a", ("1", "2")),
@@ -57,60 +56,62 @@ class TestRequest:
         assert list(first_steps(config)) == ["b", "a"]
 
     def test_files_replace_those_of_the_source_with_their_name(self) -> None:
-        config = resolve_request(MIXED, {"web": "other.jsonl"}, output="here", name="other")
+        config = requests.resolve_request(MIXED, {"web": "other.jsonl"}, output="here", name="other")
         assert [dataset.data_files for dataset in config.datasets] == ["code.jsonl", "other.jsonl"]
         assert config.datasets[1].tokenizer == "gpt2"
         assert (config.name, config.save.output_dir) == ("other", "here")
 
     def test_files_of_a_source_that_is_not_there_are_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"'wep' is not a dataset.*did you mean 'web'.*code, web"):
-            resolve_request(MIXED, {"wep": "other.jsonl"})
+            requests.resolve_request(MIXED, {"wep": "other.jsonl"})
 
     def test_weights_go_before_a_schedule_of_the_configuration(self) -> None:
         points = [{"step": 0, "weights": {"code": 0.5, "web": 0.5}}]
         given = MIXED | {"mix": {"weight_schedule": points, "epochs": 1}}
-        config = resolve_request(given, weights={"code": 0.1, "web": 0.9})
+        config = requests.resolve_request(given, weights={"code": 0.1, "web": 0.9})
         assert config.mix.weight_schedule is None
         assert config.mix.weights == {"code": 0.1, "web": 0.9}
 
     def test_weights_of_other_names_than_the_sources_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="unknown dataset: manuals"):
-            resolve_request("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
+            requests.resolve_request("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
 
 
 def test_tokenize_names_the_flow_for_a_configuration_that_mixes() -> None:
-    require_flow("tokenize", resolve_request(MIXED | {"mix": {}}))
+    requests.require_flow("tokenize", requests.resolve_request(MIXED | {"mix": {}}))
     with pytest.raises(ConfigError, match=r"pile mixes its datasets.*flow `mix`"):
-        require_flow("tokenize", resolve_request(MIXED))
-    stored = resolve_request({"name": "x", "datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}})
-    require_flow("mix", stored)
+        requests.require_flow("tokenize", requests.resolve_request(MIXED))
+    stored = requests.resolve_request(
+        {"name": "x", "datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}}
+    )
+    requests.require_flow("mix", stored)
     with pytest.raises(ConfigError, match="stored datasets"):
-        require_flow("tokenize", stored)
+        requests.require_flow("tokenize", stored)
 
 
 def test_mix_names_the_flow_for_a_configuration_of_text_alone() -> None:
     with pytest.raises(ConfigError, match=r"pile mixes nothing.*flow `tokenize`"):
-        require_flow("mix", resolve_request(MIXED | {"mix": {}}))
+        requests.require_flow("mix", requests.resolve_request(MIXED | {"mix": {}}))
 
 
 @pytest.mark.parametrize(
     ("config", "expected"), [("", "pretrain-2048"), (None, "pretrain-2048"), ({}, "mix"), ("a/b.yaml", "b")]
 )
 def test_a_run_is_called_after_its_mixture(config: object, expected: str) -> None:
-    assert requested_name(DEFAULT_MIXTURE, {"config": config}) == expected
+    assert requests.requested_name(requests.DEFAULT_MIXTURE, {"config": config}) == expected
 
 
 @promise(336)
 def test_every_parameter_explains_itself_in_the_form() -> None:
-    fields = mix.parameters.properties
+    fields = flows.mix.parameters.properties
     assert list(fields)[:3] == ["config", "data_files", "weights"]
     assert all(field["description"].endswith((".", "`")) for field in fields.values())
 
 
 def test_the_deployed_mixture_is_one_of_three_sources_packed_by_best_fit() -> None:
     files = {"code": "c.jsonl", "text": "t.jsonl", "manuals": "m.jsonl"}
-    config = resolve_request("pretrain-2048", files, tokenizer="gpt2")
-    assert (DEPLOYMENTS / "pretrain-2048.yaml").is_file()
+    config = requests.resolve_request("pretrain-2048", files, tokenizer="gpt2")
+    assert (requests.DEPLOYMENTS / "pretrain-2048.yaml").is_file()
     assert sorted(config.mix.weights or {}) == sorted(str(dataset.name) for dataset in config.datasets)
     assert config.pack.strategy == "best_fit"
 
@@ -120,18 +121,18 @@ class TestPolicy:
 
     def check(self, config: dict[str, Any], **environment: str) -> None:
         given = {f"TOKENLAKE_ALLOWED_{key.upper()}": value for key, value in environment.items()}
-        check_paths(resolve_request(config or DEFAULT_MIXTURE), given)
+        policy.check_paths(requests.resolve_request(config or requests.DEFAULT_MIXTURE), given)
 
     def test_what_lies_inside_is_allowed(self, tmp_path: Path) -> None:
         files = {"code": f"{tmp_path}/a/c.jsonl", "web": f"{tmp_path}/b/*.jsonl"}
-        config = resolve_request(MIXED, files, output=f"{tmp_path}/out")
+        config = requests.resolve_request(MIXED, files, output=f"{tmp_path}/out")
         allowed = {"TOKENLAKE_ALLOWED_INPUTS": f"{tmp_path}/a:{tmp_path}/b"}
-        check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
+        policy.check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
 
     def test_the_files_of_every_source_are_bounded(self, tmp_path: Path) -> None:
-        config = resolve_request(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
+        config = requests.resolve_request(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
         with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
-            check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
+            policy.check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
 
     def test_exports_and_the_repository_on_the_hub_are_bounded(self, tmp_path: Path) -> None:
         datasets = [MIXED["datasets"][0] | {"save_path": f"{tmp_path}/out/code"}, MIXED["datasets"][1]]
@@ -170,14 +171,14 @@ class TestSteps:
         steps = first_steps(load_config(settings(tmp_path, tokenizer_dir)))
         for step in steps.values():
             sent = json.loads(json.dumps(step.model_dump(mode="json", exclude_unset=True)))
-            assert resolve(resolve_request(sent)) == resolve(step)
+            assert resolve(requests.resolve_request(sent)) == resolve(step)
 
     def test_a_wrong_mixture_is_said_before_any_worker_starts(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
         endless = settings(tmp_path, tokenizer_dir) | {"mix": {"weights": {"code": 0.5, "web": 0.5}}}
         with pytest.raises(ConfigError, match="restart never ends"):
-            LocalEngine(load_config(endless), workers=1)
+            engine.LocalEngine(load_config(endless), workers=1)
         assert not (tmp_path / "store").exists()
 
     def test_the_builds_are_done_one_after_another_by_the_same_workers(
@@ -185,7 +186,7 @@ class TestSteps:
     ) -> None:
         told: list[Event] = []
         config = load_config(settings(tmp_path, tokenizer_dir))
-        with LocalEngine(config, workers=1, on_event=told.append) as steps:
+        with engine.LocalEngine(config, workers=1, on_event=told.append) as steps:
             workers = steps.pids()
             for part in steps.parts():
                 with part:
@@ -212,7 +213,7 @@ class TestSteps:
     def test_cancelling_ends_the_step_that_goes_on_and_those_that_would_follow(
         self, tmp_path: Path, tokenizer_dir: Path
     ) -> None:
-        with LocalEngine(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
+        with engine.LocalEngine(load_config(settings(tmp_path, tokenizer_dir)), workers=1) as steps:
             todo = steps.parts()
             _build(next(todo))
             steps.cancel()

@@ -11,29 +11,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prefect.utilities.names import generate_slug
-from prefect.utilities.schema_tools.validation import ValidationError, validate
 
+from tests.lazily import lazily
 from tests.seeds import promise
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
+from tokenlake.etl import planner
 from tokenlake.etl.events import UnitProgress
 from tokenlake.etl.job import UnitJob
-from tokenlake.etl.planner import plan_build
-from tokenlake.prefect import request as request_module
-from tokenlake.prefect.engine import ProgressLog, group_name, group_units
-from tokenlake.prefect.flows import mix, tokenize
-from tokenlake.prefect.policy import check_job, check_paths
-from tokenlake.prefect.request import (
-    DEFAULT,
-    DEPLOYMENTS,
-    known_configurations,
-    requested_name,
-    resolve_request,
-    stage_values,
-)
-from tokenlake.prefect.run_state import given_name
 from tokenlake.store.layout import Layout
+
+policy: Any = lazily("tokenlake.prefect.policy")
+
+names: Any = lazily("prefect.utilities.names")
+validation: Any = lazily("prefect.utilities.schema_tools.validation")
+requests: Any = lazily("tokenlake.prefect.request")
+engine: Any = lazily("tokenlake.prefect.engine")
+flows: Any = lazily("tokenlake.prefect.flows")
+run_state: Any = lazily("tokenlake.prefect.run_state")
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 
@@ -43,8 +38,8 @@ def test_a_data_module_names_its_data_itself(tmp_path: Path) -> None:
     path = tmp_path / "module.yaml"
     path.write_text(json.dumps(section))
     for made in (
-        resolve_request(str(path), output="here"),
-        resolve_request({"name": "module", **section}, output="here"),
+        requests.resolve_request(str(path), output="here"),
+        requests.resolve_request({"name": "module", **section}, output="here"),
     ):
         assert (made.name, made.datasets[0].data_files, made.save.output_dir) == (
             "module",
@@ -63,7 +58,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
         tokenizer = {"default_tokenizer": "trained"} if trained else {}
         return {"datasets": [{"name": "code", "data_files": "corpus"}], **tokenizer}
 
-    monkeypatch.setattr(request_module, "demo_settings", settings)
+    monkeypatch.setattr("tokenlake.prefect.request.demo_settings", settings)
     yield asked
 
 
@@ -75,13 +70,13 @@ def write(folder: Path, *lines: str) -> str:
 
 class TestRequest:
     def test_a_file_alone(self, tmp_path: Path) -> None:
-        config = resolve_request(write(tmp_path, *DATA))
+        config = requests.resolve_request(write(tmp_path, *DATA))
         assert config.name == "mine"
         assert config.datasets[0].data_files == "a.jsonl"
 
     def test_flat_values_come_before_those_of_the_file(self, tmp_path: Path) -> None:
         path = write(tmp_path, *DATA, "save: {output_dir: there}")
-        config = resolve_request(path, ["b.jsonl", "c.jsonl"], "my/tokenizer", "here", "other")
+        config = requests.resolve_request(path, ["b.jsonl", "c.jsonl"], "my/tokenizer", "here", "other")
         assert config.datasets[0].data_files == ("b.jsonl", "c.jsonl")
         assert config.datasets[0].name == "one"
         assert config.default_tokenizer == "my/tokenizer"
@@ -90,32 +85,32 @@ class TestRequest:
 
     def test_the_fields_of_the_form_are_overrides_and_empty_ones_are_none(self, tmp_path: Path) -> None:
         path = write(tmp_path, *DATA, "pack: {enabled: true, seq_length: 64, strategy: pool}")
-        assert stage_values(0, "", None, {}) == stage_values() == []
-        given = stage_values(512, "best_fit", "tokenizers", {"train": 0.9, "test": 0.1})
-        config = resolve_request(path, overrides=[*given, "pack.seq_length=128"])
+        assert requests.stage_values(0, "", None, {}) == requests.stage_values() == []
+        given = requests.stage_values(512, "best_fit", "tokenizers", {"train": 0.9, "test": 0.1})
+        config = requests.resolve_request(path, overrides=[*given, "pack.seq_length=128"])
         assert (config.pack.seq_length, config.pack.strategy) == (128, "best_fit")
         assert config.tokenize.engine == "tokenizers"
         assert config.source.splits == {"train": 0.9, "test": 0.1}
 
     def test_overrides_come_last(self, tmp_path: Path) -> None:
-        config = resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
+        config = requests.resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
         assert config.name == "third"
 
     def test_a_tokenizer_keeps_the_options_beside_it(self, tmp_path: Path) -> None:
         path = write(tmp_path, DATA[0], "tokenize: {default_tokenizer: {name_or_path: a, max_length: 77}}")
-        config = resolve_request(path, tokenizer="b")
+        config = requests.resolve_request(path, tokenizer="b")
         chosen = config.tokenize.default_tokenizer
         assert isinstance(chosen, TokenizerConfig)
         assert (chosen.name_or_path, chosen.max_length) == ("b", 77)
 
     def test_a_mapping(self) -> None:
-        config = resolve_request({"name": "x", "pack": {"enabled": True}}, "a.jsonl", "gpt2")
+        config = requests.resolve_request({"name": "x", "pack": {"enabled": True}}, "a.jsonl", "gpt2")
         assert config.pack.enabled
         assert config.datasets[0].name == "data"
 
     @pytest.mark.parametrize("name", ["llama2-2048", "demo"])
     def test_a_deployment_by_name_with_data(self, name: str) -> None:
-        config = resolve_request(name, "a.jsonl", "gpt2")
+        config = requests.resolve_request(name, "a.jsonl", "gpt2")
         assert config.name == name
         assert config.pack.enabled
 
@@ -126,12 +121,13 @@ class TestRequest:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "demo.yaml").write_text("pack: {enabled: true, seq_length: 64}")
         with pytest.raises(ConfigError, match=r"names no data to read; give --param data_files="):
-            resolve_request(config)
+            requests.resolve_request(config)
         assert demo == []
 
-    @pytest.mark.parametrize("config", [None, "", "demo", str(DEPLOYMENTS / "demo.yaml")])
+    @pytest.mark.parametrize("config", [None, "", "demo", "demo.yaml"])
     def test_nothing_at_all_is_the_demo(self, demo: list[Path], config: str | None) -> None:
-        found = resolve_request(config)
+        path = str(requests.DEPLOYMENTS / "demo.yaml")
+        found = requests.resolve_request(path if config == "demo.yaml" else config)
         assert found.name == "demo"
         assert found.default_tokenizer == "trained"
         assert found.datasets[0].data_files == "corpus"
@@ -140,27 +136,27 @@ class TestRequest:
         "given", [{"tokenizer": "gpt2"}, {"overrides": ["tokenize.default_tokenizer=gpt2"]}], ids=str
     )
     def test_the_demo_trains_no_tokenizer_where_one_is_given(self, demo: list[Path], given: Any) -> None:
-        found = resolve_request("demo", **given)
+        found = requests.resolve_request("demo", **given)
         assert "gpt2" in (found.default_tokenizer, found.tokenize.default_tokenizer)
         assert "trained" not in (found.default_tokenizer, found.tokenize.default_tokenizer)
 
     def test_data_in_overrides_is_data(self, demo: list[Path]) -> None:
-        config = resolve_request("llama2-2048", overrides=["datasets=[{data_files: a.jsonl}]"])
+        config = requests.resolve_request("llama2-2048", overrides=["datasets=[{data_files: a.jsonl}]"])
         assert config.datasets[0].data_files == "a.jsonl"
         assert demo == []
 
     def test_several_datasets_and_data_files_are_ambiguous(self, tmp_path: Path) -> None:
         path = write(tmp_path, "datasets: [{data_files: a}, {data_files: b}]")
         with pytest.raises(ConfigError, match=r"2 datasets.*datasets\.0\.data_files"):
-            resolve_request(path, "c.jsonl")
+            requests.resolve_request(path, "c.jsonl")
 
     def test_an_unknown_name_says_which_there_are(self) -> None:
         with pytest.raises(ConfigError, match=r"did you mean 'llama2-2048'.*demo, llama2-2048"):
-            resolve_request("lama2-2048")
+            requests.resolve_request("lama2-2048")
 
     def test_a_missing_file_is_the_loader_s_error(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no such file"):
-            resolve_request(str(tmp_path / "none.yaml"))
+            requests.resolve_request(str(tmp_path / "none.yaml"))
 
     @pytest.mark.parametrize(
         ("config", "overrides"),
@@ -176,7 +172,7 @@ class TestRequest:
     def test_secrets_must_be_references(self, config: dict[str, object], overrides: list[str]) -> None:
         files = None if "datasets" in config else "a.jsonl"
         with pytest.raises(ConfigError, match="literal secret") as caught:
-            resolve_request(config, files, overrides=overrides)
+            requests.resolve_request(config, files, overrides=overrides)
         assert "hf_secret" not in str(caught.value)
 
     @promise(240)
@@ -189,31 +185,33 @@ class TestRequest:
         }
         path = write(tmp_path, *(f"{key}: {json.dumps(value)}" for key, value in asked.items()))
         for config in (asked, path):
-            found = resolve_request(config, name="x").model_dump(mode="json")
+            found = requests.resolve_request(config, name="x").model_dump(mode="json")
             assert (
                 found["datasets"][0]["storage_options"] == found["save"]["storage_options"] == {"token": word}
             )
         for key in ("secret", "hf_token"):
             with pytest.raises(ConfigError, match="literal secret"):
-                resolve_request(asked, overrides=[f"save.storage_options={{{key}: {word}}}"])
+                requests.resolve_request(asked, overrides=[f"save.storage_options={{{key}: {word}}}"])
 
     def test_a_reference_to_a_secret_is_taken(self) -> None:
-        config = resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
+        config = requests.resolve_request(
+            {"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl"
+        )
         assert config.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
 
 
-@pytest.mark.parametrize("of", [tokenize, mix], ids=["tokenize", "mix"])
-def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: Any) -> None:
-    schema = of.parameters.model_dump()
+@pytest.mark.parametrize("of", ["tokenize", "mix"])
+def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: str) -> None:
+    schema = getattr(flows, of).parameters.model_dump()
     fields = schema["properties"]
-    assert fields["config"]["anyOf"][0]["enum"] == ["", *known_configurations()]
+    assert fields["config"]["anyOf"][0]["enum"] == ["", *requests.known_configurations()]
     assert fields["strategy"]["enum"] == ["", "greedy", "pool", "first_fit", "best_fit"]
     assert {"", "auto", "tokenizers"} <= set(fields["tokenizer_engine"]["enum"])
     assert fields["engine"]["enum"] == ["", "local", "store", "ray", "dask"]
     empty = {name: field["default"] for name, field in fields.items()}
-    validate(empty, schema, raise_on_error=True, allow_none_with_default=True)
-    with pytest.raises(ValidationError, match="strategy"):
-        validate({"strategy": "bestfit"}, schema, raise_on_error=True)
+    validation.validate(empty, schema, raise_on_error=True, allow_none_with_default=True)
+    with pytest.raises(validation.ValidationError, match="strategy"):
+        validation.validate({"strategy": "bestfit"}, schema, raise_on_error=True)
 
 
 @pytest.mark.parametrize(
@@ -229,28 +227,28 @@ def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: Any) -> 
     ],
 )
 def test_a_run_is_called_after_its_dataset(config: object, name: str | None, expected: str) -> None:
-    assert requested_name(DEFAULT, {"config": config, "name": name}) == expected
+    assert requests.requested_name(requests.DEFAULT, {"config": config, "name": name}) == expected
 
 
 class TestGroups:
     @given(units=st.lists(st.integers(0, 10**6), max_size=700), most=st.integers(1, 300))
     def test_groups_are_the_units_in_order_and_even(self, units: list[int], most: int) -> None:
-        groups = group_units(units, most)
+        groups = engine.group_units(units, most)
         assert [unit for group in groups for unit in group] == units
         assert len(groups) == min(len(units), most)
         sizes = {len(group) for group in groups}
         assert not sizes or max(sizes) - min(sizes) <= 1
 
     def test_names_hold_the_digits_of_the_files(self) -> None:
-        assert group_name((17,)) == "unit 00017"
-        assert group_name((17, 18, 19)) == "units 00017-00019"
+        assert engine.group_name((17,)) == "unit 00017"
+        assert engine.group_name((17, 18, 19)) == "units 00017-00019"
 
 
 class TestProgressLog:
     def test_a_line_every_ten_seconds_and_one_at_the_end(self) -> None:
         now = [0.0]
         lines: list[str] = []
-        progress = ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
+        progress = engine.ProgressLog("unit 00003", 100_000_000, lines.append, clock=lambda: now[0])
         for _ in range(25):
             now[0] += 1.0
             progress.add(UnitProgress(3, "code", 2_000_000, 10, 500))
@@ -264,9 +262,9 @@ class TestProgressLog:
 
 class TestPolicy:
     def check(self, files: str, store: str, inputs: str | None, outputs: str | None) -> None:
-        config = resolve_request({"name": "x"}, files, "gpt2", store)
+        config = requests.resolve_request({"name": "x"}, files, "gpt2", store)
         given = {"TOKENLAKE_ALLOWED_INPUTS": inputs, "TOKENLAKE_ALLOWED_OUTPUTS": outputs}
-        check_paths(config, {key: value for key, value in given.items() if value is not None})
+        policy.check_paths(config, {key: value for key, value in given.items() if value is not None})
 
     def test_without_limits_everything_is_allowed(self) -> None:
         self.check("/anywhere/*.jsonl", "/else", None, None)
@@ -314,7 +312,7 @@ class TestPolicy:
     def test_literal_secrets_of_the_store_are_refused(self) -> None:
         save = {"output_dir": "s3://lake", "storage_options": {"secret": "hunter22"}}
         with pytest.raises(ConfigError, match="literal secret") as caught:
-            resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
+            requests.resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
         assert "hunter22" not in str(caught.value)
 
     def test_an_empty_list_allows_nothing(self) -> None:
@@ -328,11 +326,11 @@ def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
     """Whoever writes a store may write a plan into it."""
     (tmp_path / "a.jsonl").write_text('{"text": "a lake"}\n')
     dataset = {"name": "s", "data_files": str(tmp_path / "a.jsonl"), "tokenizer": str(tokenizer_dir)}
-    plan = plan_build({"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}})
+    plan = planner.plan({"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}})
     job = plan.job(plan.units[0], plan.store, Layout("x", 1), "tokenizers")
     assert isinstance(job, UnitJob)
     inside = {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path), "TOKENLAKE_ALLOWED_CALLABLES": "ours:*"}
-    check_job(job, inside)
+    policy.check_job(job, inside)
     options = {"key": {"env": "HOME"}}
     keyed = replace(job, source=replace(job.source, storage_options=options))
     texts = replace(job.source.texts, transforms=({"filter": "theirs:f"},))
@@ -346,11 +344,11 @@ def test_a_job_of_a_plan_reads_and_runs_only_what_the_worker_of_a_pool_allows(
         (replace(job, source=replace(job.source, texts=texts)), inside, r"the function 'theirs:f'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            check_job(wrong, environment)
+            policy.check_job(wrong, environment)
 
 
 def test_a_name_that_somebody_gave_is_told_from_one_that_prefect_made_up() -> None:
-    assert not [name for name in (generate_slug(2) for _ in range(2000)) if given_name(name)]
-    assert not [name for name in ("lambda560-forlond", "xi3-barad-dur") if given_name(name)]
+    assert not [name for name in (names.generate_slug(2) for _ in range(2000)) if run_state.given_name(name)]
+    assert not [name for name in ("lambda560-forlond", "xi3-barad-dur") if run_state.given_name(name)]
     for name in ("nightly", "my-run", "llama2-2048", "books of June", "alpha-books", "pi3"):
-        assert given_name(name) == name
+        assert run_state.given_name(name) == name

@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
+from tests.lazily import lazily
 from tests.rowwise.pipeline_support import Endless
 from tests.rowwise.sharded_support import Known, Plain, counted, numbered
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.source import ShardedDataSource
 
-torch: Any = pytest.importorskip("torch")
-datasets: Any = pytest.importorskip("datasets")
-split: Any = pytest.importorskip("datasets.distributed").split_dataset_by_node
-stateful: Any = pytest.importorskip("torchdata.stateful_dataloader")
+torch: Any = lazily("torch")
+datasets: Any = lazily("datasets")
+dealing: Any = lazily("datasets.distributed")
+stateful: Any = lazily("torchdata.stateful_dataloader")
+
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -104,10 +106,14 @@ def test_a_source_is_a_dataset_of_hugging_face():
     assert rows.num_shards == 4
     assert rows.take(2).column_names in (None, ["id"])
     assert sorted(ids(rows.shuffle(seed=1, buffer_size=4))) == list(range(21))
-    assert sorted(chain(*(ids(split(rows, rank, 2)) for rank in range(2)))) == list(range(21))
+    assert sorted(chain(*(ids(dealing.split_dataset_by_node(rows, rank, 2)) for rank in range(2)))) == list(
+        range(21)
+    )
     finer = mixed().to_hf(num_shards=3)
     assert sorted(ids(finer)) == sorted(ids(mixed()))
-    assert sorted(chain(*(ids(split(finer, rank, 3)) for rank in range(3)))) == sorted(ids(mixed()))
+    assert sorted(
+        chain(*(ids(dealing.split_dataset_by_node(finer, rank, 3)) for rank in range(3)))
+    ) == sorted(ids(mixed()))
 
 
 @promise(205)

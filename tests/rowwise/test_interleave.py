@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.lazily import lazily
 from tests.rowwise.mixed_support import known, rows_of
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.mixed import MixedShardedSource, block_mixture_interleave
 from tokenlake.rowwise.source import ShardedDataSource
 
-datasets: Any = pytest.importorskip("datasets")
+datasets: Any = lazily("datasets")
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,6 @@ REFUSED = [
     ({"datasets": "code"}, "datasets: got 'code', must be a mapping"),
     ({"datasets": {"a": iter([])}}, "datasets, 'a': .*got .*must be a Dataset or an IterableDataset"),
     ({"datasets": {"a": ["text"]}}, "datasets, 'a': rows: row 0: got 'text'"),
-    ({"datasets": {"a": datasets.DatasetDict()}}, "datasets, 'a': got a DatasetDict"),
     ({"datasets": [[{}], [{}]], "weights": {"a": 1.0}}, "got 1 for 2 datasets, must be one each"),
     (
         {"datasets": [[{}], [{}]], "weights": [0.5, 0.25, 0.25]},
@@ -107,6 +107,11 @@ REFUSED = [
     ({"weights": 0.5}, "weights: got 0.5, must be a mapping"),
     ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b', 'c' is no source"),
 ]
+
+
+def test_a_dataset_per_split_is_refused_at_once():
+    with pytest.raises(ConfigError, match="datasets, 'a': got a DatasetDict"):
+        block_mixture_interleave({"a": datasets.DatasetDict()})
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)

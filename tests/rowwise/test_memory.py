@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.lazily import lazily
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
 from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
 
-datasets: Any = pytest.importorskip("datasets")
+datasets: Any = lazily("datasets")
 
 
 @pytest.fixture(autouse=True)
@@ -170,12 +171,19 @@ def test_a_dict_of_splits_is_an_error_that_names_them() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [rows(3), iter(rows(3)), "org/name", None, 7, datasets.Dataset],
+    [
+        lambda: rows(3),
+        lambda: iter(rows(3)),
+        lambda: "org/name",
+        lambda: None,
+        lambda: 7,
+        lambda: datasets.Dataset,
+    ],
     ids=["list", "iterator", "text", "none", "number", "class"],
 )
-def test_anything_else_is_an_error(other: object) -> None:
+def test_anything_else_is_an_error(other: Callable[[], object]) -> None:
     with pytest.raises(ConfigError, match="must be a Dataset or an IterableDataset"):
-        wrap_hf_dataset(other)
+        wrap_hf_dataset(other())
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.0, "1", True, None, 0])

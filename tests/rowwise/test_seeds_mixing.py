@@ -21,11 +21,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
+from tests.lazily import lazily
 from tests.rowwise.pipeline_support import printed
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
 
-datasets: Any = pytest.importorskip("datasets")
+datasets: Any = lazily("datasets")
+
 
 HUB = ("bigcode/starcoderdata", "HuggingFaceFW/fineweb", "hendrycks/competition_math")
 SIZES = (40, 50, 10)

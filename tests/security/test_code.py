@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 
 import tokenlake
-from tokenlake.prefect import flows, tasks
 
 PACKAGE: Final = Path(tokenlake.__file__).parent
 HOUSE: Final = (PACKAGE,)
@@ -178,8 +177,9 @@ def test_prefect_keeps_no_results() -> None:
     from prefect import Flow, Task
     from prefect.cache_policies import NO_CACHE
 
-    modules = [flows, flows, tasks, tasks, tasks, tasks]
-    known = {id(value): value for module in modules for value in vars(module).values()}.values()
+    from tokenlake.prefect import flows, tasks
+
+    known = {id(value): value for module in (flows, tasks) for value in vars(module).values()}.values()
     found = [value for value in known if isinstance(value, Flow | Task)]
     assert len([value for value in found if isinstance(value, Flow)]) >= 2
     assert len(found) >= 6

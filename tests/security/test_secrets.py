@@ -20,6 +20,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from yarl import URL
 
+from tests.lazily import lazily
 from tests.no_job import no_job
 from tests.servers.http import HttpServer
 from tests.sources.remote_support import documents, jsonl, listed
@@ -30,10 +31,12 @@ from tokenlake.config.secret import referenced_blocks
 from tokenlake.errors import ConfigError, SourceError, WorkerError, without_credentials
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.prefect.engine import LocalEngine
-from tokenlake.prefect.policy import check_paths
-from tokenlake.prefect.request import resolve_request
 from tokenlake.store.remote.filesystems import close_filesystems
+
+policy: Any = lazily("tokenlake.prefect.policy")
+
+engines: Any = lazily("tokenlake.prefect.engine")
+requests: Any = lazily("tokenlake.prefect.request")
 
 SECRET = "Bearer opensesame-7d1f0c55"
 PLANTED = "planted-5b1c77e09a"
@@ -253,7 +256,7 @@ class TestEngine:
         wanted = load_config(
             config(server, tmp_path, tokenizer_dir, {"headers": {"Authorization": {"block": "lake"}}})
         )
-        with LocalEngine(wanted, workers=1) as engine:
+        with engines.LocalEngine(wanted, workers=1) as engine:
             assert engine.blocks == ("lake",)
             assert not server.log
             engine.provide({"lake": SECRET})
@@ -325,10 +328,10 @@ class TestAllowedInputs:
     ALLOWED = "/data/raw:s3://lake/raw:https://data.example.org:8443/sets:gs://open:hf://datasets/our-org"
 
     def check(self, files: str, **dataset: Any) -> None:
-        request = resolve_request(
+        request = requests.resolve_request(
             {"name": "x", "datasets": [{"data_files": files, "name": "s", "tokenizer": "gpt2", **dataset}]}
         )
-        check_paths(request, {"TOKENLAKE_ALLOWED_INPUTS": self.ALLOWED})
+        policy.check_paths(request, {"TOKENLAKE_ALLOWED_INPUTS": self.ALLOWED})
 
     @pytest.mark.parametrize(
         "files",
@@ -384,8 +387,8 @@ class TestAllowedInputs:
             self.check("their-org/set", type="hf")
 
     def test_without_a_limit_everything_is_allowed(self) -> None:
-        check_paths(
-            resolve_request(
+        policy.check_paths(
+            requests.resolve_request(
                 {"name": "x", "datasets": [{"data_files": "s3://any", "name": "s", "tokenizer": "g"}]}
             ),
             {},

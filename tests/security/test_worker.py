@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from tests.lazily import lazily
 from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.prefect.policy import check_paths, require_allowed_reference, require_secret
-from tokenlake.prefect.request import resolve_request
+
+policy: Any = lazily("tokenlake.prefect.policy")
+
+requests: Any = lazily("tokenlake.prefect.request")
 
 
 def check(environment: dict[str, str], output: str = "/data/out", **dataset: Any) -> None:
     given = {"data_files": "s3://any", "name": "s", "tokenizer": "org/tokenizer", **dataset}
-    check_paths(
-        resolve_request({"name": "x", "datasets": [given], "save": {"output_dir": output}}), environment
+    policy.check_paths(
+        requests.resolve_request({"name": "x", "datasets": [given], "save": {"output_dir": output}}),
+        environment,
     )
 
 
@@ -33,7 +37,7 @@ def test_text_that_a_store_names_is_not_read_for_a_deployment() -> None:
     with pytest.raises(
         ConfigError, match=r"datasets.s.retokenize: .* which a deployment's run does not follow"
     ):
-        check_paths(resolve_request(asked), {})
+        policy.check_paths(requests.resolve_request(asked), {})
 
 
 @pytest.fixture
@@ -155,7 +159,9 @@ def check_options(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..
         dataset: dict[str, Any] = {"name": "s", "data_files": "s3://lake/raw", "tokenizer": "gpt2"}
         save: dict[str, Any] = {"output_dir": "s3://lake/tokens"}
         (dataset if request.param == "input" else save)["storage_options"] = options
-        check_paths(resolve_request({"name": "x", "datasets": [dataset], "save": save}), environment)
+        policy.check_paths(
+            requests.resolve_request({"name": "x", "datasets": [dataset], "save": save}), environment
+        )
 
     return check
 
@@ -217,8 +223,8 @@ def test_secrets_that_are_not_named(
             check_options(environment, key=reference)
     monkeypatch.setenv("TOKENLAKE_ALLOWED_VARIABLES", "LAKE_*")
     with pytest.raises(ConfigError, match="is not allowed on this worker"):
-        require_allowed_reference(reference)  # of a push
-    require_allowed_reference({"env": "LAKE_TOKEN"})
+        policy.require_allowed_reference(reference)  # of a push
+    policy.require_allowed_reference({"env": "LAKE_TOKEN"})
 
 
 def test_secrets_that_turn_out_to_be_addresses(
@@ -228,8 +234,8 @@ def test_secrets_that_turn_out_to_be_addresses(
         check_options(key={"env": "LAKE_ADDRESS"})
     for value in ("http://elsewhere", f"{folders}/secret/a.jsonl"):
         with pytest.raises(ConfigError, match=r"\{block: lake-key\} holds an address or the path"):
-            require_secret("lake-key", value)
-    require_secret("lake-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+            policy.require_secret("lake-key", value)
+    policy.require_secret("lake-key", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
 
 @pytest.fixture
@@ -256,15 +262,15 @@ class TestConfigurations:
     @pytest.mark.parametrize("name", ["shadow", "configs/link.yaml", "configs/../shadow", "none.yaml"])
     def test_others_are_refused(self, lake: Path, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"config: .* {OUTSIDE}"):
-            resolve_request(f"{lake}/{name}", "a.jsonl")
+            requests.resolve_request(f"{lake}/{name}", "a.jsonl")
 
     def test_without_a_list_only_our_own_are_read(self, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lake / "configs" / "good.yaml").write_text("pack: {enabled: true, seq_length: 64}")
-        assert resolve_request(f"{lake}/configs/good.yaml", "a.jsonl").name == "good"
+        assert requests.resolve_request(f"{lake}/configs/good.yaml", "a.jsonl").name == "good"
         monkeypatch.delenv("TOKENLAKE_ALLOWED_CONFIGS")
-        assert resolve_request("demo", "a.jsonl").name == "demo"
+        assert requests.resolve_request("demo", "a.jsonl").name == "demo"
         with pytest.raises(ConfigError, match=OUTSIDE):
-            resolve_request(f"{lake}/configs/good.yaml", "a.jsonl")
+            requests.resolve_request(f"{lake}/configs/good.yaml", "a.jsonl")
 
     @pytest.mark.parametrize(
         ("text", "lines"),
@@ -284,7 +290,7 @@ class TestConfigurations:
         path = lake / "configs" / "notes.yaml"
         path.write_text(text)
         with pytest.raises(ConfigError, match=r"notes\.yaml: no valid configuration") as caught:
-            resolve_request(str(path), None if "datasets" in text else "a.jsonl")
+            requests.resolve_request(str(path), None if "datasets" in text else "a.jsonl")
         assert "planted" not in str(caught.value) + repr(caught.value.details)
         assert lines in str(caught.value)
 
@@ -292,9 +298,9 @@ class TestConfigurations:
         path = lake / "configs" / "notes.yaml"
         path.write_text("planted: 1\ndatasets: [{data_files: x, name: planted}]")
         with pytest.raises(ConfigError, match=r"pack\.seq_lenght \(override\): unknown key") as caught:
-            resolve_request(str(path), overrides=["pack.seq_lenght=5"])
+            requests.resolve_request(str(path), overrides=["pack.seq_lenght=5"])
         with pytest.raises(
             ConfigError, match=r"override of datasets\.y\.data_files: it does not fit"
         ) as fitting:
-            resolve_request(str(path), overrides=["datasets.y.data_files=5"])
+            requests.resolve_request(str(path), overrides=["datasets.y.data_files=5"])
         assert "planted" not in f"{caught.value} {fitting.value}"

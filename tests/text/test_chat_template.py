@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.utils.chat_template_utils import render_jinja_template
 
+from tests.lazily import lazily
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.text.chat.template import PROCESS, ChatTemplate, Limits, LossOptions, RenderedChat
+
+chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 
 HELLO = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -29,7 +31,7 @@ def theirs(text: str, messages: list[dict[str, Any]], **variables: Any) -> tuple
     """What transformers makes of it."""
     marks = "endgeneration" in text
     asked = {"conversations": [messages], "chat_template": text, "return_assistant_tokens_mask": marks}
-    made, stretches = render_jinja_template(**asked, **TOKENS, **variables)
+    made, stretches = chat_template_utils.render_jinja_template(**asked, **TOKENS, **variables)
     return made[0], stretches[0] if marks else []
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenlake.cache.disk import Compression, DiskCache
 from tokenlake.cache.manager import TreeCacheManager
-from tokenlake.cache.metadata import CacheMetadata
+from tokenlake.cache.memory import CacheMetadata
 from tokenlake.errors import ConfigError, MissingExtraError
 
 _CHUNK_BYTES: Final = 4 << 20

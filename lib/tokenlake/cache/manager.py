@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, final
 
 from tokenlake.cache.disk import Compression, DiskCache
-from tokenlake.cache.memory import MemoryCache
-from tokenlake.cache.metadata import CacheMetadata, Entry
+from tokenlake.cache.memory import CacheMetadata, Entry, MemoryCache
 from tokenlake.errors import ConfigError
 from tokenlake.fingerprint import fingerprint
 

@@ -1,8 +1,3 @@
-"""What extensions build on: sources of rows, stages of a pipeline, data by index."""
+"""What extensions build on (sources, stages, data by index), under the path that the seed documents import it from."""
 
-from tokenlake import AsyncDataset as AsyncDataset
-from tokenlake import BaseStage as BaseStage
-from tokenlake import PipelineContext as PipelineContext
-from tokenlake import ResumeState as ResumeState
-from tokenlake import ShardedDataSource as ShardedDataSource
-from tokenlake import ShardInfo as ShardInfo
+from tokenlake.stub_names import public_name as __getattr__  # noqa: F401

@@ -1,7 +1,3 @@
-"""What a mixture of datasets is described by."""
+"""What a mixture of datasets is described by, under the path that the seed documents import it from."""
 
-from tokenlake import BaseDatasetInform as BaseDatasetInform
-from tokenlake import DatasetLoadError as DatasetLoadError
-from tokenlake import DatasetMixture as DatasetMixture
-from tokenlake import DatasetType as DatasetType
-from tokenlake import TextDatasetInform as TextDatasetInform
+from tokenlake.stub_names import public_name as __getattr__  # noqa: F401

@@ -42,15 +42,14 @@ from tokenlake.text.lengths import ContentDistributionMode, LengthManager, Lengt
 from tokenlake.text.prompt.engine import ProcessedExample, PromptEngine
 
 if TYPE_CHECKING:
-    from tokenlake.data_pipeline.collate import (
+    from tokenlake.data_pipeline.dataloader import (
+        DataLoaderBuilder,
         create_causal_lm_collate,
         create_collate_fn,
         create_seq2seq_collate,
     )
-    from tokenlake.data_pipeline.dataloader import DataLoaderBuilder
     from tokenlake.data_pipeline.dataset import PreprocessedDataset, StreamingPreprocessedDataset
-    from tokenlake.data_pipeline.pipeline import DataPipeline
-    from tokenlake.data_pipeline.tokenizer import TokenizerWrapper
+    from tokenlake.data_pipeline.pipeline import DataPipeline, TokenizerWrapper
 
 PipelineError = TokenlakeError
 ConfigurationError = ConfigError
@@ -58,9 +57,10 @@ IntrospectionError = DataLoadingError = SourceError
 TokenizationError = TokenizerError
 
 _HOMES: Final = {
-    "DataPipeline": "pipeline",
-    "TokenizerWrapper": "tokenizer",
-    **dict.fromkeys(("create_causal_lm_collate", "create_collate_fn", "create_seq2seq_collate"), "collate"),
+    **dict.fromkeys(("DataPipeline", "TokenizerWrapper"), "pipeline"),
+    **dict.fromkeys(
+        ("create_causal_lm_collate", "create_collate_fn", "create_seq2seq_collate"), "dataloader"
+    ),
     **dict.fromkeys(("PreprocessedDataset", "StreamingPreprocessedDataset"), "dataset"),
     "DataLoaderBuilder": "dataloader",
 }

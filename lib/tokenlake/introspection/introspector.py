@@ -20,21 +20,8 @@ from tokenlake import numbers
 from tokenlake.config.data_module import is_hub_id
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
-from tokenlake.introspection.file_group import (
-    FileGroup,
-    chosen,
-    data_files,
-    families,
-    features,
-    findings,
-    formats,
-    group_of,
-    merged_groups,
-    name_of,
-    row_count,
-    source_name,
-    statistics,
-)
+from tokenlake.introspection import file_group
+from tokenlake.introspection.file_group import FileGroup
 from tokenlake.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
 from tokenlake.introspection.kind import text_options
 from tokenlake.introspection.mapping import ColumnMapper
@@ -218,8 +205,8 @@ class DatasetIntrospector:
     @cached_property
     def _inspection(self) -> Inspection:
         looks = self._look()
-        parts = merged_groups(
-            (group_of(files, seen, self._mapper, self._columns) for files, seen in looks),
+        parts = file_group.merged_groups(
+            (file_group.group_of(files, seen, self._mapper, self._columns) for files, seen in looks),
             self._mapper,
             self._columns,
         )
@@ -229,7 +216,7 @@ class DatasetIntrospector:
             *remarks,
             *local,
             *_empty(self._files),
-            *(each for part in parts for each in findings(part)),
+            *(each for part in parts for each in file_group.findings(part)),
         ]
         damaged = {finding.file for finding in found if finding.fatal}
         groups = [
@@ -260,8 +247,8 @@ class DatasetIntrospector:
 
     def _look(self) -> list[tuple[list[InputFile], list[FileSample]]]:
         """Look into a few files of every family."""
-        grouped = families(self._files)
-        picked = chosen(grouped)
+        grouped = file_group.families(self._files)
+        picked = file_group.chosen(grouped)
         source = self._request.source
         files = [file for files in picked for file in files]
         looks = in_order(lambda file: look(file, source.delimiter, source.storage_options), files, _THREADS)
@@ -270,11 +257,11 @@ class DatasetIntrospector:
     def _names(self, parts: list[FileGroup]) -> list[str]:
         """Names of sources, each once."""
         if len(parts) == 1:
-            return [self._name() or name_of(parts[0].files)]
+            return [self._name() or file_group.name_of(parts[0].files)]
         taken: Counter[str] = Counter()
         names: list[str] = []
         for part in parts:
-            name = name_of(part.files)
+            name = file_group.name_of(part.files)
             taken[name] += 1
             names.append(name if taken[name] == 1 else f"{name[:60]}-{taken[name]}")
         return names
@@ -284,10 +271,10 @@ class DatasetIntrospector:
             return ""
         entry = "".join(self._request.given)
         parts = [part for part in PurePosixPath(entry).parts if not set("*?[") & set(part)]
-        return source_name(parts[-1].partition(".")[0] if parts else "")
+        return file_group.source_name(parts[-1].partition(".")[0] if parts else "")
 
     def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
-        rows, exact = row_count(part)
+        rows, exact = file_group.row_count(part)
         bad: Counter[str] = Counter()
         for finding_look in part.good:
             bad.update(finding_look.bad)
@@ -295,13 +282,13 @@ class DatasetIntrospector:
             name=name,
             files=len(part.files),
             bytes=sum(file.size for file in part.files),
-            formats=formats(part.files),
+            formats=file_group.formats(part.files),
             rows=rows,
             rows_exact=exact,
-            features=features(part),
+            features=file_group.features(part),
             kind=part.kind,
             mapping=part.mapping,
-            text=statistics(part),
+            text=file_group.statistics(part),
             sampled=sum(look.seen for look in part.good),
             bad=bad,
             sample=tuple(shortened(row) for row in part.rows[: self._rows]),
@@ -318,7 +305,7 @@ class DatasetIntrospector:
             return None
         given = self._request.given
         whole = given[0] if len(given) == 1 else list(given)
-        files = data_files(good, self._request.listing, given)
+        files = file_group.data_files(good, self._request.listing, given)
         return entry_of(name, whole if files is None else files, self._options(part) | (made or {}))
 
     def _options(self, part: FileGroup) -> dict[str, Any]:

@@ -1,24 +1,104 @@
-"""A build that is watched: its messages and its progress on standard error, its figures as metrics."""
+"""What is watched, a build or a pipeline: messages and progress on standard error, figures as metrics, times."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, final
 
 from rich.console import Console, RenderableType
 
 from tokenlake import numbers
 from tokenlake.etl import events
+from tokenlake.etl.events import UnitFinished
+from tokenlake.etl.unit.clock import STAGES
 from tokenlake.metrics import Metric, MetricsExport
 from tokenlake.observability.display import Display, DisplayOptions, display_of
-from tokenlake.observability.tally import RunTallies, RunTally, source_name, step_name
+from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name
 from tokenlake.reports.plan import planning_line
+from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import near, stderr
+
+if TYPE_CHECKING:
+    from tokenlake.config.pipeline import PipelineConfig
+
+
+def observed_batches(items: Iterable[Any], config: PipelineConfig, *, batched: bool) -> Iterator[Any]:
+    """Return an iterator of the same items, which is watched if the configuration has a section `observability`.
+
+    Args:
+        batched: items are batches, dicts of columns; else each is a row.
+    """
+    if "observability" not in config.model_fields_set:
+        return iter(items)
+    return _watched(items, config, batched)
+
+
+def _watched(items: Iterable[Any], config: PipelineConfig, batched: bool) -> Generator[Any]:
+    section, tally = config.observability, BatchTally()
+    options = DisplayOptions.of(section)
+    with ExitStack() as stack:
+        if (export := metrics_export(section, tally)) is not None:
+            stack.enter_context(export)
+        display: Display = display_of(options, stderr(), tally.render, "waiting for the first batch")
+        display.begin()
+        stack.callback(display.end)
+        iterator, end = iter(items), cast("Any", object())
+        while True:
+            asked = time.monotonic()
+            item = next(iterator, end)
+            tally.waited += time.monotonic() - asked
+            if item is end:
+                break
+            tally.batches += 1
+            tally.rows += len(next(iter(item.values()), ())) if batched else 1
+            display.show(tally, 1)
+            yield item
+        if options.tells("INFO"):
+            display.say("INFO", tally.line())
+
+
+_SHOWN: Final = 10  # units
+
+
+def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
+    """Return two tables of the units that a run built: seconds of each stage by source, and the slowest units.
+
+    Seconds are those of the worker processes, so that two workers spend two seconds in one.
+    """
+    if not any(event.stages for event in built):
+        return []
+    by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for event in built:
+        by_source[event.source].update({"units": 1, "seconds": event.seconds, **event.stages})
+    sources = [{"name": source_name(name), **spent} for name, spent in by_source.items()]
+    slowest = sorted(built, key=lambda event: -event.seconds)[:_SHOWN]
+    units = [
+        {
+            "unit": f"{event.unit:05d}",
+            "name": source_name(event.source),
+            "seconds": event.seconds,
+            **event.stages,
+        }
+        for event in slowest
+    ]
+    shown = [stage for stage in STAGES if any(stage in event.stages for event in built)]
+    stages = [_seconds("seconds", "all"), *map(_seconds, shown)]
+    tables = [Table.of([label("name", "source"), number("units"), *stages], sources, "Time by stage")]
+    if len(built) > 1:
+        columns = [label("unit"), label("name", "source"), *stages]
+        tables.append(Table.of(columns, units, "Slowest units"))
+    return tables
+
+
+def _seconds(key: str, heading: str | None = None) -> Any:
+    return number(key, heading, numbers.duration)
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from tokenlake.config.references import scrub
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.runner import BuildResult, worth_a_retry
-from tokenlake.observability.stages import time_tables
+from tokenlake.observability.build import time_tables
 from tokenlake.prefect.assets import dataset_asset, facts_of, tell_committed, upstream_assets
 from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret

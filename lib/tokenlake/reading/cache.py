@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar, final
 
 import pyarrow as pa
 
-from tokenlake.cache.memory import MemoryCache
-from tokenlake.cache.metadata import Entry
+from tokenlake.cache.memory import Entry, MemoryCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows

@@ -5,16 +5,15 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
 - `source`: the contract of a source, the base of all sources here, and the sources that its methods make of it
-- `shards`: what is known of a shard, and the rows of one, or of several ahead of time
-- `position`, `meter`, `checks`: where a reader stands and its share, what is counted, what is refused
+- `shards`: what is known of a shard, the rows of one, or of several ahead of time, where a reader of them stands, and
+  how many were drawn
+- `checks`: what is refused
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build
-- `batches`, `loader`, `iterators`: rows to batches of arrays in an order that can be resumed, and delivering them
-- `async_dataset`, `resume`: data that is awaited by index; where a loop of one's own stands
-- `arrow_rows`, `shard_files`, `directory`: rows as columns or lines, the files of a split, a flat directory
-- `save`, `tokenize`, `cache`: `save_dataset`; `tokenize_and_save` and `pretokenize`; tokens kept between runs
+- `batches`, `loader`, `iterators`: rows to batches of arrays in an order that can be resumed, and delivering them; data
+  that is awaited by index; where a loop of one's own stands
+- `save`, `tokenize`, `cache`: writers; `tokenize_and_save` and `pretokenize`; tokens kept between runs
 - `stage`, `stages`, `pipeline`: what a stage is, the six stages, and the fluent :class:`Pipeline`
-- `writers`: writers by the name of their format
 - `inform`, `legacy`: the older interface, a mixture described by one object
 """

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
-from tokenlake.rowwise.position import RowPosition, Share, positioned
-from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.shards import Row, RowPosition, Share, positioned
 from tokenlake.rowwise.source import ShardedDataSource
 
 Array = npt.NDArray[Any]

@@ -1,13 +1,15 @@
-"""Rows to batches, prepared ahead by threads and put onto devices where that is asked for."""
+"""Rows to batches, prepared ahead by threads, put onto devices where that is asked for; data awaited by index."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Final, Literal, cast, final
+from itertools import count
+from typing import Any, Final, Generic, Literal, TypeVar, cast, final
 
 import numpy as np
 
@@ -19,13 +21,48 @@ from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.rowwise.async_dataset import AsyncDataset
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
 from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.files import FileBacked
-from tokenlake.rowwise.meter import RowMeter
-from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.shards import Row, RowMeter
 from tokenlake.rowwise.source import ShardedDataSource
+
+Item = TypeVar("Item")
+
+
+class AsyncDataset(ABC, Generic[Item]):
+    """Items by index: define :meth:`aget`, and all else follows."""
+
+    @abstractmethod
+    async def aget(self, index: int) -> Item:
+        """Return item number `index`; IndexError behind the last one."""
+
+    async def abatch(self, indices: Sequence[int]) -> list[Item]:
+        """Return several items, awaited one after the other."""
+        return [await self.aget(index) for index in indices]
+
+    def get(self, index: int) -> Item:
+        """Return an item without an event loop of your own; RuntimeError inside of a running one."""
+        return asyncio.run(self.aget(index))
+
+    def get_output_sharding(self) -> Any:
+        """Return the ``jax.sharding.Sharding`` of items, None where they are on no device."""
+        return None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether somebody has come to the end."""
+        return False
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield items from the first one on."""
+        for index in count():
+            try:
+                item = self.get(index)
+            except IndexError:
+                return
+            yield item
+
 
 _END: Final = object()
 _ON_DEVICES: Final = 2  # batches that are put onto devices ahead

@@ -20,7 +20,7 @@ from tokenlake.config.stages import (
 )
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
-from tokenlake.observability.rows import observed_batches
+from tokenlake.observability.build import observed_batches
 from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_order
 from tokenlake.rowwise.stages import LoadStage, MixStage, PackStage, SaveStage, SourceStage, TokenizeStage
 

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final, Literal, Self, final
 
 import pyarrow as pa
 
@@ -208,6 +209,28 @@ class DatasetWriter:
 
 
 create_writer = DatasetWriter
+
+
+def _writer(
+    format: Literal["parquet", "arrow", "jsonl"],
+    output_path: str | os.PathLike[str],
+    max_shard_size: int | str | None = None,
+    num_shards: int | None = None,
+    compression: str | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> DatasetWriter:
+    return create_writer(output_path, format, max_shard_size, num_shards, compression, overwrite, **options)
+
+
+ParquetWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "parquet")
+"""As :func:`tokenlake.create_writer`, for Parquet."""
+
+ArrowWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "arrow")
+"""As :func:`tokenlake.create_writer`, for Arrow IPC files."""
+
+JsonlWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "jsonl")
+"""As :func:`tokenlake.create_writer`, for JSON Lines."""
 
 
 def save_dataset(

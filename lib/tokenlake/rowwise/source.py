@@ -12,19 +12,9 @@ from typing import Any, Literal, final
 from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
+from tokenlake.rowwise import shards
 from tokenlake.rowwise.checks import bad_row, index_of, no_row
-from tokenlake.rowwise.meter import RowMeter
-from tokenlake.rowwise.position import Placed, RowPosition, Share, positioned
-from tokenlake.rowwise.shards import (
-    Numbered,
-    Row,
-    ShardInfo,
-    Transform,
-    limited,
-    rows_from,
-    rows_in_turn,
-    unknown_length,
-)
+from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Share, Transform
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
@@ -85,7 +75,7 @@ class ShardedDataSource(ABC):
             SourceError: as :meth:`open_shard`.
         """
         whole_number("row", row, 0)
-        return rows_from(row, self.open_shard(shard_name), shard_name)
+        return shards.rows_from(row, self.open_shard(shard_name), shard_name)
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[Row]:
         """Return the rows of a shard from number `row` on; raises as :meth:`open_shard_numbered`."""
@@ -122,7 +112,7 @@ class ShardedDataSource(ABC):
         whole_number("start_row", start_row, 0)
         ahead = whole_number("workers", workers, 1) if workers != 1 else 0
         wanted = [names[index] for index in indices][start_shard:]
-        return rows_in_turn(self.open_shard_at_row, wanted, start_row, ahead)
+        return shards.rows_in_turn(self.open_shard_at_row, wanted, start_row, ahead)
 
     def __iter__(self) -> Iterator[Row]:
         return self.iter_shards()
@@ -130,12 +120,12 @@ class ShardedDataSource(ABC):
     def __len__(self) -> int:
         """Return how many rows come out, exactly; TypeError where only reading them all would tell."""
         if not self.every_row:
-            raise unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
+            raise shards.unknown_length(self, "rows may be left out (a filter, `where` or bad records)")
         total = 0
         for name in self.shard_names:
             rows = self.get_shard_info(name).rows
             if rows is None:
-                raise unknown_length(self, f"shard {name!r} does not say how many rows it has")
+                raise shards.unknown_length(self, f"shard {name!r} does not say how many rows it has")
             total += rows
         return total
 
@@ -192,9 +182,9 @@ class ShardedDataSource(ABC):
 
         Args:
             start: the integers of a :class:`RowPosition`; () for the first row.
-            share: number of the reader and how many there are, see :func:`positioned`; () for one reader.
+            share: number of the reader and how many there are, see ``shards.positioned``; () for one reader.
         """
-        return positioned(self, RowPosition(*start), Share(*share))
+        return shards.positioned(self, RowPosition(*start), Share(*share))
 
     def to_torch(self, *, host: tuple[int, int] | None = None) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of the rows, each once over all processes and workers.
@@ -429,7 +419,7 @@ class LimitedShardedSource(CountedSource):
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         info = self._source.get_shard_info(shard_name)
         each = [self._source.get_shard_info(name).rows for name in self.shard_names[: info.index + 1]]
-        return replace(info, rows=limited(each, self._first) if self.every_row else None)
+        return replace(info, rows=shards.limited(each, self._first) if self.every_row else None)
 
     def _rows(self, index: int, row: int) -> Numbered:
         rows = self._source.open_shard_numbered(self.shard_names[index], row)
@@ -497,4 +487,4 @@ class ShuffledShardedSource(DerivedSource):
     def _rows(self, index: int, row: int) -> Numbered:
         name = self.shard_names[index]
         rows = shuffled_by_buffer(self._source.open_shard(name), self._size, key_of(self._seed, index))
-        return rows_from(row, rows, name)
+        return shards.rows_from(row, rows, name)

@@ -15,8 +15,8 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.rowwise.loader import AsyncDataLoader
-from tokenlake.rowwise.meter import RowMeter
 from tokenlake.rowwise.save import SavedShardedSource
+from tokenlake.rowwise.shards import RowMeter
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 

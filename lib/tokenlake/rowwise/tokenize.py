@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
+from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.stages import PackStageConfig, TokenizerConfig
 from tokenlake.config.values import expected
+from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
@@ -138,6 +140,38 @@ def pretokenize(
     make = TokenizedShardedSource if isinstance(source, ShardedDataSource) else batched_tokenize_iterator
     rows = make(source, tokenizer, **options, arrays=True)  # pyright: ignore[reportArgumentType]
     return save_dataset(rows, output_path, output_format, **saving)
+
+
+def tokenize_dataset_config(
+    source: ShardedDataSource, config: DatasetConfig, global_tokenizer: str | TokenizerConfig | None = None
+) -> TokenizedShardedSource:
+    """Return the rows of a source as tokens.
+
+    Args:
+        source: rows as the files of the dataset have them: those of ``create_source(config)`` are changed already.
+        config: whose tokenizer, `content_field`, `additional_fields`, `format_callback` and `format_fields` act.
+        global_tokenizer: of a dataset that names none.
+
+    Raises:
+        ConfigError: neither names a tokenizer, or `config` has transforms. Others as :class:`TokenizedShardedSource`.
+    """
+    if config.transforms:
+        how = "apply them by create_source(config), and leave them out here"
+        raise ConfigError(f"datasets.{config.name}.transforms: do not act on rows of another source; {how}")
+    tokenizer = config.get_tokenizer_config() or global_tokenizer
+    if tokenizer is None:
+        raise ConfigError(
+            f"datasets.{config.name}.tokenizer: missing, and there is no global_tokenizer; write a Hub id or a path"
+        )
+    return TokenizedShardedSource(
+        source,
+        tokenizer,
+        tokenizer if isinstance(tokenizer, TokenizerConfig) else None,
+        config.content_field,
+        config.additional_fields,
+        config.format_callback,
+        config.format_fields,
+    )
 
 
 def _are_files(source: object) -> bool:

@@ -20,36 +20,9 @@ import pyarrow.ipc
 
 from tokenlake.arrays import Int64s
 from tokenlake.reading.pages import Bomb, Pread, check_unfolded
-from tokenlake.sources.arrow_messages import (
-    BATCH,
-    DICTIONARY,
-    FILE_START,
-    MAGIC,
-    SCHEMA,
-    Block,
-    Message,
-    batch_message,
-    column_buffers,
-    decoded_bytes,
-    is_file,
-    metadata_size,
-    parse_message,
-    read_footer,
-    read_metadata,
-)
+from tokenlake.sources import arrow_messages, columnar
+from tokenlake.sources.arrow_messages import Block, Message
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.columnar import (
-    as_text,
-    check_names,
-    check_offsets,
-    counted_records,
-    numbered,
-    pick,
-    plain_type,
-    reading,
-    text_path,
-    unfolded,
-)
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.where import Predicate
@@ -154,14 +127,16 @@ class WantedColumns:
         """Raise DamagedFileError if a wanted column is missing or there twice, or the text is not one of strings."""
         names: list[str] = schema.names
         self.names: tuple[str, ...] = want.names(names)
-        check_names(file, names, self.names)
-        self.text: tuple[str, ...] = text_path(file, schema, want.text) if want.text is not None else ()
+        columnar.check_names(file, names, self.names)
+        self.text: tuple[str, ...] = (
+            columnar.text_path(file, schema, want.text) if want.text is not None else ()
+        )
         self._schema = schema
         self._included = [at for at, name in enumerate(names) if name in (*self.names, *self.text[:1])]
         self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
         fields = [schema.field(at) for at in self._included]
         self._plain = pa.schema(
-            [pa.field(field.name, plain_type(field.type), field.nullable) for field in fields]
+            [pa.field(field.name, columnar.plain_type(field.type), field.nullable) for field in fields]
         )
 
     @property
@@ -171,7 +146,7 @@ class WantedColumns:
 
     def check(self, message: Message, pread: Callable[[int, int], bytes]) -> None:
         """Raise Bomb if the wanted part of a message takes too much; `pread` reads from its body."""
-        size = decoded_bytes(message, self._buffers(message), pread)
+        size = arrow_messages.decoded_bytes(message, self._buffers(message), pread)
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
@@ -195,17 +170,17 @@ class WantedColumns:
 
     def _buffers(self, message: Message) -> list[int]:
         """Return the numbers of the buffers that are decoded: of a dictionary all."""
-        if message.kind != BATCH:
+        if message.kind != arrow_messages.BATCH:
             return list(range(len(message.buffers)))
-        columns = column_buffers(self._schema, message)
+        columns = arrow_messages.column_buffers(self._schema, message)
         return [number for at in self._included for number in columns[at]]
 
     def rows(
         self, batch: pa.RecordBatch
     ) -> Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]:
         """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB."""
-        for piece in unfolded(batch, self._plain):
-            text = as_text(pick(piece, self.text)) if self.text else None
+        for piece in columnar.unfolded(batch, self._plain):
+            text = columnar.as_text(columnar.pick(piece, self.text)) if self.text else None
             yield piece.select(list(self.names)) if self.names else None, text
 
 
@@ -225,12 +200,12 @@ class _Batches:
     @contextmanager
     def reading(self) -> Generator[None]:
         """Turn what is wrong with the next batch into DamagedFileError."""
-        with reading(self._file, f"record batch {self.index}"):
+        with columnar.reading(self._file, f"record batch {self.index}"):
             yield
 
     def counted(self, message: Message, size: int) -> Iterator[Parsed]:
         """Yield the records of the next batch, of which nothing is wanted."""
-        yield from counted_records(self.first, message.rows, _at_once(size))
+        yield from columnar.counted_records(self.first, message.rows, _at_once(size))
         self.skip(message)
 
     def decoded(self, message: Message, size: int, batch: pa.RecordBatch) -> Iterator[Parsed]:
@@ -240,7 +215,7 @@ class _Batches:
                 raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
             batch.validate()
             for column in batch.columns:
-                check_offsets(column)
+                columnar.check_offsets(column)
         yield from self.pieces(message, size, self._columns.rows(batch))
 
     def pieces(
@@ -251,7 +226,7 @@ class _Batches:
     ) -> Iterator[Parsed]:
         """Yield the records of the next batch, which come as (columns, text)."""
         with self.reading():
-            yield from numbered(pieces, self.first, _at_once(size), self._limit)
+            yield from columnar.numbered(pieces, self.first, _at_once(size), self._limit)
         self.skip(message)
 
 
@@ -269,9 +244,9 @@ def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parse
     """
     stream, feed, reader = ByteStream(data), _Feed(), None
     messages = _Messages(part.file, stream)
-    with reading(part.file, "its schema"):
+    with columnar.reading(part.file, "its schema"):
         metadata, message = messages.first()
-        if message.kind != SCHEMA:
+        if message.kind != arrow_messages.SCHEMA:
             raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
         columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(metadata)), want)
         feed.put(metadata)
@@ -281,7 +256,7 @@ def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parse
             message = _fed(messages, feed, columns)
             if message is None:
                 break
-            if message.kind == DICTIONARY:
+            if message.kind == arrow_messages.DICTIONARY:
                 continue
             if not columns.nothing:
                 reader = reader or _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
@@ -293,7 +268,7 @@ def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parse
                 records = batches.decoded(message, size, reader.read_next_batch())
             yield from records
             del records
-    with reading(part.file, "its end"):
+    with columnar.reading(part.file, "its end"):
         messages.finish()
 
 
@@ -318,8 +293,8 @@ class _Messages:
         self._file, self._stream, self._at, self._framed = file, stream, 0, False
 
     def first(self) -> tuple[bytes, Message]:
-        head = self._read(FILE_START)
-        self._framed = head.startswith(MAGIC)
+        head = self._read(arrow_messages.FILE_START)
+        self._framed = head.startswith(arrow_messages.MAGIC)
         found = self._message(self._read(8) if self._framed else head)
         if not found:
             raise ValueError("it ends before there is a schema")
@@ -328,7 +303,7 @@ class _Messages:
     def next(self) -> tuple[bytes, Message] | None:
         """Return a message with its length in front of it, None at the marker of the end."""
         found = self._message(self._read(8, may_end=True))
-        if found and found[1].kind not in (BATCH, DICTIONARY):
+        if found and found[1].kind not in (arrow_messages.BATCH, arrow_messages.DICTIONARY):
             raise ValueError("there is another schema, or something unknown, between the batches")
         return found
 
@@ -341,16 +316,16 @@ class _Messages:
         while data := self._stream.read(_DRAIN):
             if not self._framed:
                 raise ValueError("other bytes follow the marker of the stream's end")
-            tail = (tail + data)[-len(MAGIC) :]
-        if self._framed and tail != MAGIC:
+            tail = (tail + data)[-len(arrow_messages.MAGIC) :]
+        if self._framed and tail != arrow_messages.MAGIC:
             raise ValueError("the file does not end with the bytes ARROW1; it is cut or was never finished")
 
     def _message(self, prefix: bytes) -> tuple[bytes, Message] | None:
-        length, size = metadata_size(prefix)
+        length, size = arrow_messages.metadata_size(prefix)
         if not size:
             return None
         rest = self._read(size - (8 - length))
-        message = parse_message((prefix + rest)[length:])
+        message = arrow_messages.parse_message((prefix + rest)[length:])
         if message.body > MAX_BATCH_BYTES:
             raise ValueError(f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}")
         return prefix + rest, message
@@ -376,19 +351,19 @@ def read_arrow(
         DamagedFileError: the file is empty, cut or corrupt, what is wanted of it is missing, the text is
             not one of strings, or a batch would take too much memory.
     """
-    return _read_file(part, data, want) if is_file(data) else read_stream(part, data, want)
+    return _read_file(part, data, want) if arrow_messages.is_file(data) else read_stream(part, data, want)
 
 
 def _read_file(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
-    blocks = read_footer(data)
+    blocks = arrow_messages.read_footer(data)
     columns = WantedColumns(part.file, _schema(part, data), want)
     for number, block in enumerate(blocks.dictionaries):
-        with reading(part.file, f"dictionary {number}"):
+        with columnar.reading(part.file, f"dictionary {number}"):
             _check_dictionary(columns, data.pread, block)
     batches = _Batches(part.file, columns, want)
     with _opened(data, columns.options) as reader:
         for index, block in enumerate(blocks.batches[: part.stop]):
-            message = batch_message(part.file, data.pread, blocks.batches, index)
+            message = arrow_messages.batch_message(part.file, data.pread, blocks.batches, index)
             if index < part.start:
                 batches.skip(message)
                 continue
@@ -429,12 +404,16 @@ def _opened(data: InputBytes, options: Any = None) -> Generator[Any]:
 
 def _schema(part: FileRange, data: InputBytes) -> pa.Schema:
     """Return the schema, which stands at the beginning of a file and in its footer."""
-    with reading(part.file, "its schema"):
+    with columnar.reading(part.file, "its schema"):
         with _opened(data) as whole:
             schema: pa.Schema = whole.schema
-        length, size = metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
-        metadata = data.pread(length + size, FILE_START)
-        if not size or len(metadata) < length + size or parse_message(metadata[length:]).kind != SCHEMA:
+        length, size = arrow_messages.metadata_size(data.pread(8, arrow_messages.FILE_START).ljust(8, b"\0"))
+        metadata = data.pread(length + size, arrow_messages.FILE_START)
+        if (
+            not size
+            or len(metadata) < length + size
+            or arrow_messages.parse_message(metadata[length:]).kind != arrow_messages.SCHEMA
+        ):
             raise ValueError("there is none behind the file's first bytes")
         if not _IPC.read_schema(pa.py_buffer(metadata)).equals(schema):
             raise ValueError("it is another one at the beginning of the file than in its footer")
@@ -442,8 +421,8 @@ def _schema(part: FileRange, data: InputBytes) -> pa.Schema:
 
 
 def _check_dictionary(columns: WantedColumns, pread: Pread, block: Block) -> None:
-    message = parse_message(read_metadata(pread, block))
-    if message.kind != DICTIONARY or message.body > block.body:
+    message = arrow_messages.parse_message(arrow_messages.read_metadata(pread, block))
+    if message.kind != arrow_messages.DICTIONARY or message.body > block.body:
         raise ValueError(f"at byte {block.offset} there is no dictionary of {block.body} bytes")
     columns.check(message, _body_reader(pread, block))
 

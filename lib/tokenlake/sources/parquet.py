@@ -20,18 +20,8 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
 from tokenlake.reading.pages import check_unfolded, chunk_start, walk_pages
+from tokenlake.sources import columnar
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.columnar import (
-    as_text,
-    check_names,
-    counted_records,
-    numbered,
-    pick,
-    plain_type,
-    reading,
-    text_path,
-    unfolded,
-)
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.parquet_steps import MAX_PAGE_BYTES, ListSteps, PageSteps
 from tokenlake.sources.where import ColumnRange, Predicate
@@ -84,7 +74,7 @@ def open_parquet(
     Raises:
         DamagedFileError: its footer cannot be read.
     """
-    with reading(data.file, "its footer"):
+    with columnar.reading(data.file, "its footer"):
         return pq.ParquetFile(
             data.for_arrow(),
             metadata=meta,
@@ -128,11 +118,11 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     Raises:
         DamagedFileError: a wanted column is missing or there twice, or the text is not one of strings.
     """
-    with reading(part.file, "its schema"):
+    with columnar.reading(part.file, "its schema"):
         schema: pa.Schema = parquet.schema_arrow
     names: tuple[str, ...] = want.names(schema.names)
-    check_names(part.file, schema.names, names)
-    text = text_path(part.file, schema, want.text) if want.text is not None else ()
+    columnar.check_names(part.file, schema.names, names)
+    text = columnar.text_path(part.file, schema, want.text) if want.text is not None else ()
     reader: Any = parquet.reader
     paths: list[list[str]] = reader.column_paths
     indices = [at for at, path in enumerate(paths) if path[0] in names or path == list(text)]
@@ -170,9 +160,9 @@ def _read_schema(schema: pa.Schema, names: tuple[str, ...], text: tuple[str, ...
     fields: list[Any] = []
     for field in schema:
         if field.name in names:
-            fields.append(pa.field(field.name, plain_type(field.type), field.nullable))
+            fields.append(pa.field(field.name, columnar.plain_type(field.type), field.nullable))
         elif text and field.name == text[0]:
-            fields.append(pa.field(field.name, plain_type(_narrow(field.type, text[1:]))))
+            fields.append(pa.field(field.name, columnar.plain_type(_narrow(field.type, text[1:]))))
     return pa.schema(fields)
 
 
@@ -268,7 +258,7 @@ class RowGroup:
         Raises:
             DamagedFileError: a page is corrupt, rows are missing, or little unfolds to far too much.
         """
-        with reading(self._data.file, self._where()):
+        with columnar.reading(self._data.file, self._where()):
             self._plans = [self._plan(index) for index in self.leaves.indices]
             # A step can hold a text of 200 MB: only its consumer keeps it alive.
             try:
@@ -286,9 +276,9 @@ class RowGroup:
         Raises:
             DamagedFileError: with those before it that is much more than the pages can account for.
         """
-        text = as_text(pick(batch, self.leaves.text))
+        text = columnar.as_text(columnar.pick(batch, self.leaves.text))
         self._unfolded += text.nbytes
-        with reading(self._data.file, self._where()):
+        with columnar.reading(self._data.file, self._where()):
             check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
         return text
 
@@ -384,16 +374,16 @@ def _pruned(meta: pq.RowGroupMetaData) -> Parsed:
 
 def _records(group: RowGroup, first: int, want: Want) -> Iterator[Parsed]:
     if not group.leaves.indices:
-        return counted_records(first, group.rows, group.bytes_until)
+        return columnar.counted_records(first, group.rows, group.bytes_until)
     rows = group.leaves.names or want.columns is None
     pieces = _rows(group) if rows else ((None, text) for text in _joined(map(group.text, group.steps())))
-    return numbered(pieces, first, group.bytes_until, want.max_record_bytes)
+    return columnar.numbered(pieces, first, group.bytes_until, want.max_record_bytes)
 
 
 def _rows(group: RowGroup) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
     leaves = group.leaves
     for batch in group.steps():
-        for piece in unfolded(batch, leaves.schema):
+        for piece in columnar.unfolded(batch, leaves.schema):
             yield piece.select(list(leaves.names)), group.text(piece) if leaves.text else None
 
 
