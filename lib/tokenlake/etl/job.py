@@ -328,21 +328,51 @@ _KINDS: Final[dict[str, Any]] = {
 
 def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
     """Return a job or an answer as a line of JSON."""
-    # Python's own JSON, which escapes what is no UTF-8: the name of a file may have such bytes.
-    return json.dumps(msgspec.to_builtins(message, str_keys=True)).encode() + b"\n"
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except (UnicodeEncodeError, OverflowError):
+        # Python's own JSON, which escapes what is no UTF-8: the name of a file may have such bytes.
+        return json.dumps(msgspec.to_builtins(message, str_keys=True)).encode() + b"\n"
+
+
+class _Kind(msgspec.Struct):
+    """What a line says first of all: which job it is."""
+
+    op: str
 
 
 def job_of(line: bytes) -> Job | SecretBlocks:
     """Return the job that a line holds."""
-    data = json.loads(line)
-    if (kind := _KINDS.get(data["op"])) is None:
-        raise WorkerError(f"unknown job {data['op']!r}; expected one of {', '.join(_KINDS)}")
-    return msgspec.convert(data, kind, str_keys=True)
+    try:
+        return _of_line(line)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        data = json.loads(line)
+        return msgspec.convert(data, _kind(data["op"]), str_keys=True)
+
+
+def _of_line(line: bytes) -> Any:
+    return _decoder(_kind(msgspec.json.decode(line, type=_Kind).op)).decode(line)
+
+
+def _kind(op: str) -> Any:
+    if (kind := _KINDS.get(op)) is None:
+        raise WorkerError(f"unknown job {op!r}; expected one of {', '.join(_KINDS)}")
+    return kind
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def answer_of(line: bytes) -> WorkerAnswer:
     """Return the answer that a line holds."""
-    return msgspec.convert(json.loads(line), WorkerAnswer)
+    try:
+        return _decoder(WorkerAnswer).decode(line)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(line), WorkerAnswer)
 
 
 def open_mixture(spec: MixtureSpec) -> SourceMixture:

@@ -38,6 +38,7 @@ PAGE_VALUES: Final = 1 << 18
 LEAST_INDICES: Final = 1 << 16
 """Values of a column chunk, from which on indices save more than their dictionary takes, some 4 KiB."""
 
+_SMALL: Final = 1 << 14  # bytes that are held back
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"tokenlake version 1.0"
 _ZSTD: Final = 6
@@ -81,6 +82,7 @@ class PackedWriter:
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
         self._sink, self._schema, self._at = sink, schema, 0
         self._rows, self._groups = 0, list[Encoded]()
+        self._held = bytearray()
         self._encoder = PageEncoder()
         self._put(_MAGIC)
 
@@ -107,6 +109,7 @@ class PackedWriter:
         }
         footer = struct(metadata)[1]
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
+        self._flush()
 
     def _write(self, rows: pa.RecordBatch) -> None:
         chunks, decoded, begin = list[Encoded](), 0, self._at
@@ -118,6 +121,7 @@ class PackedWriter:
         group = {1: listed(chunks), 2: int64(decoded), 3: int64(len(rows)), 6: int64(self._at - begin)}
         self._groups.append(struct(group))
         self._rows += len(rows)
+        self._flush()
 
     def _chunk(self, leaf: _Leaf) -> tuple[Encoded, int]:
         """Write a column chunk; returns what the footer says of it, and its bytes without compression."""
@@ -141,8 +145,18 @@ class PackedWriter:
         return struct({2: int64(0), 3: struct(facts)}), decoded
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._sink.write(data)
+        """Write data, after the small ones before it: each call of the sink takes as long as hashing 10 KB."""
         self._at += len(data)
+        if len(data) < _SMALL:
+            self._held += data
+            return
+        self._flush()
+        self._sink.write(data)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._sink.write(self._held)
+            self._held = bytearray()
 
 
 class _Leaf(NamedTuple):

@@ -256,26 +256,37 @@ class Plan:
         )
 
     def _text_job(self, unit: TextUnit, layout: Layout, engine: str, target: Mapping[str, Any]) -> UnitJob:
-        build, tokenizer = self.build, self.tokenizers[unit.source]
         return UnitJob(
-            source=self.source(unit.source),
             ranges=tuple(unit.ranges),
-            pack=build.pack,
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
-            tokenizer_files=tokenizer.facts["files"],
             engine=engine,
-            eos_id=tokenizer.eos_id,
-            pad_id=tokenizer.pad_id,
-            append_eos=tokenizer.append_eos,
-            max_shard_size=build.max_shard_size,
             excluded=unit.excluded,
-            bad_budget=self.bad_budgets.get(unit.source, 0),
-            loss_mask=build.loss_mask,
-            attention_mask=build.attention_mask,
-            kept=build.kept,
             files=unit.files,
+            **self._facts[unit.source],
             **target,
         )
+
+    @cached_property
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        """Source of texts to what all its units are told."""
+        build = self.build
+        return {
+            source.name: {
+                "source": source,
+                "pack": build.pack,
+                "tokenizer_files": self.tokenizers[source.name].facts["files"],
+                "eos_id": self.tokenizers[source.name].eos_id,
+                "pad_id": self.tokenizers[source.name].pad_id,
+                "append_eos": self.tokenizers[source.name].append_eos,
+                "max_shard_size": build.max_shard_size,
+                "bad_budget": self.bad_budgets.get(source.name, 0),
+                "loss_mask": build.loss_mask,
+                "attention_mask": build.attention_mask,
+                "kept": build.kept,
+            }
+            for source in build.sources
+            if source.name in self.tokenizers
+        }
 
 
 def config_yaml(config: Mapping[str, Any]) -> bytes:
