@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-import marshal
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar, final, overload
@@ -85,11 +85,16 @@ class CompactTuple(Sequence[T]):
     def _block(self, number: int) -> list[T]:
         size, data = self._blocks[number]
         raw = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
-        return msgspec.convert(marshal.loads(raw), self._kind)
+        try:
+            return msgspec.json.decode(raw, type=self._kind)
+        except msgspec.DecodeError:
+            return msgspec.convert(json.loads(raw), self._kind)
 
 
 def _packed(values: list[Any]) -> tuple[int, bytes]:
-    """Return the size of values as plain bytes, and these compressed."""
-    # Not JSON nor msgpack: the name of a file may be no UTF-8.
-    raw = marshal.dumps(msgspec.to_builtins(values))
+    """Return the size of values as JSON, and that compressed."""
+    try:
+        raw = msgspec.json.encode(values)
+    except UnicodeEncodeError:  # the name of a file may be no UTF-8
+        raw = json.dumps(msgspec.to_builtins(values)).encode()
     return len(raw), _CODEC.compress(raw, asbytes=True)

@@ -144,6 +144,10 @@ WELL = {
     "push": ["push packed --repo our-org/small --dry-run"],
     "peek": ["peek evil", "peek evil --full", "peek packed --json"],
     "explain": ["explain packed --batch-size 4 --step 1", "explain packed --batch-size 4 --step 1 --json"],
+    "clean": [
+        "clean CONFIG --set clean.output=CONFIG-exclude.parquet",
+        "clean CONFIG --set clean.output=CONFIG-exclude.parquet --json",
+    ],
     "prove": ["prove state.json --key key.pem", "prove state.json --key key.pem -o CONFIG.statement"],
     "report": ["report evil", "report packed -o EVIL.html --json"],
     "sql": ["sql SELECT", "sql SELECT --json", "sql SELECT --csv", "sql"],
@@ -187,6 +191,11 @@ WRONG = {
     ],
     "peek": ["peek EVIL", "peek evil --split EVIL"],
     "explain": ["explain EVIL", "explain packed --document EVIL:1", "explain packed --state EVIL"],
+    "clean": [
+        "clean EVIL.yaml",
+        "clean CONFIG --set clean.EVIL=1",
+        "clean CONFIG --set clean.filters=[EVIL]",
+    ],
     "prove": ["prove EVIL", "prove EVIL --key key.pem", "prove --check EVIL --public-key EVIL"],
     "report": ["report EVIL", "report packed --output none/EVIL.html"],
     "sql": ["sql EVIL", "sql SELECTEVIL", "sql CAST"],

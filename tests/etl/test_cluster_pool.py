@@ -100,7 +100,7 @@ def test_what_goes_to_a_machine_holds_no_secret(
     with bucket("s3") as lake:
         build_dataset(settings(tmp_path, tokenizer_dir, lake.address("open")), engine="dask")
     said = b"".join(nodes.asked)
-    assert b'{"env": "LAKE_SECRET"}' in said
+    assert b'{"env":"LAKE_SECRET"}' in said
     assert SECRET.encode() not in said and KEY.encode() not in said
 
 
