@@ -67,7 +67,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
     """A home of its own and no server yet; of a worker whose owner bounds it, and has a secret."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))}
     root = tmp_path_factory.getbasetemp()
-    (root / "configs").mkdir()
+    (root / "configs").mkdir(exist_ok=True)  # every module that imports this has its own
     return kept | {
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

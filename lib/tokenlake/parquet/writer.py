@@ -154,9 +154,12 @@ class PackedWriter:
         self._sink.write(data)
 
     def _flush(self) -> None:
-        if self._held:
-            self._sink.write(self._held)
-            self._held = bytearray()
+        held, self._held = (
+            self._held,
+            bytearray(),
+        )  # let go of first: a write that fails may be followed by another
+        if held:
+            self._sink.write(held)
 
 
 class _Leaf(NamedTuple):

@@ -302,7 +302,8 @@ def _temp_folder(path: Path, key: str) -> Path:
 def _require_written(put: Put, temp: Path) -> None:
     """Make a written file durable, and see that it is what was written."""
     with os_errors("publish", put.key):
-        found = make_final(temp)
+        make_final(temp)
+        found = hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
     put.require_written(found)
 
 

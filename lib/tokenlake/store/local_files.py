@@ -123,14 +123,12 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_final(temp: Path) -> str:
-    """Make a written file durable and read-only, and return the sha256 (hex) of what it holds."""
-    # Opened again: what a network file system keeps elsewhere is asked for.
-    descriptor, size = _opened(temp)
+def make_final(temp: Path) -> None:
+    """Make a written file durable and read-only."""
+    descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o444)
         os.fsync(descriptor)
-        return _hash_of(descriptor, size)
     finally:
         os.close(descriptor)
 
