@@ -275,9 +275,15 @@ def test_a_bad_record_ends_the_run_at_once(
         assert run.wait() == 1
     assert run.told[-1] == ["error", "BadRecordError"]
     assert "UnitRetried" not in [name for name, _ in run.told]
-    recorded = post(server, "flow_runs/filter", sort="START_TIME_DESC")[0]
+    recorded = _newest(server, "bad")
     assert recorded["state_type"] == "FAILED"
     assert "bad.jsonl:2" in recorded["state"]["message"]
+
+
+def _newest(server: dict[str, str], name: str) -> dict[str, Any]:
+    """Return the newest run of a name; what other tests started may still be running."""
+    wanted = {"name": {"like_": name}}
+    return post(server, "flow_runs/filter", sort="START_TIME_DESC", flow_runs=wanted)[0]
 
 
 def test_a_mistake_is_logged_in_a_sentence(
@@ -287,7 +293,7 @@ def test_a_mistake_is_logged_in_a_sentence(
     config.write_text(json.dumps(asked(tmp_path / "absent.jsonl", tokenizer_dir, tmp_path)))
     with launched(server, config) as run:
         assert run.wait() == 2
-    recorded = post(server, "flow_runs/filter", sort="START_TIME_DESC")[0]
+    recorded = _newest(server, "mistake")
     assert (recorded["name"], recorded["state_type"]) == ("mistake", "FAILED")
     asked_for = {"flow_run_id": {"any_": [recorded["id"]]}}
     until(lambda: len(post(server, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
