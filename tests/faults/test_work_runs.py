@@ -49,7 +49,9 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     ends = {one["id"]: ended(worker, one["id"])["state_type"] for one in runs_of(worker, "work/units")}
     assert ends.pop(running[0]["id"]) == "CRASHED"
     assert set(ends.values()) <= {"COMPLETED", "CANCELLED"}
-    assert not list((ledger.parent / "runs/units").rglob("*.json"))
+    # A worker that was killed, or that is just ending, may have left word of itself; no plan and no lease is left.
+    left = {path.name.partition("-")[0] for path in (ledger.parent / "runs/units").rglob("*.json")}
+    assert left <= {"worker"}
     lines = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [again]}})
     assert any("are at this build already" in line["message"] for line in lines)
     assert "plan" in {task["name"] for task in tasks_of(worker, again)}
