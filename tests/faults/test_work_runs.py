@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.prefect.deployed import (
     SLOW,
     begin,
@@ -27,9 +29,12 @@ __all__ = ["data", "environment", "server", "worker"]
 
 @promise(183)
 def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_others(
-    worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    request: pytest.FixtureRequest, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     """One run of `work/units` is killed, then the run that waits; the next one with its parameters ends well."""
+    if request.config.getoption("--faults") != "all":
+        pytest.skip("minutes long: --faults all")
+    worker, data = request.getfixturevalue("worker"), request.getfixturevalue("data")
     values: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "name": "shared", "overrides": list(SLOW)}
     values |= {"data_files": str(data), "output": str(tmp_path / "store")}
     helped = values | {"engine": "store", "work_runs": 2, "workers": 1}
