@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import LENGTH, Batch, ids, mixtures, plain, same
+from tests.loader.support import LENGTH, Batch, ids, mixed, plain, same
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import IGNORED
@@ -35,11 +35,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
 def data(
     request: pytest.FixtureRequest, learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Data:
-    if request.param == "dataset":
-        return learned
-    store = mixtures(tmp_path_factory)
-    found = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
-    return tl.Mixture(found, {"code": 0.25, "web": 0.75}, rows=150, block_size=6)
+    return learned if request.param == "dataset" else mixed(tmp_path_factory)
 
 
 def loader_of(data: Data, lengths: Any = LENGTHS, **options: Any) -> tl.DataLoader:
