@@ -400,7 +400,7 @@ def test_denied_at_the_end_leaves_nothing(bucket: Bucket, store: Store) -> None:
 
 def test_an_interrupt_leaves_nothing(bucket: Bucket, store: Store) -> None:
     applies = on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
-    bucket.break_down(Fault(wait=2.0, drop=True, applies=applies))  # longer than any thread waits to run
+    bucket.break_down(Fault(wait=60.0, drop=True, applies=applies))  # longer than any machine stands still
     temp, digest = written(store, DATA)
     before = signal.signal(signal.SIGALRM, _interrupt)
     try:
