@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.etl.remote_builds_support import stored
+from tests.rowwise.mixed_store import settings as mixture
 from tests.seeds import promise
 from tokenlake.etl.runner import build_dataset
 
@@ -37,6 +38,23 @@ if __name__ == "__main__":
     engine, config = sys.argv[1], json.loads(sys.argv[2])
     result = build_dataset(config, engine=engine or None, workers=None if not engine else 2, on_event=kill)
     print(json.dumps({"built": result.units_built, "killed": len(killed), "retried": retried}))
+"""
+
+_MIX = """
+import json, os, sys
+from pathlib import Path
+from tokenlake.etl.runner import build_dataset
+from tokenlake.integrity.repair import repair
+
+if __name__ == "__main__":
+    engine, config = sys.argv[1], json.loads(sys.argv[2])
+    build_dataset(config, engine=engine, workers=2)
+    store = config["save"]["output_dir"]
+    damaged = sorted(Path(store, config["name"]).rglob("*.parquet"))
+    for shard in damaged:
+        os.truncate(shard, shard.stat().st_size // 2)
+    again = repair(store, config["name"], engine=engine)
+    print(json.dumps({"damaged": len(damaged), "ok": again.ok}))
 """
 
 _RESOURCES = """
@@ -93,6 +111,19 @@ def test_a_cluster_makes_the_same_bytes_though_one_of_its_processes_dies(
     assert engine == "dask" or any("cluster" in error for error in found["retried"])
     build_dataset(_settings(tmp_path, tokenizer_dir, tmp_path / "local"), workers=1)
     assert stored(tmp_path / "cluster") == stored(tmp_path / "local")
+
+
+@promise(183)
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_a_cluster_makes_a_mixture_and_repairs_all_of_its_shards(
+    engine: str, tmp_path: Path, tokenizer_dir: Path
+):
+    config = mixture(tmp_path, tokenizer_dir)
+    build_dataset(config, workers=1)
+    there = config | {"save": {"output_dir": str(tmp_path / "cluster")}}
+    found = json.loads(_script(_MIX, engine, json.dumps(there)).splitlines()[-1])
+    assert found["ok"] and found["damaged"] > 0
+    assert stored(tmp_path / "cluster") == stored(tmp_path / "store")
 
 
 @promise(288)
