@@ -196,6 +196,8 @@ def test_killed_workers_cost_nothing_but_their_unit(
         result = build_dataset(config, pool=_Workers(bench))
         assert (result.status, result.units_resumed) == ("resumed", 3)
         assert stored(s3, "killed") == expected
+        # Whoever commits removes the plan, though the run that published it is dead.
+        assert not list(store.list(V1.key(WORK)))
 
 
 def test_a_mixture_and_its_repair_are_built_by_whoever_joins(

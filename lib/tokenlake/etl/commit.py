@@ -27,6 +27,7 @@ from tokenlake.etl.job import produced_by
 from tokenlake.etl.plan.mixture import order_of
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
+from tokenlake.etl.shared_plan import remove_plan
 from tokenlake.reports.card import render_card
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
@@ -254,6 +255,8 @@ def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitReco
     others[layout.path(layout.card)] = FileEntry.of(card)
     manifest = replace(draft, other_files=_sorted(others))
     publish_manifest(store, layout, manifest)
+    with contextlib.suppress(StoreError):  # the version is there, and nobody reads the plan of it
+        remove_plan(store, layout)
     return manifest
 
 

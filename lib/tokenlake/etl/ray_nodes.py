@@ -76,7 +76,9 @@ class RayNodes:
         more: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
         if not os.environ.get("RAY_ADDRESS"):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            more["address"] = "local"  # or Ray joins whatever cluster runs on this machine, and refuses the rest
+            more["address"] = (
+                "local"  # or Ray joins whatever cluster runs on this machine, and refuses the rest
+            )
             more["include_dashboard"] = False
             more["num_cpus"] = max(self.workers, os.cpu_count() or 1)
             if section.object_store_memory:

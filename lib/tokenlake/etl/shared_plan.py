@@ -50,6 +50,7 @@ from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import ObjectInfo, Store, read_files
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.sealed import DatasetName, Positive, Sealed, Sha256
+from tokenlake.threads import in_order
 
 WORK: Final = f"{RUNS}/units"
 PLAN: Final = f"{WORK}/plan.json"
@@ -200,6 +201,20 @@ def publish_plan(
         f"{layout.key(PLAN)}: other runs publish plans of this build all the time; end all but one",
         key=layout.key(PLAN),
     )
+
+
+def remove_plan(store: Store, layout: Layout) -> None:
+    """Remove what the workers of a build were told, and what they said: nobody needs it once the version is committed.
+
+    Whoever commits does so, with whatever engine: the run that published the plan may be dead.
+    """
+
+    def remove(key: str) -> None:
+        with suppress(NotFoundError):
+            store.delete(key)
+
+    keys = [info.key for info in store.list(layout.key(WORK))]
+    list(in_order(remove, keys, store.at_once))
 
 
 def _piece_path(number: int, at: int, data: bytes) -> str:

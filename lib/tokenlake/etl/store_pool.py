@@ -30,9 +30,7 @@ from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_fai
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import is_committed
 from tokenlake.store.layout import LEDGER, Layout, ledger_unit
-from tokenlake.threads import in_order
 
 #: Seconds between two looks at the store: a listing or two each.
 _LOOK: Final = 0.5
@@ -115,7 +113,7 @@ class StorePool:
         self._local.cancel()
 
     def close(self) -> None:
-        """Stop looking, and remove the plan of a version that is committed."""
+        """Stop looking."""
         self._cancelled.set()
         self._local.close()
         if self._board is not None:
@@ -204,13 +202,9 @@ class _Board:
             take_failure(self.store, self.layout, unit)
 
     def close(self) -> None:
-        """Stop looking; of a committed version remove what workers were told."""
+        """Stop looking."""
         self._closed.set()
         self._thread.join()
-        with suppress(StoreError):
-            if is_committed(self.store, self.layout):
-                keys = [info.key for info in self.store.list(self.layout.key(WORK))]
-                list(in_order(lambda key: _removed(self.store, key), keys, self.store.at_once))
 
     def _record(self, unit: int) -> str | None:
         with suppress(NotFoundError):
@@ -275,8 +269,3 @@ class _Seen:
         self._told |= now
         if any(count > 0 for count in more.values()):
             self._on_progress({name: max(0, count) for name, count in more.items()})
-
-
-def _removed(store: Store, key: str) -> None:
-    with suppress(NotFoundError):
-        store.delete(key)
