@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,43 @@ from tests.prefect.deployed import (
     worker,
 )
 from tests.seeds import promise
+from tokenlake.etl.leases import Leases
+from tokenlake.etl.shared_plan import read_plan
+from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.layout import Layout
 
 __all__ = ["data", "environment", "server", "worker"]
+
+
+@contextmanager
+def _a_unit_held(root: Path, layout: Layout) -> Generator[None]:
+    """Keep the lease of a unit that nobody has begun, so that the build cannot end meanwhile."""
+    store = open_store(root)
+    plan = read_plan(store, layout)
+    assert plan is not None
+    leases = Leases(store, layout, "held", 6)
+    units = plan.jobs(store, StoreAddress(str(root)))
+    assert any(
+        not store.exists(layout.ledger(unit)) and leases.take(unit) for unit in sorted(units, reverse=True)
+    )
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(leases.every):
+            leases.beat()
+
+    (thread := threading.Thread(target=beat)).start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        leases.release_all()
+
+
+def _log(worker: dict[str, str], run: str) -> list[str]:
+    lines = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [run]}})
+    return [line["message"] for line in lines]
 
 
 @promise(183)
@@ -41,11 +79,17 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     ledger = tmp_path / "store/shared/v1/ledger"
     parent = begin(worker, "tokenize/demo", **helped)
     until(lambda: ledger.is_dir() and bool(list(ledger.iterdir())), "a unit is finished", 120)
-    running = [run for run in runs_of(worker, "work/units") if run["state_type"] == "RUNNING"]
-    process_of(running[0]["id"]).kill()
-    until(lambda: len(runs_of(worker, "work/units")) >= 3, "another is started in its place")
-    process_of(parent).kill()
-    again = begin(worker, "tokenize/demo", **helped)
+    with _a_unit_held(tmp_path / "store", Layout("shared", 1)):
+        running = [run for run in runs_of(worker, "work/units") if run["state_type"] == "RUNNING"]
+        process_of(running[0]["id"]).kill()
+        until(lambda: len(runs_of(worker, "work/units")) >= 3, "another is started in its place", 120)
+        process_of(parent).kill()
+        again = begin(worker, "tokenize/demo", **helped)
+        until(
+            lambda: any("are at this build already" in line for line in _log(worker, again)),
+            "it finds them",
+            120,
+        )
     run = ended(worker, again)
     assert (run["name"], run["state_type"]) == ("shared v1", "COMPLETED")
     until(
@@ -57,8 +101,6 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     # A worker that was killed, or that is just ending, may have left word of itself; no plan and no lease is left.
     left = {path.name.partition("-")[0] for path in (ledger.parent / "runs/units").rglob("*.json")}
     assert left <= {"worker"}
-    lines = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [again]}})
-    assert any("are at this build already" in line["message"] for line in lines)
     assert "plan" in {task["name"] for task in tasks_of(worker, again)}
     # Dask, with the same bytes.
     on_dask = ended(
