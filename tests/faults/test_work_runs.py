@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.prefect.deployed import (
@@ -65,11 +66,24 @@ def _log(worker: dict[str, str], run: str) -> list[str]:
     return [line["message"] for line in lines]
 
 
+def _running(worker: dict[str, str]) -> list[str]:
+    return [run["id"] for run in runs_of(worker, "work/units") if run["state_type"] == "RUNNING"]
+
+
+@contextmanager
+def _standing_still(process: psutil.Process) -> Generator[None]:
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 @promise(183)
 def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_others(
     request: pytest.FixtureRequest, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    """One run of `work/units` is killed, then the run that waits; the next one with its parameters ends well."""
+    """A run of `work/units` is killed, then the run that waits, then one is silent: the next run ends well."""
     if request.config.getoption("--faults") != "all":
         pytest.skip("minutes long: --faults all")
     worker, data = request.getfixturevalue("worker"), request.getfixturevalue("data")
@@ -80,23 +94,26 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     parent = begin(worker, "tokenize/demo", **helped)
     until(lambda: ledger.is_dir() and bool(list(ledger.iterdir())), "a unit is finished", 120)
     with _a_unit_held(tmp_path / "store", Layout("shared", 1)):
-        running = [run for run in runs_of(worker, "work/units") if run["state_type"] == "RUNNING"]
-        process_of(running[0]["id"]).kill()
+        killed = _running(worker)[0]
+        process_of(killed).kill()
         until(lambda: len(runs_of(worker, "work/units")) >= 3, "another is started in its place", 120)
         process_of(parent).kill()
         again = begin(worker, "tokenize/demo", **helped)
-        until(
-            lambda: any("are at this build already" in line for line in _log(worker, again)),
-            "it finds them",
-            120,
-        )
+        found = "are at this build already"
+        until(lambda: any(found in line for line in _log(worker, again)), "it finds them", 120)
+        silent = _running(worker)[0]
+        stopped = process_of(silent)  # as on a machine that is gone: the server says that it runs
+        with _standing_still(stopped):
+            lost = "nothing was heard of it for"
+            until(lambda: any(lost in line for line in _log(worker, again)), "it is lost", 120)
+            assert get(worker, f"flow_runs/{silent}")["state_type"] == "CRASHED"
     run = ended(worker, again)
     assert (run["name"], run["state_type"]) == ("shared v1", "COMPLETED")
     until(
         lambda: get(worker, f"flow_runs/{parent}")["state_type"] == "CRASHED", "the server knows of the death"
     )
     ends = {one["id"]: ended(worker, one["id"])["state_type"] for one in runs_of(worker, "work/units")}
-    assert ends.pop(running[0]["id"]) == "CRASHED"
+    assert (ends.pop(killed), ends.pop(silent)) == ("CRASHED", "CRASHED")
     assert set(ends.values()) <= {"COMPLETED", "CANCELLED"}
     # A worker that was killed, or that is just ending, may have left word of itself; no plan and no lease is left.
     left = {path.name.partition("-")[0] for path in (ledger.parent / "runs/units").rglob("*.json")}
