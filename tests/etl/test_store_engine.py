@@ -28,6 +28,7 @@ from tokenlake.errors import (
     NotFoundError,
     VersionConflictError,
     WorkerDiedError,
+    WorkerError,
 )
 from tokenlake.etl.job import REFERENCE, Job, UnitJob
 from tokenlake.etl.leases import Leases, leased_units
@@ -357,6 +358,17 @@ def test_no_plan_and_a_build_that_was_given_up_are_said(planned: Store, bench: W
 
     with pytest.raises(VersionConflictError, match="swept"):
         _join(planned.url, bench, first=sweep)
+
+
+def test_a_ledger_that_cannot_be_watched_ends_the_run(
+    inputs: Path, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unknown(infos: object) -> set[int]:
+        raise KeyError("a clock")
+
+    monkeypatch.setattr("tokenlake.etl.store_pool.leased_units", unknown)
+    with pytest.raises(WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"):
+        build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), engine="store", retries=0)
 
 
 class _Clock:

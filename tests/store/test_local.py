@@ -212,6 +212,14 @@ def test_objects_read_back(store: Store) -> None:
     assert files(store) == set()
 
 
+def test_a_listing_leaves_out_what_is_removed_meanwhile(store: Store) -> None:
+    store.put_all({f"a/{name}": b"x" for name in "xyz"})
+    listing = store.list("a")
+    assert next(listing).key == "a/x"
+    store.delete("a/y")
+    assert [info.key for info in listing] == ["a/z"]
+
+
 def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> None:
     keys = ["a/x", "a-b/x", "a.b", "a/b/c", "a0"]
     for key in keys:

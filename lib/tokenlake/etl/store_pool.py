@@ -22,6 +22,7 @@ from tokenlake.errors import (
     StoreError,
     TokenlakeError,
     WorkerDiedError,
+    WorkerError,
 )
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, SignJob, WorkJob
 from tokenlake.etl.leases import Mark, leased_units, present_workers, progress_of
@@ -227,6 +228,9 @@ class _Board:
                 self._look()
             except StoreError as error:
                 self._set(lambda error=error: setattr(self, "_problem", error))
+            except Exception as error:  # or whoever waits would wait for ever
+                self.give_up(WorkerError(f"the ledger of {self.layout.prefix} cannot be watched: {error!r}"))
+                return
 
     def _look(self) -> None:
         ledger = [self.layout.path(info.key) for info in self.store.list(self.layout.key(LEDGER))]

@@ -99,6 +99,9 @@ class WorkRuns:
                 return
             except (httpx.HTTPError, PrefectException):
                 continue  # the server may be gone for a moment; the flow's own calls decide whether that is fatal
+            except Exception as error:  # or a run would wait for workers that nobody replaces
+                self._pool.give_up(WorkerError(f"runs of {DEPLOYMENT} cannot be watched: {error!r}"))
+                return
 
     def _look(self, client: SyncPrefectClient, awaited: Awaited) -> None:
         if self._of is None or (self._of.address, self._of.layout) != (awaited.address, awaited.layout):

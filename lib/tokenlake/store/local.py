@@ -97,8 +97,9 @@ class LocalStore(Store):
             if entry.is_dir(follow_symlinks=False):
                 yield from self.list(key)
             elif not entry.name.startswith(TEMP_MARK):
-                found = entry.stat(follow_symlinks=False)
-                yield ObjectInfo(key, found.st_size, found.st_mtime)
+                with contextlib.suppress(FileNotFoundError):  # removed since the folder was read
+                    found = entry.stat(follow_symlinks=False)
+                    yield ObjectInfo(key, found.st_size, found.st_mtime)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
         return sorted(entry.name for entry in self._entries(prefix) if entry.is_dir(follow_symlinks=False))
