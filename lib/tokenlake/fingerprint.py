@@ -38,19 +38,21 @@ def canonical_json(obj: Any) -> bytes:
         return canonical_text(obj).encode("utf-8")
 
 
-def canonical_texts(fields: Mapping[str, Any]) -> dict[str, str]:
+def canonical_members(fields: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the canonical form of each value of an object, for :func:`joined`; ConfigError as above."""
     if not _has_text_keys(fields):
         _check_keys(fields, "$")
     with _refusing():
-        return {key: canonical_text(value) for key, value in fields.items()}
+        return {key: canonical_text(value).encode() for key, value in fields.items()}
 
 
-def joined(texts: Mapping[str, str]) -> bytes:
+def joined(members: Mapping[str, bytes]) -> bytes:
     """Return the canonical form of an object, made of those of its values: parts that repeat are written once."""
     with _refusing():
-        pairs = (f"{_key_text(key)}:{text}" for key, text in sorted(texts.items()))
-        return f"{{{','.join(pairs)}}}".encode()
+        pieces = [
+            part for key, text in sorted(members.items()) for part in (b",", _key_text(key), b":", text)
+        ]
+        return b"".join((b"{", *pieces[1:], b"}"))
 
 
 @contextmanager
@@ -69,7 +71,9 @@ def canonical_text(obj: Any) -> str:
     return _CANONICAL.encode(obj)
 
 
-_key_text: Final = functools.lru_cache(maxsize=1024)(canonical_text)  # of the few keys that documents have
+@functools.lru_cache(maxsize=1024)
+def _key_text(key: str) -> bytes:  # of the few keys that documents have
+    return canonical_text(key).encode()
 
 
 def _has_text_keys(obj: Any) -> bool:

@@ -283,7 +283,7 @@ CHANGES: list[tuple[Any, str]] = [
         (put("files", 0, "row_groups", to=groups), "files[0].row_groups")
         for groups in ([0, 3], [0, 2, 1], [1, 2], [], [0] * 1000, [0, 10**18])
     ),
-    (put("files", 0, "logical", to={"x": "zz"}), "files[0].logical[...]"),
+    (put("files", 0, "logical", to={"x": "zz"}), "files[0].logical.x"),
     (put("files", 0, "extra", to=1), "files"),
     (put("other_files", "../x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),
     (put("other_files", "data/x", to={"bytes": 1, "sha256": "a" * 64}), "other_files"),

@@ -35,7 +35,7 @@ from tokenlake.etl.plan.units import (
     group_ranges,
     range_identity,
 )
-from tokenlake.fingerprint import canonical_texts, fingerprint, joined
+from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
@@ -156,7 +156,7 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
     notes += more
     units: list[TextUnit] = []
     for source, groups, files in zip(sources, ranges, files_of_sources(build, ranges), strict=True):
-        base = canonical_texts(unit_identity(build, source, tokenizers[source.name]))
+        base = canonical_members(unit_identity(build, source, tokenizers[source.name]))
         first, passed = len(units), dict[int, int | None]()
         for group, number in _units_of(source, groups, files):
             mine = of_unit(group, excluded[source.name], passed) if source.name in excluded else {}
@@ -297,14 +297,14 @@ def _unit(
     index: int,
     source: ResolvedSource,
     group: Sequence[FileRange],
-    base: dict[str, str],
+    base: dict[str, bytes],
     excluded: Positions,
     files: int | None,
 ) -> TextUnit:
     ranges = tuple(group)
     mine = {str(file): positions for file, positions in excluded.items()}
     dealt = {} if files is None else {"files": files}
-    own = canonical_texts({"ranges": range_identity(ranges), "excluded": mine} | dealt)
+    own = canonical_members({"ranges": range_identity(ranges), "excluded": mine} | dealt)
     digest = hashlib.sha256(joined(base | own)).hexdigest()
     return TextUnit(
         index=index,

@@ -41,7 +41,8 @@ from tokenlake.store.claims import is_committed
 from tokenlake.store.layout import LEDGER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
 
-_LOOK: Final = 1.0  # seconds between two looks at what others did
+_LOOK: Final = 1.0  # seconds between two looks at what others did, or more:
+_PATIENCE: Final = 20  # times what the last look took, as a listing of very many units takes long
 _TRIES: Final = 3  # of a unit whose worker process died, or whose store failed
 
 OnUnit = Callable[[UnitRecord, float], None]
@@ -173,7 +174,7 @@ class _PlanWorker:
         self._failed: set[int] = set()
         self._committed = False
         self._idle_since: float | None = None
-        self._looked = -math.inf
+        self._next_look = -math.inf
         self._built = 0
 
     def run(self) -> WorkDone:
@@ -250,9 +251,10 @@ class _PlanWorker:
         Raises:
             TokenlakeError: why a unit cannot be built.
         """
-        if time.monotonic() - self._looked >= _LOOK:
+        if (began := time.monotonic()) >= self._next_look:
             self._look()
-            self._looked = time.monotonic()
+            ended = time.monotonic()
+            self._next_look = ended + max(_LOOK, _PATIENCE * (ended - began))
         left = self._jobs.keys() - self._done
         if left - self._failed:
             self._idle_since = None

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import NotFoundError
-from tokenlake.fingerprint import canonical_texts
-from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_texts, unseal
+from tokenlake.fingerprint import canonical_members
+from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_members, unseal
 
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
@@ -115,11 +115,11 @@ class FlatManifest:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
-        return seal_texts(self._texts())
+        return seal_members(self._canonical())
 
-    def _texts(self) -> dict[str, str]:
+    def _canonical(self) -> dict[str, bytes]:
         files = msgspec.to_builtins(self.files)
-        return canonical_texts({"format_version": FORMAT_VERSION, **asdict(self), "files": files})
+        return canonical_members({"format_version": FORMAT_VERSION, **asdict(self), "files": files})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
@@ -129,7 +129,7 @@ class FlatManifest:
         for index, file in enumerate(found.files):
             if "/" in file.path or file.path in ("", ".", ".."):
                 document.fail(f"files[{index}].path", "the name of a file in the directory", file.path)
-        document.end(found._texts())
+        document.end(found._canonical())
         return found
 
     @classmethod

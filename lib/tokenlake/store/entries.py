@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Annotated, Final, Self, final
 
@@ -21,7 +21,7 @@ from tokenlake.fingerprint import file_id, fingerprint
 from tokenlake.store.layout import MAX_PART, MAX_UNIT, shard_path
 from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Sha256, Signed, SplitName
 
-LogicalHash = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{32})+\Z")]
+_HEX: Final = b"0123456789abcdef"
 _SHARED: Final = 256  # lists of row groups
 
 Problem = tuple[str, str, object]
@@ -49,12 +49,12 @@ class ShardEntry:
     unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
     part: Annotated[int, Meta(ge=0, le=MAX_PART)]
     bytes: Positive
-    sha256: Sha256
+    sha256: str
     rows: Count
     tokens: Count
     documents: Count
     row_groups: tuple[Count, ...]
-    logical: dict[str, LogicalHash]
+    logical: dict[str, str]
 
     def __post_init__(self) -> None:
         # Most shards of a version have equal row groups, and a version may have ten thousand shards.
@@ -71,6 +71,20 @@ class ShardEntry:
         if not starts and not self.rows:
             return None
         return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)
+
+    def hash_problem(self) -> Problem | None:
+        """Return what is no hash."""
+        if len(self.sha256) != 64 or not _are_hex([self.sha256]):
+            return "sha256", "64 digits of lower-case hex", self.sha256
+        for column, text in self.logical.items():
+            if not text or len(text) % 32 or not _are_hex([text]):
+                return f"logical.{column}", "32 digits of lower-case hex, or several times so many", text
+        return None
+
+
+def _are_hex(texts: Iterable[str]) -> bool:
+    """Say whether texts are digits of lower-case hex, all at once: a pattern for each takes ten times as long."""
+    return not "".join(texts).encode().translate(None, _HEX)
 
 
 @functools.lru_cache(_SHARED)
@@ -213,7 +227,22 @@ def check_entries(
     entries: Sequence[ShardEntry] | Sequence[InputFileEntry] | Sequence[InputEntry],
 ) -> None:
     """Check what must hold inside each entry of a list; IntegrityError names the first that is wrong."""
-    for index, entry in enumerate(entries):
-        if (problem := entry.problem()) is not None:
+    shards = [entry for entry in entries if isinstance(entry, ShardEntry)]
+    files = [shard.sha256 for shard in shards]
+    columns = list(chain.from_iterable(shard.logical.values() for shard in shards))
+    sizes = set(map(len, columns))
+    if (
+        {*map(len, files)} - {64}
+        or 0 in sizes
+        or any(size % 32 for size in sizes)
+        or not _are_hex(files + columns)
+    ):
+        _fail_first(document, key, map(ShardEntry.hash_problem, shards))
+    _fail_first(document, key, (entry.problem() for entry in entries))
+
+
+def _fail_first(document: SealedDocument, key: str, problems: Iterable[Problem | None]) -> None:
+    for index, problem in enumerate(problems):
+        if problem is not None:
             field, expected, got = problem
             document.fail(f"{key}[{index}].{field}", expected, got)

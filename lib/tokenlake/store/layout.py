@@ -8,6 +8,7 @@ Sealed documents are parsed before anything of them can be believed, so their si
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Final, final
@@ -99,11 +100,16 @@ _VERSION_NAME: Final = re.compile(r"v([1-9]\d{0,8})")
 
 def shard_path(split: str, unit: int, part: int) -> str:
     """Return ``data/train-00017-00.parquet``: split, unit, part; relative to the version."""
+    return f"{DATA}/{_checked_split(split)}-{unit:05d}-{part:02d}.parquet"
+
+
+@functools.lru_cache(64)  # a version has a few splits, and perhaps a hundred thousand shards
+def _checked_split(split: str) -> str:
     if not SPLIT_NAME.fullmatch(split):
         raise StoreError(
             f"the split name {split!r} is refused; expected letters, digits, '_', '.', '-' (at most 64)"
         )
-    return f"{DATA}/{split}-{unit:05d}-{part:02d}.parquet"
+    return split
 
 
 def ledger_path(unit: int) -> str:

@@ -176,7 +176,7 @@ class Manifest(Sealed):
     @cached_property
     def sha256(self) -> str:
         """The manifest's own hash: of the canonical form without this member."""
-        return seal_of(self._texts())
+        return seal_of(self._canonical())
 
     def to_json(self) -> dict[str, Any]:
         """Return what the file says."""
@@ -220,7 +220,7 @@ class Manifest(Sealed):
             mixture=MixtureRecord.read(document, "mixture") if "mixture" in document else None,
         )
         found._check(document)
-        document.end(found._texts())
+        document.end(found._canonical())
         # What unsealing found; computing it again would take as long as all the rest.
         vars(found)["sha256"] = document.get("sha256", Sha256)
         return found

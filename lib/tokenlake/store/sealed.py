@@ -9,9 +9,11 @@ unknown, repeated, mistyped or absurd value is an :class:`IntegrityError` that n
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, final, get_type_hints
 
@@ -19,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.fingerprint import canonical_texts, joined
+from tokenlake.fingerprint import canonical_members, joined
 from tokenlake.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
 
 FORMAT_VERSION: Final = 1
@@ -38,34 +40,35 @@ TagName = Annotated[str, Meta(pattern=rf"^(?:{TAG_NAME.pattern})\Z")]
 _ENTRIES: Final = msgspec.json.Encoder(order="sorted")
 _AT: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
+_LARGE: Final = 1 << 20  # bytes of a document that is worth it
 _SHOWN: Final = 80  # characters on both sides of a difference
 _DAMAGED: Final = "The file is damaged or was not written by tokenlake: restore it, or rebuild the version."
 
 
-def entry_texts(members: Mapping[str, Any]) -> dict[str, str]:
-    """Return the canonical texts of members that hold no floats; entries of ours are written as objects.
+def entry_members(members: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the canonical form of members that hold no floats; entries of ours are written as objects.
 
-    It takes a tenth of the time of :func:`tokenlake.fingerprint.canonical_texts`, which floats need.
+    It takes a tenth of the time of :func:`tokenlake.fingerprint.canonical_members`, which floats need.
     """
     try:
-        return {key: _ENTRIES.encode(value).decode() for key, value in members.items()}
+        return {key: _ENTRIES.encode(value) for key, value in members.items()}
     except UnicodeEncodeError as error:
         raise ConfigError(f"a name is not valid UTF-8: {error}") from error
 
 
 def seal(members: Mapping[str, Any]) -> bytes:
     """Return the document's bytes: canonical JSON of ``members``, which are plain JSON, with their seal."""
-    return seal_texts(canonical_texts({key: value for key, value in members.items() if key != "sha256"}))
+    return seal_members(canonical_members({key: value for key, value in members.items() if key != "sha256"}))
 
 
-def seal_texts(texts: Mapping[str, str]) -> bytes:
-    """Return the document's bytes, made of the canonical texts of its members."""
-    return joined({**texts, "sha256": f'"{seal_of(texts)}"'})
+def seal_members(members: Mapping[str, bytes]) -> bytes:
+    """Return the document's bytes, made of the canonical form of its members."""
+    return joined({**members, "sha256": f'"{seal_of(members)}"'.encode()})
 
 
-def seal_of(texts: Mapping[str, str]) -> str:
-    """Return the sha256 (hex) of a document, made of the canonical texts of its other members."""
-    return hashlib.sha256(joined(texts)).hexdigest()
+def seal_of(members: Mapping[str, bytes]) -> str:
+    """Return the sha256 (hex) of a document, made of the canonical form of its other members."""
+    return hashlib.sha256(joined(members)).hexdigest()
 
 
 def is_sealed_as(data: bytes, seal: str) -> bool:
@@ -104,18 +107,19 @@ class Sealed:
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes: sealed canonical JSON."""
-        return seal_texts(self._texts())
+        return seal_members(self._canonical())
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "document") -> Self:
         """Read a file; any change after it was written, or impossible value, is an IntegrityError."""
-        return cls._read(unseal(data, where))
+        with _uncollected(len(data)):
+            return cls._read(unseal(data, where))
 
     @classmethod
     def _read(cls, document: SealedDocument) -> Self:
         found = cls(**document.values(cls))
         found._check(document)
-        document.end(found._texts())
+        document.end(found._canonical())
         return found
 
     def _members(self) -> dict[str, Any]:
@@ -125,14 +129,27 @@ class Sealed:
         members = {name: value for name, (value, default) in given.items() if value != default}
         return {"format_version": FORMAT_VERSION, **members}
 
-    def _texts(self) -> dict[str, str]:
-        """Return the canonical texts of all members but the seal."""
+    def _canonical(self) -> dict[str, bytes]:
+        """Return the canonical form of all members but the seal."""
         members = self._members()
         free = {name: members.pop(name) for name in self.FREE if name in members}
-        return entry_texts(members) | (canonical_texts(free) if free else {})
+        return entry_members(members) | (canonical_members(free) if free else {})
 
     def _check(self, document: SealedDocument) -> None:
         """Check what must hold between members; see :meth:`SealedDocument.fail`."""
+
+
+@contextmanager
+def _uncollected(size: int) -> Generator[None]:
+    """Make no cyclic garbage collection: a large document is all of new objects, and no cycle is among them."""
+    collects = size > _LARGE and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @functools.cache
@@ -199,16 +216,17 @@ class SealedDocument:
         """Raise the IntegrityError about a member, or what is inside one."""
         self._fail(key, f"is {_short(got)}; expected {expected}. {_DAMAGED}")
 
-    def end(self, texts: Mapping[str, str]) -> None:
+    def end(self, members: Mapping[str, bytes]) -> None:
         """Check that the document is what would be written for what was read of it.
 
         Args:
-            texts: the canonical texts of all members but the seal.
+            members: the canonical form of all members but the seal.
         """
         seal = self._members.get("sha256")
-        written = {**texts, **({} if seal is None else {"sha256": bytes(seal).decode()})}
-        if joined(written) == self._data:
+        wanted = {**members, **({} if seal is None else {"sha256": bytes(seal)})}
+        if joined(wanted) == self._data:
             return
+        written = {key: text.decode() for key, text in wanted.items()}
         there = {key: bytes(raw).decode() for key, raw in self._members.items()}
         for key in sorted(written.keys() ^ there.keys()):
             self._fail(key, f"is {'missing' if key in written else 'no known key'}. {_DAMAGED}")
