@@ -43,8 +43,8 @@ def format_of(name: str) -> Format | None:
 
 
 def _ending(name: str) -> str:
-    base = name[name.rfind("/") + 1 :]
-    return base[at:] if (at := base.find(".", 1)) > 0 else ""
+    at = name.find(".", name.rfind("/") + 2)  # a name that begins with a dot is not all ending
+    return name[at:] if at > 0 else ""
 
 
 @lru_cache(1024)  # a listing may have a hundred thousand names, of few endings
