@@ -52,6 +52,7 @@ class Fault:
         status: answered instead.
         code: what `status` is called in the body of the answer, such as ``SlowDown`` (S3 and GCS).
         after: bytes of the answer's body after which the connection is cut.
+        meanwhile: done, whole, after the request came and before the server looks at it.
         wait: seconds before anything is answered.
         drop: the connection is cut instead of an answer.
         commits: what was asked for is done before `status` or `drop`.
@@ -62,6 +63,7 @@ class Fault:
 
     status: int | None = None
     after: int | None = None
+    meanwhile: Callable[[], object] = field(default=lambda: None)
     wait: float = 0.0
     applies: Callable[[Request], bool] = field(default=lambda request: request.method == "GET")
     code: str = ""
@@ -164,7 +166,8 @@ class Handler(BaseHTTPRequestHandler):
         """Return the fault of this request; None with `close_connection` set where it is answered already."""
         headers = {key.lower(): value for key, value in self.headers.items()}
         fault = self.owner.fault(Request(self.command, self.path, headers))
-        if fault is not None and fault.wait:
+        if fault is not None:
+            fault.meanwhile()
             threading.Event().wait(fault.wait)
         return fault
 

@@ -148,7 +148,7 @@ def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Pat
 
     part = tmp_path / f".part-{sha(BIG)}"
     with workers(served, tmp_path, 2, 20 << 20) as (victim, other):
-        served.break_down(Fault(wait=1.0, applies=last_piece))
+        served.break_down(Fault(wait=60.0, applies=last_piece))
         victim.ask("big", BIG)
         wait_for(
             lambda: any(map(last_piece, served.server.log)) and part.exists() and part.stat().st_blocks > 0

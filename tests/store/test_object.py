@@ -8,10 +8,10 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -324,24 +324,15 @@ def test_parts_or_one_stream(bucket: Bucket, store: Store) -> None:
 
 
 def test_what_appears_while_it_is_sent_is_not_overwritten(bucket: Bucket, store: Store) -> None:
-    bucket.break_down(Fault(wait=0.4, applies=last(bucket)))
-    timer = threading.Timer(0.0, lambda: _put_when_last(bucket, store))
-    timer.start()
+    bucket.break_down(Fault(meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=last(bucket)))
     with pytest.raises(VersionConflictError, match=sha256(b"theirs")):
         publish(store)
-    timer.join()
     assert bucket.inside(store)[SHARD] == b"theirs"
 
 
 def last(bucket: Bucket) -> Callable[[Request], bool]:
     """The request that makes a large object visible."""
     return on("POST", "uploadId=") if bucket.scheme == "s3" else on("POST", "uploadType")
-
-
-def _put_when_last(bucket: Bucket, store: Store) -> None:
-    while bucket.server.faults:
-        time.sleep(0.005)
-    bucket.put(store, SHARD, b"theirs")
 
 
 S3_ONLY = [on("PUT", "partNumber=2"), on("POST", "uploads"), on("POST", "uploadId=")]
@@ -400,26 +391,18 @@ def test_denied_at_the_end_leaves_nothing(bucket: Bucket, store: Store) -> None:
 
 def test_an_interrupt_leaves_nothing(bucket: Bucket, store: Store) -> None:
     applies = on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
-    bucket.break_down(Fault(wait=60.0, drop=True, applies=applies))  # longer than any machine stands still
+    # The request stays without an answer for longer than any machine stands still.
+    alarm = partial(os.kill, os.getpid(), signal.SIGALRM)
+    bucket.break_down(Fault(meanwhile=alarm, wait=60.0, drop=True, applies=applies))
     temp, digest = written(store, DATA)
     before = signal.signal(signal.SIGALRM, _interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            _when_it_came(bucket)
             store.publish(temp, SHARD, digest)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert not temp.exists()
     assert SHARD not in bucket.inside(store)
-
-
-def _when_it_came(bucket: Bucket) -> None:
-    def watch() -> None:
-        while bucket.server.faults:
-            time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGALRM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _interrupt(*_: object) -> None:
@@ -433,21 +416,17 @@ def test_a_file_that_changes_after_it_was_checked_is_never_published(
     store = bucket.open()
     store.preflight()
     temp, digest = written(store, DATA)
-    # The look before a large object is sent comes after the file was read back.
-    bucket.break_down(Fault(wait=0.5, applies=lambda request: request.method in ("GET", "HEAD")))
 
     def change() -> None:
-        while bucket.server.faults:
-            time.sleep(0.005)
         with temp.open("r+b") as file:
             file.seek(len(DATA) - 1)
             file.write(bytes([DATA[-1] ^ 1]))
 
-    thread = threading.Thread(target=change)
-    thread.start()
+    # The look before a large object is sent comes after the file was read back.
+    look = Fault(meanwhile=change, applies=lambda request: request.method in ("GET", "HEAD"))
+    bucket.break_down(look)
     with pytest.raises(StoreError, match="cannot be written"):
         store.publish(temp, SHARD, digest)
-    thread.join()
     assert SHARD not in bucket.inside(store)
 
 
@@ -462,10 +441,7 @@ def test_a_larger_copy_takes_several_requests(bucket: Bucket, store: Store) -> N
 def test_a_source_that_changes_before_it_is_copied(bucket: Bucket, store: Store) -> None:
     publish(store)
     copy = on("PUT", "corpus/v2/x") if bucket.scheme == "s3" else on("POST", "rewriteTo")
-    bucket.break_down(Fault(wait=0.4, applies=copy))
-    thread = threading.Thread(target=_put_when_last, args=(bucket, store))
-    thread.start()
+    bucket.break_down(Fault(meanwhile=lambda: bucket.put(store, SHARD, b"theirs"), applies=copy))
     with pytest.raises(IntegrityError, match="replaced while it was copied"):
         store.link(SHARD, "corpus/v2/x", sha256(DATA))
-    thread.join()
     assert "corpus/v2/x" not in bucket.inside(store)
