@@ -83,7 +83,7 @@ def test_get_or_compute_computes_what_is_missing_or_does_not_hold(tmp_path: Path
 
 
 def test_threads_compute_once(tmp_path: Path):
-    cache, made, together = tl.TreeCacheManager(tmp_path), list[int](), threading.Barrier(6, timeout=30)
+    cache, made, together = tl.TreeCacheManager(tmp_path), list[int](), threading.Barrier(6, timeout=120)
 
     def ask() -> None:
         together.wait()

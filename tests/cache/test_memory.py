@@ -85,7 +85,7 @@ def test_entries_expire():
 
 def test_threads_that_ask_at_once_compute_once():
     cache = tl.MemoryCache[str]()
-    together, made, found = threading.Barrier(8, timeout=30), list[int](), list[int]()
+    together, made, found = threading.Barrier(8, timeout=120), list[int](), list[int]()
 
     def make() -> Entry:
         made.append(1)

@@ -308,7 +308,7 @@ def test_run_does_not_take_a_damaged_version_for_one_that_is_there(
     assert "`tokenlake repair small@v1` repairs it" in captured.err
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0, "a process that is forked after a run ends well"
     shard.unlink(missing_ok=True)
     shard.write_bytes(original)

@@ -159,7 +159,7 @@ class Server:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-        self._process.wait(30)
+        self._process.wait(120)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ class _Crew:
             found[0].kill()
             found[0].wait()
             killed += 1
-            _, alive = psutil.wait_procs(children, 20)
+            _, alive = psutil.wait_procs(children, 120)
             assert not alive, "its worker process outlived it"
             if again:
                 self.all.append(self._start(killed % self._size))

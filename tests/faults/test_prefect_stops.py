@@ -76,7 +76,7 @@ def test_ctrl_c_and_a_killed_worker_cost_nothing_that_was_finished(
         interrupted = time.monotonic()
         first.process.send_signal(signal.SIGINT)
         assert first.wait() == 130
-    assert time.monotonic() - interrupted < 15
+    assert time.monotonic() - interrupted < 60
     assert first.told[-1] == ["error", "CancelledError"]
     assert first.errors.strip() == "cancelling; Ctrl-C again ends at once"
     assert not any(child.is_running() for child in children)

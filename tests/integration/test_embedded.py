@@ -180,7 +180,7 @@ def serving(of: int | None = None) -> list[psutil.Process]:
 def ask(url: str, **headers: str) -> tuple[int, dict[str, str]]:
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, dict(answer.headers)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers)
@@ -279,9 +279,9 @@ def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_starte
         while "Ctrl-C again" not in run.process.stderr.readline():
             assert run.process.poll() is None
         run.process.send_signal(signal.SIGINT)
-        run.process.communicate(timeout=20)
+        run.process.communicate(timeout=120)
         assert run.process.returncode == 130
-        _, left = psutil.wait_procs(below, 20)
+        _, left = psutil.wait_procs(below, 120)
         assert not left
     assert_in_no_file(password, tmp_path)
 

@@ -203,7 +203,7 @@ def test_a_forgotten_iterator_ends_its_threads(ds: tl.Dataset):
     assert started
     del iterator
     for thread in started:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
         assert not thread.is_alive()
 
 

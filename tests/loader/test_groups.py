@@ -125,7 +125,7 @@ def test_forgotten_groups_end_their_threads(ds: tl.Dataset):
     started = set(threading.enumerate()) - before
     del groups
     for thread in started:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
         assert not thread.is_alive()
 
 

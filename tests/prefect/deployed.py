@@ -155,7 +155,7 @@ class Launched:
             self.told.append(json.loads(line))
 
     def wait(self) -> int:
-        rest, self.errors = self.process.communicate(timeout=90)
+        rest, self.errors = self.process.communicate(timeout=120)
         self.told += [json.loads(line) for line in rest.splitlines()]
         return self.process.returncode
 
@@ -194,7 +194,7 @@ class started:  # noqa: N801 - reads as what it does
     def __exit__(self, *ignored: object) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -270,7 +270,7 @@ def tasks_of(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
 
 
 def get(environment: dict[str, str], path: str) -> Any:
-    with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/{path}", timeout=60) as answer:
         return json.load(answer)
 
 
@@ -282,7 +282,7 @@ def post(environment: dict[str, str], path: str, **body: Any) -> Any:
     )
     for attempt in range(5):
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             # The server's database is busy, nothing was done; Prefect's own client asks again, too.

@@ -70,7 +70,7 @@ def test_sources_do_not_take_each_others_row_groups(lake: Store) -> None:
 
 def test_many_threads_decode_each_row_group_once(lake: Store) -> None:
     cache, rows = batch_cache(1 << 24), rows_of(lake, "texts")
-    groups, together = len(rows.group_rows), Barrier(8, timeout=30)
+    groups, together = len(rows.group_rows), Barrier(8, timeout=120)
 
     def read_all() -> list[int]:
         sizes: list[int] = []

@@ -60,7 +60,7 @@ def test_threads_run_ahead_and_order_stays():
     assert 4 <= len(drawn) <= 5
     items.close()
     require_no_threads()
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
     made = tl.PrefetchIterator(
         range(4), buffer_size=4, num_workers=2, make=lambda n: (both.wait() and n * n) or n * n
     )

@@ -309,7 +309,7 @@ def test_a_cancelled_wait_leaves_no_threads():
     release = threading.Event()
 
     def rows() -> Iterator[dict[str, Any]]:
-        release.wait(5)
+        release.wait(120)
         yield {"id": 0}
 
     async def wait() -> None:

@@ -71,7 +71,7 @@ def test_paths_under_the_names_of_the_seeds(tmp_path):
 
 def test_shards_are_worked_on_side_by_side_and_come_in_order():
     source = Plain({name: [{"n": n} for n in range(3)] for name in "abcd"})
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
 
     def total(rows: list[dict[str, int]]) -> list[dict[str, int]]:
         both.wait()

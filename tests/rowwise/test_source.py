@@ -219,7 +219,7 @@ def test_rows_given_to_transforms_are_not_changed():
 @pytest.mark.parametrize("workers", [2, 5])
 def test_shards_are_opened_ahead_and_rows_stay_in_order(workers: int):
     shards = counted(a=3, b=0, c=1500, d=2, e=4)
-    met = threading.Barrier(2, timeout=20)
+    met = threading.Barrier(2, timeout=120)
 
     class Slow(ShardedDataSource):
         """Gives a first row only while two shards are open."""

@@ -133,7 +133,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=120)
 
     def fault(self, request: Request) -> Fault | None:
         """Log a request; return what goes wrong with it, once."""

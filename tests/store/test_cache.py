@@ -217,7 +217,7 @@ class TestThreads:
 
         def fetch(target: ByteTarget) -> None:
             origin.of(shard(1))(target)
-            go.wait(20)
+            go.wait(120)
 
         with ThreadPoolExecutor(6) as pool:
             found = [pool.submit(opened, cache, fetch, shard(1)) for _ in range(6)]
@@ -232,12 +232,12 @@ class TestThreads:
 
         def fail(target: ByteTarget) -> None:
             failed.set()
-            go.wait(20)
+            go.wait(120)
             raise NotFoundError("gone")
 
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(cache.open, sha(shard(1)), 100, fail, "a")
-            failed.wait(20)
+            failed.wait(120)
             second = pool.submit(opened, cache, origin, shard(1))
             go.set()
             with pytest.raises(NotFoundError):
@@ -249,7 +249,7 @@ class TestThreads:
 
         def read(number: int) -> bytes:
             def fetch(target: ByteTarget) -> None:
-                together.wait(20)  # nobody gets past it alone
+                together.wait(120)  # nobody gets past it alone
                 origin.of(shard(number))(target)
 
             return opened(cache, fetch, shard(number))

@@ -52,7 +52,7 @@ class Worker:
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._say("end\n")
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
