@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.store.support import build_store
 from tokenlake.cli.app import main
-from tokenlake.cli.prompt import converse
+from tokenlake.cli.sql import converse
 from tokenlake.errors import ConfigError
-from tokenlake.query.script import cut
+from tokenlake.cli.sql import cut
 
 Output = pytest.CaptureFixture[str]
 
