@@ -97,9 +97,10 @@ _T = TypeVar("_T")
 _of_torch: Final = lazy_names(
     "tokenlake",
     {
-        **dict.fromkeys(("PreprocessedDataset", "StreamingPreprocessedDataset"), "data_pipeline.dataset"),
-        "DataLoaderBuilder": "data_pipeline.dataloader",
-        "process_place": "loader.torch",
+        "PreprocessedDataset": "tokenlake.data_pipeline.dataset:PreprocessedDataset",
+        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataset:StreamingPreprocessedDataset",
+        "DataLoaderBuilder": "tokenlake.data_pipeline.dataloader:DataLoaderBuilder",
+        "process_place": "tokenlake.loader.torch:process_place",
     },
     "torch",
 )
