@@ -70,6 +70,11 @@ def retried(
     )
 
 
+def tried_once(name: str) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
+    """A task that is not tried again; of its result nothing is stored."""
+    return task(name=name, task_run_name=name, persist_result=False, cache_policy=NO_CACHE)
+
+
 def submitted(
     task: Task[..., _R], engine: LocalEngine, *arguments: Any, after: Sequence[Any]
 ) -> PrefectFuture[_R]:
@@ -145,7 +150,7 @@ def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
     future.result()
 
 
-@task(name="plan", task_run_name="plan", persist_result=False, cache_policy=NO_CACHE)
+@tried_once("plan")
 def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
     if engine.blocks:
@@ -218,7 +223,7 @@ def page(result: BuildResult, text_bytes: int, report: str, built: Sequence[Unit
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
 
 
-@task(name="report", task_run_name="report", persist_result=False, cache_policy=NO_CACHE)
+@tried_once("report")
 def publish_table(engine: LocalEngine) -> None:
     """Show the result beside the run, and in the history of the dataset's artifact."""
     result = engine.result()
