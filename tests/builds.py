@@ -64,7 +64,7 @@ class Lender:
         """Have builds borrow workers that are started in the surroundings of now, and end with the block."""
         lender = cls()
         try:
-            with _borrowing(lender):
+            with _borrowing(lender, "cli.clean"):
                 yield
         finally:
             lender.close()
@@ -167,9 +167,9 @@ def shared_workers(lender: Lender) -> Iterator[None]:
 
 
 @contextmanager
-def _borrowing(lender: Lender) -> Iterator[None]:
+def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("etl.runner", "integrity.repair", "etl.engines"):
+        for module in ("etl.runner", "integrity.repair", *others):
             patch.setattr(f"tokenlake.{module}.open_pool", partial(_lent_or_own, lender))
         yield
 

@@ -151,6 +151,18 @@ def test_what_is_wrong_with_the_mixture_is_said_before_anything_is_read(capsys: 
         assert "restart never ends" in capsys.readouterr().err
 
 
+def test_a_stored_dataset_that_is_not_there_is_told_before_tokens_are_made(
+    capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(config.read_text())
+    whole["datasets"][1] = {"name": "web", "dataset": "webb.tokens@v2"}
+    config.write_text(yaml.safe_dump(whole))
+    for command in (["plan"], ["run", "--no-prefect"]):
+        assert main([*command, str(config)]) == 2
+        assert "datasets.web.dataset: no dataset 'webb.tokens'" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 # -- what is stored
 
 

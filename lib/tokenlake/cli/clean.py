@@ -18,8 +18,8 @@ from tokenlake.cli.console import (
 )
 from tokenlake.cli.progress import counting
 from tokenlake.config.load import load_config
-from tokenlake.etl import engines
 from tokenlake.etl.cleaning import Cleaning, CleanResult
+from tokenlake.etl.engines import open_pool
 from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import near, stdout
 
@@ -45,7 +45,7 @@ def clean(
     pending = cleaning.pending
     if pending:
         total = sum(unit.bytes for unit in pending)
-        with counting("reading") as counter, engines.open_pool(None, workers, cleaning.config.ray) as pool:
+        with counting("reading") as counter, open_pool(None, workers, cleaning.config.ray) as pool:
             counter.set(0, total)
             cleaning.sign(pool, on_progress=lambda fields: counter.add(int(fields.get("bytes", 0))))
     result = cleaning.settle()

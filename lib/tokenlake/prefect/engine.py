@@ -24,7 +24,7 @@ from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
-from tokenlake.config.steps import first_steps, foreseen, last_step
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
@@ -37,6 +37,7 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
+from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
@@ -173,7 +174,7 @@ class LocalEngine:
         self.config = config
         self._sources = first_steps(config)
         if self._sources:
-            foreseen(config)
+            foresee(config)
         check_exports(config)
         self._began = time.monotonic()
         self._watching = ExitStack()
