@@ -94,7 +94,7 @@ def make_hostile(folder: Path) -> Path:
 
 
 def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
-    environment: dict[str, str], wheel: Path, tokenizer_dir: Path, tmp_path: Path
+    environment: dict[str, str], wheel: Path, home: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "theirs"
     ran = make_hostile(folder)
@@ -102,7 +102,7 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
     config = asked(Path("in.jsonl"), tokenizer_dir, Path("store")) | {"pack": {"enabled": False}}
     config["save"] |= {"format": "jsonl"}
     (folder / "small.yaml").write_text(json.dumps(config))
-    environment = environment | {"PREFECT_HOME": str(tmp_path / "home")}
+    environment = environment | {"PREFECT_HOME": str(home)}
     printed, _, known = tokenlake(environment, wheel, folder, "run", "small.yaml", "--json").rpartition("}\n")
     assert known == "['demo', 'llama2-2048', 'pretrain-2048']\n"
     told = json.loads(f"{printed}}}")
@@ -111,7 +111,7 @@ def test_the_wheel_runs_a_flow_in_any_folder_and_takes_nothing_from_it(
     assert len(list(Path(export).glob("*.jsonl"))) == 1
     assert Catalog(open_store(str(folder / "store"))).manifest("small", 1).account.documents == 50
     assert not ran.exists()
-    with sqlite3.connect(tmp_path / "home" / "prefect.db") as database:
+    with sqlite3.connect(home / "prefect.db") as database:
         assert database.execute("select name, state_type from flow_run").fetchall() == [
             ("small v1", "COMPLETED")
         ]
