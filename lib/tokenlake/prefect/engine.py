@@ -337,10 +337,6 @@ class LocalEngine:
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
-    def built_text_bytes(self) -> int:
-        """Bytes of text in the units that this engine itself built."""
-        return sum(record.account.text_bytes for record in self._records.values())
-
     def cancel(self) -> None:
         """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
         with self._lock:
@@ -371,10 +367,6 @@ class LocalEngine:
         if not self.is_part:
             self.pool.close()
         self._watching.close()
-
-    def pids(self) -> list[int]:
-        """Process ids of the workers alive now."""
-        return self.pool.pids()
 
     def _open(self, config: PipelineConfig) -> None:
         """Plan and claim the last build, in the background."""
