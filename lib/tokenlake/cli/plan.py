@@ -425,9 +425,13 @@ def _end(mixture: ResolvedMixture) -> str:
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
     elif isinstance(mixture.epochs, Mapping):
-        where = "after " + ", ".join(f"{times:g} epochs of {name}" for name, times in mixture.epochs.items())
+        ends = [
+            (f"{times:g} epoch{'' if times == 1 else 's'}", name) for name, times in mixture.epochs.items()
+        ]
+        where = "after " + ", ".join(f"{epochs} of {name}" for epochs, name in ends)
     elif mixture.epochs is not None:
-        where = f"after {mixture.epochs:g} times the available rows"
+        times = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
+        where = f"after {times}as many rows as all sources have"
     else:
         return STOPS[mixture.stop]
     return f"{where}; {STOPS[mixture.stop]}"
