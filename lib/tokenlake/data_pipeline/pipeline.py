@@ -12,7 +12,7 @@ from tokenlake.config.data_module import DataModuleConfig, SplitSpec, pipeline_o
 from tokenlake.config.load import load_section
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.values import did_you_mean
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
 from tokenlake.introspection.inspection import DatasetMetadata
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.lazy_names import lazy_names
@@ -92,6 +92,11 @@ class TokenizerWrapper:
         """Return the text of ids, special tokens included."""
         return attempt(lambda: self.loaded.decode(ids))
 
+
+PipelineError = TokenlakeError
+ConfigurationError = ConfigError
+IntrospectionError = DataLoadingError = SourceError
+TokenizationError = TokenizerError
 
 _T = TypeVar("_T")
 _of_torch: Final = lazy_names(
