@@ -13,6 +13,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -30,22 +31,34 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 
 @dataclass(frozen=True)
 class Source:
-    """One file: its parsed tree and the numbers of its lines of code."""
+    """One file: its text and its parsed tree."""
 
     path: Path
+    text: str
     tree: ast.Module
-    lines: int
-    code: frozenset[int]
+
+    @cached_property
+    def code(self) -> frozenset[int]:
+        """The numbers of its lines of code."""
+        found: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in _LAYOUT:
+                found.update(range(token.start[0], token.end[0] + 1))
+        return frozenset(found.difference(_docstrings(self.tree)))
+
+    def length(self, node: ast.stmt) -> int:
+        """Return the lines of code of a statement."""
+        return len(self.code.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
 
 
 @dataclass
 class House:
-    """What was counted over all files."""
+    """What was found in all files."""
 
     sources: list[Source]
-    functions: list[int] = field(default_factory=list[int])
+    functions: list[tuple[Source, ast.stmt]] = field(default_factory=list[tuple[Source, ast.stmt]])
+    imports: list[tuple[Source, ast.stmt]] = field(default_factory=list[tuple[Source, ast.stmt]])
     annotated: int = 0
-    imports: int = 0
     names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     edges: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
@@ -53,13 +66,7 @@ class House:
 def read(path: Path) -> Source:
     """Parse one file."""
     text = path.read_text("utf-8")
-    tree = ast.parse(text)
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _LAYOUT:
-            code.update(range(token.start[0], token.end[0] + 1))
-    code.difference_update(_docstrings(tree))
-    return Source(path, tree, text.count("\n"), frozenset(code))
+    return Source(path, text, ast.parse(text))
 
 
 def measure(folder: Path) -> House:
@@ -106,16 +113,18 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 def summary(house: House) -> Iterator[str]:
     """Return the lines of the table."""
-    sizes = [source.lines for source in house.sources]
+    sizes = [source.text.count("\n") for source in house.sources]
     code = sum(len(source.code) for source in house.sources)
+    imports = sum(source.length(node) for source, node in house.imports)
+    lengths = [source.length(node) for source, node in house.functions]
     yield f"files            {len(sizes)} (mean {sum(sizes) / len(sizes):.0f} lines, max {max(sizes)})"
     yield f"below 100 lines  {sum(size < 100 for size in sizes)}; above 500: {sum(size > 500 for size in sizes)}"
     yield f"lines            {sum(sizes)}"
     yield f"code             {code}"
-    yield f"imports          {house.imports} ({100 * house.imports / code:.1f}% of the code)"
-    p90 = quantiles(house.functions, n=10)[-1]
-    yield f"functions        {len(house.functions)} (median {median(house.functions):.0f}, p90 {p90:.0f})"
-    yield f"annotated        {100 * house.annotated / len(house.functions):.1f}%"
+    yield f"imports          {imports} ({100 * imports / code:.1f}% of the code)"
+    p90 = quantiles(lengths, n=10)[-1]
+    yield f"functions        {len(lengths)} (median {median(lengths):.0f}, p90 {p90:.0f})"
+    yield f"annotated        {100 * house.annotated / len(lengths):.1f}%"
     yield f"import cycles    {len(cycles(house.edges))}"
     yield f"names of several {sum(len(where) > 1 for where in house.names.values())} (classes of one name)"
 
@@ -135,17 +144,13 @@ def _module(path: Path, folder: Path) -> str:
 def _count(house: House, source: Source, name: str, modules: dict[str, Source]) -> None:
     for node in ast.walk(source.tree):
         if isinstance(node, _FUNCTIONS):
-            house.functions.append(_length(node, source.code))
+            house.functions.append((source, node))
             house.annotated += _is_annotated(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            house.imports += len(source.code.intersection(range(node.lineno, (node.end_lineno or 0) + 1)))
+            house.imports.append((source, node))
             house.edges[name].update(each for each in _targets(node, modules) if each != name)
         elif isinstance(node, ast.ClassDef) and node in source.tree.body:
             house.names[node.name].add(name)
-
-
-def _length(node: ast.FunctionDef | ast.AsyncFunctionDef, code: frozenset[int]) -> int:
-    return len(code.intersection(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
 
 
 def _is_annotated(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

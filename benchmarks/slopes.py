@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from benchmarks.goals import Goal
-from tokenlake.cli.ls import ls
+from tokenlake.cli.catalog import ls
 from tokenlake.etl.job import Job, UnitJob
 from tokenlake.etl.reuse import renamed_record
 from tokenlake.etl.runner import finished_build, run_pending

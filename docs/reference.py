@@ -7,7 +7,6 @@ the text under a field, the help of a command, the docstring of a name.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import io
 import os
@@ -30,7 +29,7 @@ from tokenlake.cli.app import main
 from tokenlake.cli.commands import COMMANDS
 from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.stub_names import stub_names
+from tokenlake.lazy_names import load, stub_names
 from tokenlake.trainer.config import TrainingConfig
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)]*)\)")
@@ -206,17 +205,17 @@ def public_names() -> str:
 
 
 def _names() -> Iterator[tuple[str, str]]:
-    """Yield module and name of each public name: those that are listed, then those of EasyDeL's package."""
+    """Yield home and name of each public name: those that are listed, then those of EasyDeL's package."""
     for module in (tokenlake, tokenlake.easydel):
         homes = stub_names(str(module.__file__))
         yield from ((home, name) for name, home in homes.items() if name != "__version__")
 
 
-def _entry(module: str, name: str) -> str:
-    value = getattr(importlib.import_module(module), name)
+def _entry(home: str, name: str) -> str:
+    value = load(home)
     lines = [
         f"### {name}\n",
-        f"`{module}`\n",
+        f"`{home.partition(':')[0]}`\n",
         f"```python\n{name}{_signature(value)}\n```\n",
         _sentence(value),
     ]

@@ -1,3 +1,3 @@
 """Entry point of the flow `clean`."""
 
-from tokenlake.prefect.cleaning import clean as clean
+from tokenlake.prefect.maintenance import clean as clean

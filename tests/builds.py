@@ -58,6 +58,17 @@ class Lender:
         self._pool = self._pool or WorkerPool(8)
         return Lent(self, self._pool, workers)
 
+    @classmethod
+    @contextmanager
+    def here(cls) -> Iterator[None]:
+        """Have builds borrow workers that are started in the surroundings of now, and end with the block."""
+        lender = cls()
+        try:
+            with _borrowing(lender, "cli.clean"):
+                yield
+        finally:
+            lender.close()
+
     @contextmanager
     def running(self) -> Iterator[None]:
         self._running += 1
@@ -151,8 +162,14 @@ def pool(lender: Lender) -> Iterator[Lent | WorkerPool]:
 @pytest.fixture(scope="session", autouse=True)
 def shared_workers(lender: Lender) -> Iterator[None]:
     """Have builds and repairs of all tests borrow workers, those of fixtures too."""
+    with _borrowing(lender):
+        yield
+
+
+@contextmanager
+def _borrowing(lender: Lender, *others: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("etl.runner", "integrity.repair"):
+        for module in ("etl.runner", "integrity.repair", *others):
             patch.setattr(f"tokenlake.{module}.open_pool", partial(_lent_or_own, lender))
         yield
 

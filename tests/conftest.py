@@ -73,6 +73,12 @@ def shared_data() -> Path:
 # off, it asks Google itself, without a time limit, what kind of bucket an emulator's is.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
+# What JAX compiles here runs for milliseconds: little is spent on making it fast. Read when JAX is first used.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_multi_thread_eigen=false",
+)
+
 # Storages of other kinds stand in for those that nobody can have on a loopback.
 os.environ["TOKENLAKE_ALLOWED_SCHEMES"] = "memory,sftp,ftp,sftpp,dropbox"
 

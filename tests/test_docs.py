@@ -1,4 +1,4 @@
-"""The configurations that the documentation shows are valid, and a build would act on every key of them."""
+"""What pages name is there, and what is written from the code is current."""
 
 from __future__ import annotations
 
@@ -6,54 +6,10 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
-from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import REFUSALS, ROADS
-from tokenlake.config.resolve import resolve
-from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.reports.table import Table, label, to_markdown
 
 ROOT = Path(__file__).parent.parent
-DATASET = "datasets:\n  - data_files: data/*.jsonl\n    tokenizer: some/tokenizer\n"
-MIXED = "datasets:\n" + "".join(
-    f"  - {{name: {name}, data_files: {name}.jsonl}}\n" for name in ("code", "web")
-)
-BLOCKS = [
-    (page, number, block)
-    for page in ("README.md", "docs/texts.md", "docs/mixing.md")
-    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
-]
-
-
-def test_there_is_something_to_check() -> None:
-    assert {page for page, _, _ in BLOCKS} >= {"README.md", "docs/texts.md", "docs/mixing.md"}
-
-
-@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=lambda value: str(value)[:20])
-def test_a_configuration_of_the_documentation_resolves(
-    page: str, number: int, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = block if "datasets:" in block else (MIXED if "mix:" in block else DATASET) + block
-    if "tokenizer" not in text:
-        text += "default_tokenizer: some/tokenizer\n"
-    path = tmp_path / "shown.yaml"
-    path.write_text(text)
-    for name in ("AWS_KEY", "AWS_SECRET", "HF_TOKEN"):
-        monkeypatch.setenv(name, "x")
-    assert _resolves(load_config(path)), (page, number)
-
-
-def _resolves(config: PipelineConfig) -> bool:
-    if config.is_text_build:
-        return bool(resolve(config, environ={}).sources)
-    steps = first_steps(config)
-    texts = [resolve(step, environ={}) for step in steps.values()]
-    last = foreseen(config)
-    return len(last.parents) >= len(texts)
-
-
 CONFIGURATION = ROOT / "docs/configuration.md"
 MARK = "in lib/tokenlake/config/refusals.py. -->\n"
 

@@ -91,9 +91,6 @@ def command(cache: Path, code: str, *arguments: str) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT)]),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        # The tests compare runs with each other: these need not be fast, only compiled fast.
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0 "
-        "--xla_llvm_disable_expensive_passes=true",
     }
     return {"args": [sys.executable, "-c", code, *arguments], "env": environment, "text": True}
 

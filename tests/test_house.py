@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import tokenlake
 from benchmarks.house import House, cycles, measure
+
+# The imports of a file stand together, before anything else: to parse these alone takes a tenth of the time.
+_HEAD = re.compile(
+    r"^(?:from|import) .*\n(?:(?:from |import |\)|#|if TYPE_CHECKING|[ \t]).*\n|\n)*", re.MULTILINE
+)
+HEAVY = {"datasets", "jax", "prefect", "torch", "transformers"}
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +35,42 @@ def test_a_class_name_means_one_thing(house: House) -> None:
 
 def test_every_function_is_annotated(house: House) -> None:
     assert house.annotated == len(house.functions)
+
+
+def test_no_file_of_tests_imports_what_is_heavy_when_it_is_collected(house: House) -> None:
+    """Each process of a run collects every file; `tests.lazily` imports what a test needs when it first uses it."""
+    imported = {_name(source.path): set(_imported(source.tree.body)) for source in house.sources}
+    for path in (path for name in ("tests", "examples") for path in (ROOT / name).rglob("*.py")):
+        head = _HEAD.search(path.read_text("utf-8"))
+        imported[_name(path)] = set(_imported(ast.parse(head[0]).body)) if head else set[str]()
+    collected = [name for name in imported if name.rpartition(".")[2].startswith(("test_", "conftest"))]
+    assert {name: found for name in collected if (found := sorted(_heavy(name, imported)))} == {}
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[parts[0] == "lib" :]).removesuffix(".__init__")
+
+
+def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """Yield what the import of a file imports: none of what stands under TYPE_CHECKING, or in functions."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+        elif isinstance(node, ast.Try | ast.With):
+            yield from _imported(node.body)
+
+
+def _heavy(name: str, imported: dict[str, set[str]]) -> set[str]:
+    """Return what is heavy of all that a module imports, and of what that imports."""
+    seen, waiting, found = {name}, [name], set[str]()
+    while waiting:
+        for each in imported[waiting.pop()]:
+            parts = each.split(".")
+            found |= {parts[0]} & HEAVY
+            above = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+            waiting += (above & imported.keys()) - seen
+            seen |= above
+    return found

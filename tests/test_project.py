@@ -87,6 +87,8 @@ def test_the_wheel_of_what_the_image_copies_is_the_wheel_of_the_checkout(tmp_pat
         names.append(set(zipfile.ZipFile(wheel).namelist()))
     assert names[0] == names[1]
     assert any(name.endswith("licenses/LICENSE") for name in names[0])
+    assert {name.split("/")[0].split("-")[0] for name in names[0]} == {"tokenlake"}
+    assert {"tokenlake/py.typed", "tokenlake/config/__init__.pyi", "tokenlake/etl/runner.py"} <= names[0]
     assert not [name for name in names[0] if "kubernetes" in name]
 
 

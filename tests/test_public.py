@@ -9,7 +9,6 @@ import inspect
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -82,14 +81,3 @@ def test_a_trainer_can_read_manifests_without_the_build_side():
     env = os.environ | {"PYTHONPATH": str(LIB)}
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
     assert out.stdout.strip() == "[]"
-
-
-def test_the_wheel_holds_the_library_alone(tmp_path):
-    root = LIB.parent
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"tokenlake"}
-    assert "tokenlake/py.typed" in names
-    assert "tokenlake/etl/runner.py" in names

@@ -11,16 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tokenlake as tl
 from examples import recipes
+from tests.lazily import lazily
 from tokenlake.demo import corpus as corpora
 from tokenlake.demo.corpus import demo_settings
 from tokenlake.etl.runner import build_dataset
+
+jax: Any = lazily("jax")
+sharding: Any = lazily("jax.sharding")
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTH, ROWS = 64, 4
@@ -33,6 +35,7 @@ TRAINED = """
 import json, sys
 import torch, tokenlake as tl
 from examples import recipes
+from tests.lazily import lazily
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainingArguments
 from trl import DPOConfig, SFTConfig
 
@@ -112,8 +115,9 @@ def test_each_takes_at_most_ten_lines() -> None:
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_maxtext(data: tl.Dataset, expected: list[dict[str, Any]], sharded: bool) -> None:
-    sharding = NamedSharding(Mesh(jax.devices()[:1], ("data",)), PartitionSpec("data")) if sharded else None
-    for batch, there in zip(recipes.maxtext(data, ROWS, sharding), expected, strict=False):
+    mesh = sharding.Mesh(jax.devices()[:1], ("data",))
+    over = sharding.NamedSharding(mesh, sharding.PartitionSpec("data")) if sharded else None
+    for batch, there in zip(recipes.maxtext(data, ROWS, over), expected, strict=False):
         assert isinstance(batch["targets"], jax.Array) == sharded
         targets = there["targets"]
         assert np.array_equal(batch["inputs"], there["input_ids"])

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from tokenlake._version import __version__ as __version__
-from tokenlake.stub_names import stub_names
+from tokenlake.lazy_names import load, stub_names
 
 _HOMES: Final = stub_names(__file__)
 
@@ -24,8 +24,8 @@ def __getattr__(name: str) -> Any:
         seeds = import_module("tokenlake.easydel")
         if name not in seeds.__all__:
             raise AttributeError(f"module 'tokenlake' has no attribute {name!r}")
-        home = seeds.__name__
-    value = getattr(import_module(home), name)
+        home = f"{seeds.__name__}:{name}"
+    value = load(home)
     globals()[name] = value
     return value
 

@@ -6,10 +6,9 @@ use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Final
 
-from tokenlake.stub_names import stub_names
+from tokenlake.lazy_names import load, stub_names
 
 _HOMES: Final = stub_names(__file__)
 
@@ -19,7 +18,7 @@ __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = load(_HOMES[name])
     globals()[name] = value
     return value
 

@@ -1,7 +1,11 @@
-"""Public names of a package that are loaded when they are first used, and what to install where that fails."""
+"""Public names that are loaded when they are first used, and what to install where that fails.
+
+A stub beside a module lists its names: type checkers read that file, and the module does, so that each stands once.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -9,26 +13,62 @@ from typing import Any
 from tokenlake.errors import MissingExtraError
 
 
-def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package.
+def stub_names(module: str) -> dict[str, str]:
+    """Return name -> where it is defined, as ``module:name``, as the stub beside a module says.
 
     Args:
-        package: its name.
-        homes: each public name and the module of the package that defines it.
-        extra: of Tokenlake, which installs what the modules need.
+        module: path of the module, whose name ends in ``.py``; lines of its stub are
+            ``from MODULE import NAME as PUBLIC``.
+    """
+    # pathlib would double the time of an import.
+    with open(f"{module}i", encoding="utf-8") as stub:  # noqa: PTH123
+        return {words[5]: f"{words[1]}:{words[3]}" for words in map(str.split, stub) if len(words) == 6}
 
-    Returns:
-        name -> its value; AttributeError where it is none of these, MissingExtraError where a package is missing.
+
+def load(home: str) -> Any:
+    """Return what is defined at ``module:name``."""
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
+
+
+def lazy_names(package: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:
+    """Return a function of a name that returns its value.
+
+    It raises AttributeError for another name, and MissingExtraError where a package is missing.
+
+    Args:
+        package: whose names they are.
+        homes: each name and where it is defined, as ``module:name``.
+        extra: of Tokenlake, which installs what the modules need.
     """
 
-    def load(name: str) -> Any:
+    def value_of(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(f"{package}.{homes[name]}"), name)
+            return load(homes[name])
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 f"{package}.{name} needs {error.name}, which is missing: pip install 'tokenlake[{extra}]'"
             ) from error
 
-    return load
+    return value_of
+
+
+def lazy_package(
+    package: str, file: str, extra: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose stub lists its names; see `lazy_names`."""
+    homes = stub_names(file)
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return lazy_names(package, homes, extra), listed, list(homes)
+
+
+def public_name(name: str) -> Any:
+    """Return what `tokenlake` has by that name: the ``__getattr__`` of other paths to the same names."""
+    if name.startswith("_"):  # what the import system asks of every module
+        raise AttributeError(name)
+    return getattr(import_module("tokenlake"), name)

@@ -1,4 +1,4 @@
 """Transforms, packers and mixtures, under the path that the seed documents import them from."""
 
-from tokenlake.stub_names import public_name as __getattr__  # noqa: F401
+from tokenlake.lazy_names import public_name as __getattr__  # noqa: F401
 from tokenlake.text.transform import Example as Example

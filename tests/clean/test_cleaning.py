@@ -328,7 +328,7 @@ def test_a_deployments_run_reads_and_writes_where_the_worker_allows(tmp_path: Pa
 
 def test_the_page_of_a_run_has_the_account(tmp_path: Path) -> None:
     pytest.importorskip("prefect")
-    page: Any = importlib.import_module("tokenlake.prefect.cleaning").account_page
+    page: Any = importlib.import_module("tokenlake.prefect.maintenance").account_page
     told = page(run(config_of(tmp_path, {"a": ["one two", "One  two", "three"]})))
     assert "2 of 3 rows stay" in told and "| duplicate | 1 |" in told
 

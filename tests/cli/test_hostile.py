@@ -239,12 +239,12 @@ def test_a_damaged_version(shown: Callable[..., tuple[int, str]], store: Path) -
 
 
 def test_a_bug(shown: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenlake.cli import ls
+    from tokenlake.cli import catalog
 
     def broken(store: str) -> None:
         raise RuntimeError(f"{EVIL} https://host/a?x=1&X-Amz-Signature=abc'd")
 
-    monkeypatch.setattr(ls, "open_store", broken)
+    monkeypatch.setattr(catalog, "catalog_of", broken)
     code, text = shown("ls")
     assert code == 1 and "this is a bug" in text and "owned" in text
     assert "Amz" not in text and "'d" not in text

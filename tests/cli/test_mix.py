@@ -60,7 +60,7 @@ def test_before_tokens_are_there_the_plan_says_what_comes_first(
     assert ["code", "~2.00", "~30", "~60"] in [row[:4] for row in rows]
     assert ["code", "pile.code.tokens", "to", "be", "built"] in [row[:5] for row in rows]
     assert "code 50.00%, web 50.00% of rows" in captured.out
-    assert "after 1 times the available rows" in captured.out
+    assert "after as many rows as all sources have;" in captured.out
     assert "once the tokens of code, web exist" in captured.err
     planned = _json(capsys, "plan", str(config))
     assert [step["name"] for step in planned["steps"]] == ["pile.code.tokens", "pile.web.tokens"]
@@ -83,7 +83,7 @@ def test_before_tokens_are_there_the_plan_says_about_what_is_missing(capsys: Out
     epochs = "--set=mix.epochs={code: 2, web: 1}"
     assert main(["plan", str(config), epochs, "--set=mix.weights=null"]) == 0
     out = capsys.readouterr().out
-    assert "as the epochs of each source say" in out and "after 2 epochs of code, 1 epochs of web" in out
+    assert "as the epochs of each source say" in out and "after 2 epochs of code, 1 epoch of web" in out
 
 
 def test_a_plan_is_not_refused_by_a_guess(capsys: Output, config: Path) -> None:
@@ -149,6 +149,18 @@ def test_what_is_wrong_with_the_mixture_is_said_before_anything_is_read(capsys: 
     for command in (["plan"], ["run", "--no-prefect"]):
         assert main([*command, *wrong]) == 2
         assert "restart never ends" in capsys.readouterr().err
+
+
+def test_a_stored_dataset_that_is_not_there_is_told_before_tokens_are_made(
+    capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(config.read_text())
+    whole["datasets"][1] = {"name": "web", "dataset": "webb.tokens@v2"}
+    config.write_text(yaml.safe_dump(whole))
+    for command in (["plan"], ["run", "--no-prefect"]):
+        assert main([*command, str(config)]) == 2
+        assert "datasets.web.dataset: no dataset 'webb.tokens'" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
 
 
 # -- what is stored

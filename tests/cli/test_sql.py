@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.store.support import build_store
 from tokenlake.cli.app import main
-from tokenlake.cli.prompt import converse
+from tokenlake.cli.sql import converse, cut
 from tokenlake.errors import ConfigError
-from tokenlake.query.script import cut
 
 Output = pytest.CaptureFixture[str]
 

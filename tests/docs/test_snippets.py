@@ -126,9 +126,10 @@ def test_a_page_runs(page: str, world: Path, tmp_path: Path, monkeypatch: pytest
     for name in ("AWS_KEY", "AWS_SECRET", "HF_TOKEN"):
         monkeypatch.setenv(name, "x")
     namespace = _names()
-    for found, block in RUN:
-        if found == page and not block.why:
-            run(block, namespace)
+    with Lender.here():
+        for found, block in RUN:
+            if found == page and not block.why:
+                run(block, namespace)
 
 
 def test_few_blocks_are_not_run() -> None:

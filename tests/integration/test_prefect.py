@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,7 @@ from tests.prefect.deployed import (
     cancel,
     ended,
     get,
-    launched,
     post,
-    prefect,
     run_module,
     tasks_of,
     two_sources,
@@ -29,6 +30,9 @@ from tests.prefect.deployed import (
 from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
+from tokenlake.cli.app import main
+from tokenlake.errors import BadRecordError
+from tokenlake.etl.events import Event, UnitRetried
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run
@@ -36,9 +40,21 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
+launch: Any = lazily("tokenlake.prefect.launch")
+handlers: Any = lazily("prefect.logging.handlers")
 settings: Any = lazily("prefect.settings")
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def here(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The server, which runs that this process itself launches report to."""
+    url = {"PREFECT_API_URL": server["PREFECT_API_URL"]}
+    monkeypatch.setenv("PREFECT_API_URL", url["PREFECT_API_URL"])
+    with settings.temporary_settings(url):
+        yield server
+        handlers.APILogHandler().flush()
 
 
 def artifact(worker: dict[str, str], key: str, run: str | None = None) -> str:
@@ -57,7 +73,11 @@ def parents(task: dict[str, Any]) -> set[str]:
 def test_deployments_run_to_committed_versions_side_by_side(
     worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    shared: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store")}
+    shared: dict[str, Any] = {
+        "tokenizer": str(tokenizer_dir),
+        "output": str(tmp_path / "store"),
+        "workers": 1,
+    }
     nightly = begin(worker, "tokenize/llama2-2048", **shared, data_files=str(data), run_name="nightly")
     mixture = begin(
         worker,
@@ -121,17 +141,22 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
     with HttpServer({"hook": b""}) as hook:
         told = run_module(worker, "tokenlake.prefect.notifications", f"{hook.url}/hook")
         assert told == "created tokenlake-failed, tokenlake-damaged\n"
-        prefect(worker, "automation", "resume", "new-version")
+        switch = partial(post, worker, f"automations/{automation['id']}", "PATCH")
+        switch(enabled=True)
         files = two_sources(tmp_path)
-        values = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store"), "config": "llama2-2048"}
+        values: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store")}
+        values |= {"config": "llama2-2048", "workers": 1}
         built = begin(worker, "tokenize/demo", data_files=files["code"], name="followed", **values)
-        wrong = begin(worker, "tokenize/demo", data_files=f"{tmp_path}/absent.jsonl", **values)
-        assert (ended(worker, built)["name"], ended(worker, wrong)["state_type"]) == ("followed v1", "FAILED")
+        wrong = begin(worker, "tokenize/demo", config=str(linked_outside(worker, tmp_path)), data_files="a")
+        failed = ended(worker, wrong)
+        assert (ended(worker, built)["name"], failed["state_type"]) == ("followed v1", "FAILED")
+        assert "is outside what this worker allows" in failed["state"]["message"]
         until(lambda: [each.method for each in hook.log] == ["POST"], "the message is there")
     followers = {"deployment_id": {"any_": [follower]}}
     until(lambda: bool(post(worker, "flow_runs/filter", flow_runs=followers)), "the automation acts")
     [run] = post(worker, "flow_runs/filter", flow_runs=followers)
     assert run["parameters"] == {"names": ["followed@v1"], "store": str(tmp_path / "store")}
+    switch(enabled=False)  # or each version of another test starts a run, too
     assert ended(worker, run["id"])["state_type"] == "COMPLETED"
     about = {"event": {"prefix": ["tokenlake.", "prefect.asset.materialization"]}}
     found = post(worker, "events/filter", filter=about)["events"]
@@ -143,9 +168,16 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
     assert made["resource"]["prefect.resource.id"] == f"file://{tmp_path}/store/followed"
     related = {each["prefect.resource.id"] for each in made["related"]}
     assert {f"file://{files['code']}", f"prefect.flow-run.{built}"} <= related
-    lines = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [wrong]}})
-    assert [line["message"] for line in lines if "nothing matches" in line["message"]]
-    assert [line["message"] for line in lines if "Traceback" in line["message"]] == []
+    logs = post(worker, "logs/filter", logs={"flow_run_id": {"any_": [wrong]}})
+    assert logs and "Traceback" not in json.dumps(logs)
+
+
+def linked_outside(worker: dict[str, str], tmp_path: Path) -> Path:
+    """A configuration where they are allowed, which is a link to a secret file elsewhere."""
+    link, outside = tmp_path.parent / "configs" / "link.yaml", Path(worker["PREFECT_HOME"]) / "shadow"
+    outside.write_text(f"{SECRET}: {SECRET}\n")
+    link.symlink_to(outside)
+    return link
 
 
 def manifest_of(store: Path, dataset: str) -> Manifest:
@@ -172,11 +204,6 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     verification = begin(worker, "verify/all-versions", store=str(store))
-    secrets = tmp_path.parent / "configs" / "link.yaml"
-    outside = Path(worker["PREFECT_HOME"]) / "shadow"
-    outside.write_text(f"{SECRET}: {SECRET}\n")
-    secrets.symlink_to(outside)
-    reading = begin(worker, "tokenize/demo", config=str(secrets), data_files="a")
     with HttpServer() as elsewhere:
         with settings.temporary_settings({"PREFECT_API_URL": worker["PREFECT_API_URL"]}):
             blocks.Secret(value=elsewhere.url).save("elsewhere")
@@ -184,10 +211,6 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
         message = ended(worker, sending)["state"]["message"]
         assert "endpoint_url: expected a URL that is written out" in message
         assert not elsewhere.log
-
-    run = ended(worker, reading)
-    assert run["state_type"] == "FAILED"
-    assert "is outside what this worker allows" in run["state"]["message"]
 
     run = ended(worker, verification)
     assert (run["name"], run["state_type"]) == ("all-versions", "FAILED")
@@ -202,9 +225,6 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
         "events"
     ]
     assert [(each["payload"]["name"], each["payload"]["problems"]) for each in found] == [("small@v2", 1)]
-    assert "Traceback" not in json.dumps(
-        post(worker, "logs/filter", logs={"flow_run_id": {"any_": [reading]}})
-    )
     page = artifact(worker, "verification", verification)
     assert f"data/{shard.name}" in page
     assert "sha256" in page
@@ -223,7 +243,7 @@ def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_cancelled_run_stops_and_can_be_resumed(
-    worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    worker: dict[str, str], here: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     # Enough to be heard before it is all done, on a machine with nothing else to do.
     copies = tmp_path / "in"
@@ -257,27 +277,41 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
         f"save.output_dir={tmp_path}",
         "name=stopped",
     ]
-    with launched(worker, "demo", *values["overrides"]) as again:
-        assert again.wait() == 0
-    status, built, resumed = again.told[-1][1]
-    assert (status, resumed) == ("resumed", finished)
-    assert built > 0
+    again = launch.launch("demo", values["overrides"], workers=2)
+    assert (again.status, again.units_resumed) == ("resumed", finished)
+    assert again.units_built > 0
 
 
-def test_a_bad_record_ends_the_run_at_once(
-    server: dict[str, str], tokenizer_dir: Path, tmp_path: Path
-) -> None:
+def test_a_bad_record_ends_the_run_at_once(here: dict[str, str], tokenizer_dir: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "good"}\n{"text": 7}\n')
     config = tmp_path / "bad.yaml"
     config.write_text(json.dumps(asked(bad, tokenizer_dir, tmp_path)))
-    with launched(server, config) as run:
-        assert run.wait() == 1
-    assert run.told[-1] == ["error", "BadRecordError"]
-    assert "UnitRetried" not in [name for name, _ in run.told]
-    recorded = _newest(server, "bad")
+    told: list[Event] = []
+    with pytest.raises(BadRecordError, match=r"bad\.jsonl:2"):
+        launch.launch(str(config), workers=1, on_event=told.append)
+    assert told and not [event for event in told if isinstance(event, UnitRetried)]
+    recorded = _newest(here, "bad")
     assert recorded["state_type"] == "FAILED"
     assert "bad.jsonl:2" in recorded["state"]["message"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*")
+@pytest.mark.usefixtures("here")
+def test_a_flow_does_not_take_a_damaged_version_for_one_that_is_there(
+    tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(json.dumps(asked(Path(two_sources(tmp_path)["code"]), tokenizer_dir, tmp_path)))
+    assert main(["run", str(config), "--no-prefect"]) == 0
+    shard = next(tmp_path.rglob("data/*.parquet"))
+    shard.unlink()
+    assert main(["run", str(config)]) == 3
+    assert f"{shard.name} is missing" in capsys.readouterr().err
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0, "a process that is forked after a run ends well"
 
 
 def _newest(server: dict[str, str], name: str) -> dict[str, Any]:
@@ -286,26 +320,24 @@ def _newest(server: dict[str, str], name: str) -> dict[str, Any]:
     return post(server, "flow_runs/filter", sort="START_TIME_DESC", flow_runs=wanted)[0]
 
 
-def test_a_mistake_is_logged_in_a_sentence(
-    server: dict[str, str], tokenizer_dir: Path, tmp_path: Path
-) -> None:
+def test_a_mistake_is_logged_in_a_sentence(here: dict[str, str], tokenizer_dir: Path, tmp_path: Path) -> None:
     config = tmp_path / "mistake.yaml"
     config.write_text(json.dumps(asked(tmp_path / "absent.jsonl", tokenizer_dir, tmp_path)))
-    with launched(server, config) as run:
-        assert run.wait() == 2
-    recorded = _newest(server, "mistake")
+    assert main(["run", str(config)]) == 2
+    recorded = _newest(here, "mistake")
     assert (recorded["name"], recorded["state_type"]) == ("mistake", "FAILED")
     asked_for = {"flow_run_id": {"any_": [recorded["id"]]}}
-    until(lambda: len(post(server, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
-    told = [line["message"] for line in post(server, "logs/filter", logs=asked_for)]
+    until(lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
+    told = [line["message"] for line in post(here, "logs/filter", logs=asked_for)]
     assert [message for message in told if "absent.jsonl" in message]
     assert [message for message in told if "Traceback" in message or len(message.splitlines()) > 3] == []
 
 
 def test_a_schedule_makes_runs(worker: dict[str, str]) -> None:
     """As the server's scheduler makes them: it fails with releases of what Prefect needs that are too new for it."""
-    prefect(worker, "deployment", "schedule", "create", "verify/all-versions", "--cron", "0 5 1 1 *")
-    found = get(worker, "deployments/name/verify/all-versions")["id"]
+    deployment = get(worker, "deployments/name/verify/all-versions")
+    found, [schedule] = deployment["id"], deployment["schedules"]
+    post(worker, f"deployments/{found}/schedules/{schedule['id']}", "PATCH", active=True)
     post(worker, f"deployments/{found}/schedule")
     made = post(worker, "flow_runs/filter", deployments={"id": {"any_": [found]}})
     # Others ran it meanwhile, for versions that are damaged; none of these is still to come.

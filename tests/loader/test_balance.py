@@ -17,7 +17,6 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.balance import dealt
 from tokenlake.loader.explain import Document, explain_step, steps_of_document
 from tokenlake.loader.host_load import host_load
-from tokenlake.loader.torch import torch_dataset
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
@@ -141,7 +140,7 @@ def test_resumed_is_uninterrupted_and_hosts_together_are_one(data: Data):
 def test_pytorch_and_grain_deal_as_the_loader_does(data: Data):
     whole = ids(loader_of(data))
     batches = [
-        batch["input_ids"].numpy() for batch in torch_dataset(data, SIZES, seed=5, balance={"ranks": 4})
+        batch["input_ids"].numpy() for batch in tl.torch_dataset(data, SIZES, seed=5, balance={"ranks": 4})
     ]
     assert same(batches, whole)
     grained = tl.grain_dataset(data, SIZES, seed=5, balance={"ranks": 4})

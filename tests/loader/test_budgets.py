@@ -18,7 +18,6 @@ from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.explain import explain_step
 from tokenlake.loader.state import restored
-from tokenlake.loader.torch import torch_dataset
 
 EVEN = {"code": 0.5, "web": 0.5}
 
@@ -273,7 +272,7 @@ def test_other_libraries_replay_weights_that_were_fed_back(sources: dict[str, tl
     loader.set_weights({"code": 0.9, "web": 0.1}, at=8)
     state = json.loads(json.dumps(loader.get_state()))
     rest = ids(loader)
-    torched = torch_dataset(mixture(), 4, lanes=1, columns=["input_ids"])
+    torched = tl.torch_dataset(mixture(), 4, lanes=1, columns=["input_ids"])
     torched.set_state(state)
     assert same([batch["input_ids"].numpy() for batch in torched], rest)
     grained = iter(tl.grain_dataset(mixture(), 4, lanes=1, columns=["input_ids"]))

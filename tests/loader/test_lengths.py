@@ -17,7 +17,6 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import IGNORED
 from tokenlake.loader.explain import explain_step
 from tokenlake.loader.hf import hf_dataset
-from tokenlake.loader.torch import torch_dataset
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
@@ -180,7 +179,7 @@ def test_balanced_ranks_are_those_of_the_cut_rows(learned: tl.Dataset):
 def test_pytorch_and_grain_cut_as_the_loader_does(learned: tl.Dataset):
     whole = ids(loader_of(learned))
     assert same(
-        [batch["input_ids"].numpy() for batch in torch_dataset(learned, SIZES, seed=5, lengths=LENGTHS)],
+        [batch["input_ids"].numpy() for batch in tl.torch_dataset(learned, SIZES, seed=5, lengths=LENGTHS)],
         whole,
     )
     assert same(ids(tl.grain_dataset(learned, SIZES, seed=5, lengths=LENGTHS)), whole)
@@ -234,7 +233,7 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pyt
     with pytest.raises(ConfigError, match="rows of two lengths would come into one; give keep_shape"):
         hf_dataset(learned, 8, lengths=LENGTHS)
     with pytest.raises(ConfigError, match="other numbers of rows than batch_size"):
-        torch_dataset(learned, 8, lengths=LENGTHS, rows=True)
+        tl.torch_dataset(learned, 8, lengths=LENGTHS, rows=True)
     for wrong, says in (
         (lambda: Curriculum.doubling(8, 24, until=9), "8 comes to 24 by no number of doublings"),
         (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "by no number of 3 ids at a time"),

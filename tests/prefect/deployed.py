@@ -274,16 +274,17 @@ def get(environment: dict[str, str], path: str) -> Any:
         return json.load(answer)
 
 
-def post(environment: dict[str, str], path: str, **body: Any) -> Any:
+def post(environment: dict[str, str], path: str, method: str = "POST", **body: Any) -> Any:
     request = urllib.request.Request(
         f"{environment['PREFECT_API_URL']}/{path}",
         json.dumps(body).encode(),
         {"content-type": "application/json"},
+        method=method,
     )
     for attempt in range(5):
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
-                return json.load(answer)
+                return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             # The server's database is busy, nothing was done; Prefect's own client asks again, too.
             if error.code != 503 or attempt == 4:

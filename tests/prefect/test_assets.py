@@ -18,7 +18,7 @@ from tokenlake.store.catalog import Catalog
 
 prefect_assets: Any = lazily("prefect.assets")
 assets: Any = lazily("tokenlake.prefect.assets")
-progress: Any = lazily("tokenlake.prefect.progress")
+progress: Any = lazily("tokenlake.prefect.run_state")
 
 _SCHEMES = st.sampled_from(["", "s3://", "file://", "HTTPS://", "hf://datasets/", "gs://"])
 

@@ -187,12 +187,12 @@ class TestSteps:
         told: list[Event] = []
         config = load_config(settings(tmp_path, tokenizer_dir))
         with engine.LocalEngine(config, workers=1, on_event=told.append) as steps:
-            workers = steps.pids()
+            workers = steps.pool.pids()
             for part in steps.parts():
                 with part:
                     _build(part)
             _build(steps)
-            assert steps.pids() == workers
+            assert steps.pool.pids() == workers
             result = steps.result()
         assert [event for event in told if isinstance(event, BuildStep)] == [
             BuildStep(1, 3, "tokens of code"),

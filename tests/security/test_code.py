@@ -33,9 +33,7 @@ MODULES: Final = {
     "ctypes": ("tokenlake/prefect/serve.py",),  # asks the kernel to end the server with its parent
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
-        "tokenlake/easydel.py",
         "tokenlake/lazy_names.py",
-        "tokenlake/stub_names.py",
         "tokenlake/sources/records.py",
         "tokenlake/cli/run.py",
         "tokenlake/text/steps.py",  # functions that a user's own configuration names

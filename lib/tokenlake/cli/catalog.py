@@ -1,8 +1,10 @@
-"""``tokenlake tag``, ``gc`` and ``rm``: names for versions, and what is removed from a store."""
+"""``tokenlake ls``, ``diff``, ``tag``, ``gc`` and ``rm``: the versions of a store, their names, and their removal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
 from typing import Annotated, Any
@@ -10,18 +12,157 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note, print_json, print_tables
+from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, print_json, print_tables
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
+from tokenlake.reports.difference import difference_tables, headings, sentence_of
 from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import stdout
-from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
+from tokenlake.store.claims import unfinished
+from tokenlake.store.diff import Difference
+from tokenlake.store.diff import diff as compare
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
+from tokenlake.store.layout import RUNS, Layout
 from tokenlake.store.remove import remove_version
 from tokenlake.store.tags import TagChange
+
+_LISTED = (
+    label("dataset"),
+    label("version"),
+    label("kind"),
+    number("rows"),
+    number("tokens"),
+    number("documents"),
+    number("bytes", "size", numbers.size),
+    label("state"),
+)
+_TAGS = label("tags")
+_SHOWN_ERROR = 160
+
+
+def ls(
+    name: str | None = None,
+    /,
+    *,
+    swept: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """List the datasets of a store and their versions.
+
+    A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
+    something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
+    it, run its build again. The version numbers that gc or rm removed are not used again.
+
+    Args:
+        name: Only this dataset.
+        swept: List the version numbers that gc or rm removed, too.
+    """
+    catalog = catalog_of(store)
+    names = catalog.datasets(swept=swept) if name is None else [name]
+    lines = [line for each in names for line in _lines(catalog, each, swept)]
+    if json:
+        print_json(lines)
+    elif lines:
+        shown = [
+            line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
+            for line in lines
+        ]
+        tagged = any(line["tags"] for line in lines)
+        print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
+    else:
+        note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
+    return 0
+
+
+def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
+    infos = catalog.versions(name, swept=swept)
+    tags = [] if all(info.swept for info in infos) else catalog.tags(name)
+    for info in infos:
+        if info.swept:
+            yield {"dataset": name, "version": info.version, "state": "swept", "tags": []}
+            continue
+        names = [tag.tag for tag in tags if tag.version == info.version]
+        yield _line(catalog, name, info.version, info.committed) | {"tags": names}
+
+
+def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {"dataset": name, "version": version, "state": "committed"}
+    if not committed:
+        found = unfinished(catalog.store, Layout(name, version))
+        return line | {
+            "state": found.state,
+            "units_done": found.units,
+            "seconds_since_change": found.seconds,
+            "error": found.error,
+        }
+    manifest = catalog.manifest(name, version)
+    age = {"seconds_since_change": _seconds(catalog, Layout(name, version))}
+    return line | {"kind": manifest.kind, **asdict(manifest.totals)} | age
+
+
+def _seconds(catalog: Catalog, layout: Layout) -> float | None:
+    """Return how long ago the last run of a version ended, by the storage's clock; None where it does not say."""
+    changes = [each.modified for each in catalog.store.list(layout.key(RUNS)) if each.modified is not None]
+    return max(0.0, time.time() - max(changes)) if changes else None
+
+
+def _state(line: dict[str, Any]) -> str:
+    """``idle for 3 days, 7 units done``; ``failed 5 minutes ago: the first line of its error, 7 units done``."""
+    seconds = line.get("seconds_since_change")
+    if "units_done" not in line:
+        return line["state"] if seconds is None else f"{line['state']} {numbers.age(seconds)} ago"
+    error = line["error"]
+    age = "an unknown time" if seconds is None else numbers.age(seconds)
+    said = {
+        "running": f"running, last change {age} ago",
+        "idle": f"idle for {age}",
+        "failed": f"failed {age} ago: {textwrap.shorten(error or '', _SHOWN_ERROR, placeholder=' ...')}",
+    }
+    return f"{said[line['state']]}; {numbers.plural(line['units_done'], 'unit')} done"
+
+
+def diff(
+    a: Name,
+    b: str,
+    /,
+    *,
+    files: bool = False,
+    exit_code: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Show what differs between two versions: configuration, tokenizer, inputs, shards, figures, weights.
+
+    Only manifests are read. Shards are compared by their hashes: they have the same bytes, or the same tokens in other
+    bytes. The card, the configuration file and the ledger hold names and release numbers and are not compared.
+
+    The exit code is 0 whether the versions differ or not; with --exit-code, as in git, it is 1 if they differ.
+
+    Args:
+        b: The other version.
+        files: List every shard that differs.
+        exit_code: Exit with 1 if the versions differ.
+    """
+    found = compare(a, b, store=store or default_store())
+    emit(found.to_json(), json, lambda: _print_difference(found, files))
+    return 1 if exit_code and not found.equal else 0
+
+
+def _print_difference(found: Difference, files: bool) -> None:
+    console = stdout()
+    console.print(sentence_of(found))
+    if headings(found) == ("A", "B"):
+        console.print(f"A is {found.a}, B is {found.b}")
+    console.print()
+    print_tables(difference_tables(found, files=files))
+    unlike = sum(not pair.same for pair in found.files)
+    if unlike and not files:
+        note(f"\n{numbers.plural(unlike, 'shard')} not the same: --files lists them")
+
 
 _TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
 
@@ -46,13 +187,12 @@ def tag(
         tag: The tag to set. Default: list the tags.
         remove: Remove the tag.
     """
-    place = store or default_store()
     if remove:
-        _remove_tag(Catalog(open_store(place)), name, tag, json)
+        _remove_tag(catalog_of(store), name, tag, json)
     elif tag is None:
-        _list_tags(Catalog(open_store(place)), name, json)
+        _list_tags(catalog_of(store), name, json)
     else:
-        change = set_tag(place, tag, name=name)
+        change = set_tag(store or default_store(), tag, name=name)
         print_json(_change_as_json(change)) if json else stdout().print(_told(change))
     return 0
 
@@ -129,11 +269,11 @@ def gc(
         dry_run: Remove nothing; print what would be removed.
     """
     report = collect(store or default_store(), names, grace=grace, dry_run=dry_run)
-    emit(report.to_json(), json, lambda: _print(report))
+    emit(report.to_json(), json, lambda: _print_removed(report))
     return 1 if any(each.failed for each in report.kept) else 0
 
 
-def _print(report: GcReport) -> None:
+def _print_removed(report: GcReport) -> None:
     if rows := list(_rows(report)):
         print_tables([Table.of(_COLUMNS, rows)])
         stdout().print()

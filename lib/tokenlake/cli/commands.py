@@ -15,30 +15,34 @@ BUILD, STORE, LOOK, SETUP = "Build", "Store", "Look inside", "Set up"
 
 # name -> (where the function is, group, help); strings keep `--help` from importing any of them
 COMMANDS: Final = {
-    "init": ("init:init", BUILD, "Write a commented configuration for your data, and say what comes next."),
+    "init": (
+        "inspect:init",
+        BUILD,
+        "Write a commented configuration for your data, and say what comes next.",
+    ),
     "inspect": ("inspect:inspect", BUILD, "Look into raw data, and propose a configuration for it."),
     "plan": ("plan:plan", BUILD, "Show what a run would do: inputs, units, tokens, output files."),
     "clean": ("clean:clean", BUILD, "List documents to leave out: duplicates, poor text, evaluation sets."),
     "run": ("run:run", BUILD, "Build a dataset version, or resume an interrupted build."),
     "work": ("work:work", BUILD, "Build units of a planned build, on any machine that reaches its store."),
     "schema": ("inspect:schema", BUILD, "Print the JSON Schema of a configuration, for editors."),
-    "ls": ("ls:ls", STORE, "List the datasets of a store and their versions."),
-    "show": ("show:show", STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
+    "ls": ("catalog:ls", STORE, "List the datasets of a store and their versions."),
+    "show": ("version:show", STORE, "Show a version: totals, splits, account, tokenizer, lineage, files."),
     "tag": ("catalog:tag", STORE, "Give a version a name that can move, such as prod."),
-    "diff": ("diff:diff", STORE, "Show what differs between two versions."),
-    "verify": ("verify:verify", STORE, "Check every byte and count of a version against its manifest."),
+    "diff": ("catalog:diff", STORE, "Show what differs between two versions."),
+    "verify": ("version:verify", STORE, "Check every byte and count of a version against its manifest."),
     "repair": ("repair:repair", STORE, "Repair the damaged files of a version, byte for byte."),
     "gc": ("catalog:gc", STORE, "Remove temporary files and abandoned builds that nothing needs."),
     "rm": ("catalog:rm", STORE, "Remove a version that no tag and no other version needs."),
     "export": ("export:export", STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
-    "push": ("push:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
+    "push": ("export:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
     "peek": ("peek:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
     "prove": ("prove:prove", LOOK, "Sign a statement of what a checkpoint was trained on, or check one."),
-    "report": ("report:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
+    "report": ("export:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
     "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
     "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
-    "completion": ("completion:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
+    "completion": ("parser:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
 }
 ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
 CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled."

@@ -31,8 +31,8 @@ Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration
 
 def names(context: CompletionContext) -> list[str]:
     """Return the datasets of the store on the command line, for a shell that completes; of this machine's alone."""
-    store = context["store"].raw or default_store()
-    return Catalog(open_store(store)).datasets() if is_local(store) else []
+    store = context["store"].raw
+    return catalog_of(store).datasets() if is_local(store or default_store()) else []
 
 
 Name: TypeAlias = Annotated[
@@ -49,6 +49,11 @@ _WORKERS = "Number of workers. Default: the number of processors."
 Workers: TypeAlias = Annotated[
     int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]
+
+
+def catalog_of(store: str | None) -> Catalog:
+    """Return what a store holds, that of ``--store`` or the default one."""
+    return Catalog(open_store(store or default_store()))
 
 
 def with_store(overrides: tuple[str, ...], store: str | None) -> list[str]:

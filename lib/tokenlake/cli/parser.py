@@ -1,10 +1,11 @@
-"""From the arguments of a command line to the call of a command, and the pages that ``COMMAND --help`` prints."""
+"""From the arguments of a command line to the call of a command; pages of ``--help``, and completion in a shell."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
-from typing import final
+from typing import Literal, final
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, UnusedCliTokensError
 from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from tokenlake._version import __version__
 from tokenlake.cli.commands import ABOUT, CODES, COMMANDS
+from tokenlake.reports.terminal import stdout
 
 __all__ = ["CycloptsError", "app", "call", "usage"]
 
@@ -91,14 +93,28 @@ def usage(error: CycloptsError) -> tuple[str, str]:
     return command, str(error).strip()
 
 
-def importable() -> App:
-    """Return the application without the commands whose packages are not installed."""
+def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = False) -> int:
+    """Print what completes commands, options and names of datasets in a shell, or install it.
+
+    For this shell alone: `source <(tokenlake completion bash)`, or `tokenlake completion fish | source`. For good:
+    `tokenlake completion bash --install`, which writes a file and, for bash and zsh, a line that reads it at the end of
+    .bashrc or .zshrc.
+
+    Args:
+        shell: Which shell.
+        install: Write the file instead of printing it.
+    """
     for name in COMMANDS:
         try:
             _ = app[name].default_command
-        except ImportError:
+        except ImportError:  # a command whose packages are not installed is not completed
             del app[name]
-    return app
+    if not install:
+        sys.stdout.write(app.generate_completion(shell=shell))
+        return 0
+    path = app.install_completion(shell=shell)
+    stdout().print(Text(f"{path} is written; a new {shell} completes tokenlake"))
+    return 0
 
 
 def _explain(command: App) -> None:

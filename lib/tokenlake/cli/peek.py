@@ -10,8 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, Name, StoreUrl, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, print_json
 from tokenlake.numbers import count
 from tokenlake.printable import printable
 from tokenlake.query.sequences import (
@@ -24,8 +23,6 @@ from tokenlake.query.sequences import (
     shortened,
 )
 from tokenlake.reports.terminal import stdout
-from tokenlake.store.address import open_store
-from tokenlake.store.catalog import Catalog
 from tokenlake.tokenizers.decode import Decoder
 
 
@@ -52,7 +49,7 @@ def peek(
         split: Which split. Default: train.
         full: Print whole texts.
     """
-    catalog = Catalog(open_store(store or default_store()))
+    catalog = catalog_of(store)
     manifest = catalog.manifest(*catalog.resolve(name))
     decoders = decoders_of(catalog.store, manifest)
     names = mixed_as(catalog, manifest)

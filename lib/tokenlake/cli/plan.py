@@ -24,13 +24,14 @@ from tokenlake.cli.console import (
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
-from tokenlake.config.steps import first_steps, foreseen, last_step
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
+from tokenlake.etl.plan.stored import foresee
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
 from tokenlake.reports import plan as lengths
@@ -361,7 +362,7 @@ class _MixPlan:
 def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
     steps = first_steps(config)
     # What is wrong with the last step is said before inputs are read for the first.
-    asked = foreseen(config)
+    asked = foresee(config)
     tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
     there = {each.source: each.version for each in tokens if each.version is not None}
     mixed = None
@@ -424,9 +425,13 @@ def _end(mixture: ResolvedMixture) -> str:
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
     elif isinstance(mixture.epochs, Mapping):
-        where = "after " + ", ".join(f"{times:g} epochs of {name}" for name, times in mixture.epochs.items())
+        ends = [
+            (f"{times:g} epoch{'' if times == 1 else 's'}", name) for name, times in mixture.epochs.items()
+        ]
+        where = "after " + ", ".join(f"{epochs} of {name}" for epochs, name in ends)
     elif mixture.epochs is not None:
-        where = f"after {mixture.epochs:g} times the available rows"
+        times = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
+        where = f"after {times}as many rows as all sources have"
     else:
         return STOPS[mixture.stop]
     return f"{where}; {STOPS[mixture.stop]}"

@@ -85,39 +85,50 @@ def prove(
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
             raise ConfigError("--check takes none of --key, --key-env, --first-step, --ngram and --output")
-        if public_key is None:
-            raise ConfigError(
-                "--check needs --public-key: without it any key could have signed the statement"
-            )
-        statement, signer = _bytes_of(check, "--check"), key_of(public_key)
-        stated = read_statement(statement, signer)["state"]
-        sets = _sets(evaluation, stated, opened)
-        expected = None if state is None else _state_of(state)
-        found = check_statement(statement, signer, opened, takedown=listed, evaluation=sets, state=expected)
+        found = _checked(check, public_key, state, opened, listed, evaluation)
         note(f"{check} holds: it is signed by this key, and all of it was computed again")
-        emit(found, json, lambda: _show(found))
-        return 0
-    if state is None or public_key is not None:
-        raise ConfigError(
-            "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
+    else:
+        if state is None or public_key is not None:
+            raise ConfigError(
+                "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
+            )
+        signing, saved = _signing_key(key, key_env), _state_of(state)
+        sets = _sets(evaluation, saved, opened)
+        made = prove_state(
+            saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
         )
+        if output is None:
+            Data().write(made.decode())
+            return 0
+        output.write_bytes(made)
+        found = _json.loads(made)
+    emit(found, json, lambda: _show(found))
+    return 0
+
+
+def _checked(
+    path: Path,
+    public_key: str | None,
+    state: Path | None,
+    opened: Opener,
+    listed: Takedown | None,
+    evaluation: Iterable[str],
+) -> dict[str, Any]:
+    """Return a statement, once all of it was computed again."""
+    if public_key is None:
+        raise ConfigError("--check needs --public-key: without it any key could have signed the statement")
+    statement, signer = _bytes_of(path, "--check"), key_of(public_key)
+    sets = _sets(evaluation, read_statement(statement, signer)["state"], opened)
+    expected = None if state is None else _state_of(state)
+    return check_statement(statement, signer, opened, takedown=listed, evaluation=sets, state=expected)
+
+
+def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
     if (key is None) == (key_env is None):
         raise ConfigError(
             "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
         )
-    saved = _state_of(state)
-    sets = _sets(evaluation, saved, opened)
-    signing = {"env": key_env} if key_env is not None else str(key)
-    made = prove_state(
-        saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
-    )
-    if output is None:
-        Data().write(made.decode())
-        return 0
-    output.write_bytes(made)
-    found = _json.loads(made)
-    emit(found, json, lambda: _show(found))
-    return 0
+    return str(key) if key_env is None else {"env": key_env}
 
 
 def _state_of(path: Path) -> dict[str, Any]:

@@ -4,25 +4,112 @@ from __future__ import annotations
 
 import csv
 import json as jsonlib
+import re
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, final
+from pathlib import Path
+from typing import Any, Final, final
 
+import duckdb
 import pyarrow as pa
 
+from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_tables
 from tokenlake.cli.progress import counting
-from tokenlake.cli.prompt import converse, run_command, with_history
 from tokenlake.config.stores import default_store
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
-from tokenlake.query.script import cut
 from tokenlake.query.session import sql as answer_of
 from tokenlake.query.tables import Relation, relations
+from tokenlake.query.views import quoted
 from tokenlake.reports.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
+
+_FIRST: Final = "sql> "
+_MORE: Final = "...> "
+_WELCOME: Final = (
+    r"Statements end with a semicolon. \d lists what there is, \d NAME its columns. Ctrl-D ends."
+)
+_DESCRIBE: Final = re.compile(r"\\d(?:\s+(?P<name>.+?))?\s*;?\s*")
+
+
+def converse(run: Callable[[str | None], None], read: Callable[[str], str] = input) -> None:
+    """Read statements and run them, one after another, until the input ends.
+
+    Args:
+        run: one statement; None lists what there is. An error of Tokenlake is shown, and the next line is read.
+        read: a line, after a prompt; EOFError ends, KeyboardInterrupt drops what was typed of a statement.
+    """
+    note(_WELCOME)
+    typed = ""
+    while True:
+        try:
+            line = read(_MORE if typed.strip() else _FIRST)
+            found, typed = ([line], "") if described(line) and not typed.strip() else cut(f"{typed}{line}\n")
+            for statement in found:
+                run_command(statement, run)
+        except EOFError:
+            note("")
+            return
+        except KeyboardInterrupt:
+            typed = ""
+            note("cancelled")
+        except TokenlakeError as error:
+            note(f"error: {error}")
+
+
+def run_command(statement: str, run: Callable[[str | None], None]) -> None:
+    """Run a statement, or what a backslash stands for."""
+    if (found := described(statement)) is None:
+        run(statement)
+    elif found["name"] is None:
+        run(None)
+    else:
+        name = found["name"]
+        run(f"describe {name if name.startswith(chr(34)) else quoted(name)}")
+
+
+def described(line: str) -> re.Match[str] | None:
+    return _DESCRIBE.fullmatch(line.strip())
+
+
+def cut(text: str) -> tuple[list[str], str]:
+    """Return the statements of a text that end with a semicolon, without it, and the rest.
+
+    A semicolon in a string, a quoted name or a comment ends nothing. Nothing but comments is no statement.
+    """
+    raw, found, begin, blank = text.encode(), list[str](), 0, True
+    for offset, kind in duckdb.tokenize(text):  # its offsets are of bytes
+        if kind == duckdb.token_type.operator and raw[offset : offset + 1] == b";":
+            found += [] if blank else [raw[begin:offset].decode().strip()]
+            begin, blank = offset + 1, True
+        elif kind != duckdb.token_type.comment:
+            blank = False
+    return found, "" if blank else raw[begin:].decode()
+
+
+def with_history(action: Callable[[], None]) -> None:
+    """Do something with the lines of earlier prompts at hand, and keep those of this one."""
+    try:
+        import readline  # not every Python has it
+    except ImportError:
+        action()
+        return
+    path = Path(default_folder()) / "sql_history"
+    with suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(1000)
+    try:
+        action()
+    finally:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(path)
+
 
 _SHOWN_ROWS = 200
 _SHOWN_CELL = 400

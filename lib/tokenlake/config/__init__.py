@@ -8,35 +8,6 @@ pydantic (:func:`tokenlake.config.resolve.resolve` -> :class:`tokenlake.config.r
 Names load on first use: a worker that imports ``tokenlake.config.resolved`` never imports pydantic.
 """
 
-from __future__ import annotations
+from tokenlake.lazy_names import lazy_package
 
-from typing import TYPE_CHECKING, Final
-
-from tokenlake.lazy_names import lazy_names
-
-if TYPE_CHECKING:
-    from tokenlake.config.dataset import DatasetConfig as DatasetConfig
-    from tokenlake.config.load import load_config as load_config
-    from tokenlake.config.pipeline import PipelineConfig as PipelineConfig
-    from tokenlake.config.stages import PackStageConfig as PackStageConfig
-    from tokenlake.config.stages import SourceStageConfig as SourceStageConfig
-
-_STAGES: Final = ("Cache", "Load", "Pack", "Save", "Source", "Tokenize")
-_HOMES: Final = {
-    "DatasetConfig": "dataset",
-    "PipelineConfig": "pipeline",
-    "load_config": "load",
-    **{f"{name}StageConfig": "stages" for name in _STAGES},
-    **dict.fromkeys(("ObservabilityConfig", "RayConfig", "TokenizerConfig"), "stages"),
-    **dict.fromkeys(("MixStageConfig", "WeightSchedulePoint"), "mix"),
-}
-"""Each public name and the module that defines it."""
-
-__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-__getattr__ = lazy_names(__name__, _HOMES, "etl")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__, "etl")  # pyright: ignore[reportUnsupportedDunderAll]

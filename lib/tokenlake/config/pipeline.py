@@ -150,24 +150,19 @@ class PipelineConfig(Section):
             problems.append("At least one dataset is required")
         if len(set(names)) < len(names):
             problems.append("Duplicate dataset names found")
+        named: dict[str, Any] = {"Mix weight": self.mix.weights}
+        named |= {
+            f"Weight schedule at step {point.step}": point.weights for point in self.mix.weight_schedule or ()
+        }
+        named |= {
+            f"mix.{key}": getattr(self.mix, key) for key in ("epochs", "max_repetitions", "max_fraction")
+        }
         problems.extend(
-            f"Mix weight references unknown dataset: {name}"
-            for name in self.mix.weights or {}
+            f"{what} references unknown dataset: {name}"
+            for what, value in named.items()
+            for name in (value if isinstance(value, dict) else ())
             if name not in names
         )
-        for point in self.mix.weight_schedule or ():
-            problems.extend(
-                f"Weight schedule at step {point.step} references unknown dataset: {name}"
-                for name in point.weights
-                if name not in names
-            )
-        for option in ("epochs", "max_repetitions", "max_fraction"):
-            value = getattr(self.mix, option)
-            problems.extend(
-                f"mix.{option} references unknown dataset: {name}"
-                for name in (value if isinstance(value, dict) else ())
-                if name not in names
-            )
         if self.save.push_to_hub and self.save.hub_repo_id is None:
             problems.append("save.push_to_hub needs save.hub_repo_id, such as org/name")
         return problems

@@ -94,7 +94,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         max_expansion=stage.max_expansion,
         # Sorted, so that the order in which splits are written down does not move a document.
         splits=tuple(sorted((dataset.splits or stage.splits).items())),
-        held_out=_held_out(dataset),
+        held_out=dataset.eval and ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval),
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.dataset_split_name or dataset.split,
@@ -102,10 +102,6 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         texts=_texts(config, dataset),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
     )
-
-
-def _held_out(dataset: DatasetConfig) -> ResolvedHeldOut | None:
-    return None if dataset.eval is None else ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval)
 
 
 def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved:

@@ -12,7 +12,7 @@ from tokenlake.config.data_module import DataModuleConfig, SplitSpec, pipeline_o
 from tokenlake.config.load import load_section
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.values import did_you_mean
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError
 from tokenlake.introspection.inspection import DatasetMetadata
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.lazy_names import lazy_names
@@ -93,13 +93,19 @@ class TokenizerWrapper:
         return attempt(lambda: self.loaded.decode(ids))
 
 
+PipelineError = TokenlakeError
+ConfigurationError = ConfigError
+IntrospectionError = DataLoadingError = SourceError
+TokenizationError = TokenizerError
+
 _T = TypeVar("_T")
 _of_torch: Final = lazy_names(
     "tokenlake",
     {
-        **dict.fromkeys(("PreprocessedDataset", "StreamingPreprocessedDataset"), "data_pipeline.dataset"),
-        "DataLoaderBuilder": "data_pipeline.dataloader",
-        "process_place": "loader.torch",
+        "PreprocessedDataset": "tokenlake.data_pipeline.dataset:PreprocessedDataset",
+        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataset:StreamingPreprocessedDataset",
+        "DataLoaderBuilder": "tokenlake.data_pipeline.dataloader:DataLoaderBuilder",
+        "process_place": "tokenlake.loader.torch:process_place",
     },
     "torch",
 )

@@ -13,7 +13,7 @@ from typing import Literal
 from tokenlake import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import first_steps, foreseen, last_step
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
@@ -25,6 +25,7 @@ from tokenlake.errors import (
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
+from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.schedule import Schedule
@@ -113,7 +114,7 @@ def build_dataset(
     """
     whole = load_config(config)
     if first_steps(whole):
-        foreseen(whole)
+        foresee(whole)
     check_exports(whole)
     with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
         built = _each_step(whole, lambda step: _build(step, units_on, on_event, retries), on_event)

@@ -24,7 +24,7 @@ from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
 from tokenlake.config.secret import referenced_blocks
-from tokenlake.config.steps import first_steps, foreseen, last_step
+from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
@@ -37,6 +37,7 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
+from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
@@ -173,7 +174,7 @@ class LocalEngine:
         self.config = config
         self._sources = first_steps(config)
         if self._sources:
-            foreseen(config)
+            foresee(config)
         check_exports(config)
         self._began = time.monotonic()
         self._watching = ExitStack()
@@ -336,10 +337,6 @@ class LocalEngine:
         with self._lock:
             return [self._built[unit] for unit in sorted(self._built)]
 
-    def built_text_bytes(self) -> int:
-        """Bytes of text in the units that this engine itself built."""
-        return sum(record.account.text_bytes for record in self._records.values())
-
     def cancel(self) -> None:
         """Kill the workers at once; whoever waits for one gets CancelledError. Finished units stay."""
         with self._lock:
@@ -370,10 +367,6 @@ class LocalEngine:
         if not self.is_part:
             self.pool.close()
         self._watching.close()
-
-    def pids(self) -> list[int]:
-        """Process ids of the workers alive now."""
-        return self.pool.pids()
 
     def _open(self, config: PipelineConfig) -> None:
         """Plan and claim the last build, in the background."""

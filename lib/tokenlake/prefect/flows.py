@@ -28,7 +28,6 @@ from tokenlake.etl.store_pool import StorePool
 from tokenlake.etl.store_worker import join_build, named_build, parse_share
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import require_allowed, require_allowed_job, require_allowed_store
-from tokenlake.prefect.progress import progress_shown
 from tokenlake.prefect.request import (
     DEFAULT,
     DEFAULT_MIXTURE,
@@ -38,7 +37,14 @@ from tokenlake.prefect.request import (
     resolve_request,
     stage_values,
 )
-from tokenlake.prefect.run_state import call_run, cancellable, final_state, result_of_flow, run_name
+from tokenlake.prefect.run_state import (
+    call_run,
+    cancellable,
+    final_state,
+    progress_shown,
+    result_of_flow,
+    run_name,
+)
 from tokenlake.prefect.tasks import (
     Summary,
     artifact_key,

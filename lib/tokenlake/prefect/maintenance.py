@@ -1,40 +1,127 @@
-"""The flows that look after what is stored, `verify` and `push`, and their tasks: for schedules."""
+"""The flows `clean`, `verify` and `push`, which look after inputs and versions, and their tasks: for schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 from prefect.tasks import Task
 from pydantic import WithJsonSchema
 
 from tokenlake import numbers
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks, resolve_options
+from tokenlake.config.secret import referenced_blocks
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
+from tokenlake.etl.cleaning import Cleaning, CleanResult
+from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
 from tokenlake.prefect.assets import tell_damaged, tell_pushed
-from tokenlake.prefect.flows import Count, Text, Texts
+from tokenlake.prefect.flows import Config, Count, Files, Text, Texts
 from tokenlake.prefect.policy import (
+    require_allowed_cleaning,
     require_allowed_reference,
     require_allowed_repository,
     require_allowed_store,
 )
+from tokenlake.prefect.request import DEFAULT, requested_name, resolve_request
 from tokenlake.prefect.run_state import final_state, run_name
-from tokenlake.prefect.tasks import is_worth_a_retry, load_blocks, retried
+from tokenlake.prefect.tasks import artifact_key, is_worth_a_retry, load_blocks, retried, tried_once
 from tokenlake.publish.push import PushReport, push_to_hub
 from tokenlake.reports.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.threads import available_cpus
+
+_REASONS: Final = (label("reason"), number("rows"))
+
+Cleaned: TypeAlias = dict[str, Any]
+"""JSON-able: where the list is, and the account."""
+
+
+@retried("plan-cleaning", "plan")
+def plan_cleaning(config: PipelineConfig) -> Cleaning:
+    """List the inputs, and see which units have signatures already."""
+    cleaning = Cleaning(config)
+    log = get_run_logger()
+    log.info("%s, %d to read", numbers.plural(len(cleaning.units), "unit"), len(cleaning.pending))
+    for line in cleaning.notes:
+        log.warning("%s", line)
+    return cleaning
+
+
+@retried("sign-units", "signatures")
+def sign_units(cleaning: Cleaning, workers: int) -> None:
+    """Make the signatures of all units that have none; another try goes on."""
+    if cleaning.pending:
+        with open_pool(None, workers or None, cleaning.config.ray) as pool:
+            cleaning.sign(pool)
+
+
+@retried("write-list", "list")
+def write_list(cleaning: Cleaning) -> CleanResult:
+    """Find out what is left out, and write the list."""
+    return cleaning.settle()
+
+
+@tried_once("report")
+def publish_account(name: str, result: CleanResult) -> None:
+    """Show what is left out beside the run, and in the history of its artifact."""
+    create_markdown_artifact(
+        account_page(result), key=artifact_key("cleaning", name), description=result.output
+    )
+
+
+def account_page(result: CleanResult) -> str:
+    """Return what is left out, as Markdown."""
+    account = result.account
+    rows = [{"reason": why, "rows": count} for why, count in sorted(account.filtered.items())]
+    said = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} stay. The list: `{result.output}`"
+    return "\n".join(["# Cleaning\n", f"{said}\n", to_markdown(Table.of(_REASONS, rows))])
+
+
+@flow(name="clean", flow_run_name=run_name(partial(requested_name, DEFAULT)), persist_result=False)
+def clean(
+    config: Config = "",
+    data_files: Files = "",
+    output: Text = "",
+    store: Text = "",
+    name: Text = "",
+    workers: Count = 0,
+    overrides: Texts = (),
+) -> Cleaned | State[Any]:
+    """List the documents that a build is to leave out (duplicates, poor text, parts of evaluation sets), as the section `clean` of a configuration says. The build takes the list by `exclude`.
+
+    Args:
+        config: Name of a file in `deployments/`, path of a YAML file, or the configuration itself. Empty: `demo`.
+        data_files: What to read instead of the configuration's data: a path, a glob, a folder, or a list of these.
+        output: Path of the list. Empty: the configuration's.
+        store: Store that keeps the signatures. Empty: the configuration's, else `TOKENLAKE_STORE`, else `./artifacts`.
+        name: Name of the dataset. Empty: the configuration's, else its file's.
+        workers: Worker processes. 0: one per core.
+        overrides: Single values of the configuration, such as `clean.minhash.bands=20`.
+    """  # noqa: E501 - a line break here is a line break in the form
+    try:
+        given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
+        request = resolve_request(config, data_files, None, store, name, given, get_run_logger().info)
+        require_allowed_cleaning(request)
+        provide_blocks(load_blocks(referenced_blocks(request)))
+        cleaning = plan_cleaning(request)
+        sign_units(cleaning, workers or 0)
+        result = write_list(cleaning)
+        publish_account(request.name or "cleaning", result)
+        return result.to_json()
+    except (KeyboardInterrupt, TokenlakeError) as error:
+        return final_state(error)
 
 
 def check_reference(token: Mapping[str, str] | None) -> dict[str, str]:
@@ -130,7 +217,7 @@ def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, wor
     return report
 
 
-@task(name="report", task_run_name="report", persist_result=False, cache_policy=NO_CACHE)
+@tried_once("report")
 def publish_findings(reports: Sequence[VerifyReport]) -> None:
     """Show what was found beside the run, and in the history of the artifact ``verification``."""
     damaged = sum(not report.ok for report in reports)

@@ -70,6 +70,11 @@ def retried(
     )
 
 
+def tried_once(name: str) -> Callable[[Callable[_P, _R]], Task[_P, _R]]:
+    """A task that is not tried again; of its result nothing is stored."""
+    return task(name=name, task_run_name=name, persist_result=False, cache_policy=NO_CACHE)
+
+
 def submitted(
     task: Task[..., _R], engine: LocalEngine, *arguments: Any, after: Sequence[Any]
 ) -> PrefectFuture[_R]:
@@ -145,7 +150,7 @@ def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
     future.result()
 
 
-@task(name="plan", task_run_name="plan", persist_result=False, cache_policy=NO_CACHE)
+@tried_once("plan")
 def plan_build(engine: LocalEngine) -> dict[str, Any]:
     """Wait for the plan and say what it comes to."""
     if engine.blocks:
@@ -196,12 +201,11 @@ def _mixture(result: BuildResult) -> Summary:
     return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
-def page(result: BuildResult, text_bytes: int, report: str, built: Sequence[UnitFinished] = ()) -> str:
+def _page(result: BuildResult, report: str, built: Sequence[UnitFinished]) -> str:
     """The result as Markdown.
 
     Args:
         result: a committed build.
-        text_bytes: bytes of the text that this run itself went through.
         report: where its report is; empty: nowhere.
         built: the units that this run itself built.
     """
@@ -211,19 +215,19 @@ def page(result: BuildResult, text_bytes: int, report: str, built: Sequence[Unit
         account_table(manifest),
         *about_sources(manifest),
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
-        facts([*_run(result, text_bytes), *([("report", report)] if report else [])], "This run"),
+        facts([*_run(result, built), *([("report", report)] if report else [])], "This run"),
         *time_tables(built),
     ]
     notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
     return "\n".join([f"# {result.dataset} v{result.version}\n", *map(to_markdown, tables), notes])
 
 
-@task(name="report", task_run_name="report", persist_result=False, cache_policy=NO_CACHE)
+@tried_once("report")
 def publish_table(engine: LocalEngine) -> None:
     """Show the result beside the run, and in the history of the dataset's artifact."""
     result = engine.result()
     create_markdown_artifact(
-        page(result, engine.built_text_bytes(), _stored_report(engine), engine.built()),
+        _page(result, _stored_report(engine), engine.built()),
         key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
     )
@@ -249,7 +253,7 @@ def artifact_key(kind: str, dataset: str) -> str:
     return f"{kind}-{re.sub('[^a-z0-9]+', '-', dataset).strip('-')}"
 
 
-def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
+def _run(result: BuildResult, built: Sequence[UnitFinished]) -> list[tuple[str, str]]:
     units = [
         ("built", result.units_built),
         ("resumed", result.units_resumed),
@@ -258,7 +262,7 @@ def _run(result: BuildResult, text_bytes: int) -> list[tuple[str, str]]:
     told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
     found = [("units", told or "none: the same version exists already")]
     if result.units_built:
-        speed = numbers.rate(text_bytes, result.seconds)
+        speed = numbers.rate(sum(event.record.account.text_bytes for event in built), result.seconds)
         found.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
     return [*found, ("stored at", f"`{result.path}`"), ("fingerprint", f"`{result.manifest.fingerprint}`")]
 

@@ -6,9 +6,9 @@ import difflib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.query.tables import Relation, mentioned, relations
-from tokenlake.query.views import FilesNeededError, OnVerified, VerifiedFiles, create, literal
+from tokenlake.query.views import FilesNeededError, Manifests, OnVerified, VerifiedFiles, create, literal
 from tokenlake.sources.sql import CLOSED, draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
@@ -86,39 +86,46 @@ def sql(
     """
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
     known, memory = relations(catalog), memory_bytes()
-    with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as spill:
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            **CLOSED,
-            "memory_limit": f"{memory} bytes",
-            "temp_directory": spill,
-            "max_temp_directory_size": f"{_SPILLED * memory} bytes",
-        }
-        manifests = cache(catalog.manifest)
-
-        @cache
-        def decoder(dataset: str) -> Decoder:
-            return Decoder.of(catalog.store, manifests(*catalog.resolve(dataset)))
-
-        def answer(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
-            connection = duckdb.connect(":memory:", config=settings)
-            try:
-                readable = create(connection, catalog, manifests, wanted, known, files)
-                _add_decode(connection, decoder)
-                _lock(connection, readable)
-                return _plain_integers(_result(connection, statement, memory))
-            finally:
-                connection.close()
-
+    with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as folder:
+        spill, manifests = Path(folder), cache(catalog.manifest)
+        run = partial(_run, catalog, manifests, known, statement, memory, spill)
         try:
             _check_reads_only(statement)
             words = _words(statement)
             wanted = mentioned(words, known)
             if _may_do_without_files(words, wanted):
                 with suppress(duckdb.InvalidInputException, FilesNeededError):
-                    return answer(wanted, Path(spill))
-            return answer(wanted, VerifiedFiles(catalog.store, Path(spill) / "copies", on_verified))
+                    return run(wanted, spill)
+            return run(wanted, VerifiedFiles(catalog.store, spill / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, statement, known) from error
+
+
+def _run(
+    catalog: Catalog,
+    manifests: Manifests,
+    known: dict[str, Relation],
+    statement: str,
+    memory: int,
+    spill: Path,
+    wanted: Sequence[Relation],
+    files: VerifiedFiles | Path,
+) -> pa.Table:
+    """Answer a statement by a DuckDB of its own, which sees the wanted relations and their files alone."""
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        **CLOSED,
+        "memory_limit": f"{memory} bytes",
+        "temp_directory": str(spill),
+        "max_temp_directory_size": f"{_SPILLED * memory} bytes",
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    try:
+        readable = create(connection, catalog, manifests, wanted, known, files)
+        _add_decode(connection, catalog, manifests)
+        _lock(connection, readable)
+        return _plain_integers(_result(connection, statement, memory))
+    finally:
+        connection.close()
 
 
 def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
@@ -198,7 +205,11 @@ def _lock(connection: Any, readable: Sequence[str]) -> None:
     connection.execute("set lock_configuration = true")
 
 
-def _add_decode(connection: Any, decoder: Callable[[str], Decoder]) -> None:
+def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None:
+    @cache
+    def decoder(dataset: str) -> Decoder:
+        return Decoder.of(catalog.store, manifests(*catalog.resolve(dataset)))
+
     def decode(ids: Any, datasets: Any) -> Any:
         pairs = zip(ids.to_pylist(), datasets.to_pylist(), strict=True)
         return pa.array([decoder(dataset).text(each) for each, dataset in pairs], pa.string())

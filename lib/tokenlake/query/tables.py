@@ -57,13 +57,8 @@ SCHEMAS: Final = {
 
 def build(catalog: Catalog, name: str) -> pa.Table:
     """Return one of :data:`SCHEMAS`' tables, over every version of the store."""
-    return pa.Table.from_pylist(list(_ROWS[name](catalog)), schema=SCHEMAS[name])
-
-
-def manifests(catalog: Catalog) -> Iterator[Manifest]:
-    """Yield the manifest of every committed version."""
-    for layout in catalog.committed_versions():
-        yield catalog.manifest(layout.dataset, layout.version)
+    rows = _datasets(catalog) if name == "datasets" else _of_manifests(catalog, _ROWS[name])
+    return pa.Table.from_pylist(list(rows), schema=SCHEMAS[name])
 
 
 def _datasets(catalog: Catalog) -> Rows:
@@ -72,40 +67,39 @@ def _datasets(catalog: Catalog) -> Rows:
             row: dict[str, Any] = {"dataset": dataset, "version": info.version, "committed": info.committed}
             if info.committed:
                 manifest = catalog.manifest(dataset, info.version)
-                facts = {
-                    "kind": manifest.kind,
-                    "seq_length": manifest.seq_length,
-                    "fingerprint": manifest.fingerprint,
-                }
+                facts = {name: getattr(manifest, name) for name in ("kind", "seq_length", "fingerprint")}
                 row |= facts | asdict(manifest.totals)
             yield row
 
 
-def _splits(catalog: Catalog) -> Rows:
-    for manifest in manifests(catalog):
-        for split, totals in manifest.splits.items():
-            yield _id(manifest) | {"split": split} | asdict(totals)
+def _of_manifests(catalog: Catalog, rows_of: Callable[[Catalog, Manifest], Rows]) -> Rows:
+    for layout in catalog.committed_versions():
+        own = {"dataset": layout.dataset, "version": layout.version}
+        for row in rows_of(catalog, catalog.manifest(layout.dataset, layout.version)):
+            yield own | row
 
 
-def _shards(catalog: Catalog) -> Rows:
-    for manifest in manifests(catalog):
-        for shard in manifest.files:
-            yield _id(manifest) | msgspec.to_builtins(shard) | {"row_groups": len(shard.row_groups)}
+def _splits(_: Catalog, manifest: Manifest) -> Rows:
+    for split, totals in manifest.splits.items():
+        yield {"split": split} | asdict(totals)
 
 
-def _inputs(catalog: Catalog) -> Rows:
-    for manifest in manifests(catalog):
-        for entry in manifest.inputs:
-            yield _id(manifest) | asdict(entry) | {"file": entry.file_id}
+def _shards(_: Catalog, manifest: Manifest) -> Rows:
+    for shard in manifest.files:
+        yield msgspec.to_builtins(shard) | {"row_groups": len(shard.row_groups)}
 
 
-def _accounts(catalog: Catalog) -> Rows:
-    for manifest in manifests(catalog):
-        for unit, record in catalog.ledger(manifest.dataset, manifest.version, manifest=manifest).items():
-            for source, account in _by_source(record).items():
-                counts = account.to_json()
-                counts |= {name: list(counts[name].items()) for name in _BY_REASON}
-                yield _id(manifest) | {"source": source, "unit": unit, "engine": record.engine} | counts
+def _inputs(_: Catalog, manifest: Manifest) -> Rows:
+    for entry in manifest.inputs:
+        yield asdict(entry) | {"file": entry.file_id}
+
+
+def _accounts(catalog: Catalog, manifest: Manifest) -> Rows:
+    for unit, record in catalog.ledger(manifest.dataset, manifest.version, manifest=manifest).items():
+        for source, account in _by_source(record).items():
+            counts = account.to_json()
+            counts |= {name: list(counts[name].items()) for name in _BY_REASON}
+            yield {"source": source, "unit": unit, "engine": record.engine} | counts
 
 
 def _by_source(record: UnitRecord) -> dict[str, Account]:
@@ -115,22 +109,16 @@ def _by_source(record: UnitRecord) -> dict[str, Account]:
     return record.by_source() | {MIXED: record.account.of_rows}
 
 
-def _mixture(catalog: Catalog) -> Rows:
-    for manifest in manifests(catalog):
-        if manifest.mixture is None:
-            continue
-        for name, source in manifest.mixture.sources.items():
-            facts = source.to_json()
-            parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
-            yield _id(manifest) | {"source": name, "level": manifest.mixture.level} | parent | facts
+def _mixture(_: Catalog, manifest: Manifest) -> Rows:
+    if manifest.mixture is None:
+        return
+    for name, source in manifest.mixture.sources.items():
+        facts = source.to_json()
+        parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
+        yield {"source": name, "level": manifest.mixture.level} | parent | facts
 
 
-def _id(manifest: Manifest) -> dict[str, Any]:
-    return {"dataset": manifest.dataset, "version": manifest.version}
-
-
-_ROWS: Final[dict[str, Callable[[Catalog], Rows]]] = {
-    "datasets": _datasets,
+_ROWS: Final = {
     "splits": _splits,
     "shards": _shards,
     "inputs": _inputs,

@@ -157,7 +157,7 @@ class _Maker:
         if name not in self._made:
             self._connection.register(f"arrow:{name}", content)
             self._connection.execute(
-                f"create table {_quoted(name)} as select * from {_quoted(f'arrow:{name}')}"
+                f"create table {quoted(name)} as select * from {quoted(f'arrow:{name}')}"
             )
             self._made.add(name)
 
@@ -170,14 +170,14 @@ class _Maker:
             real, manifest
         )
         if relation.name != real:
-            self._view(relation.name, f"select * from {_quoted(real)}")
+            self._view(relation.name, f"select * from {quoted(real)}")
 
     def all_documents(self, newest: Sequence[Relation]) -> None:
         """Make ``documents``: the provenance of the newest version of every dataset."""
         for relation in newest:
             self.make(relation)
         selects = [
-            f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {_quoted(each.name)}"
+            f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {quoted(each.name)}"
             for each in newest
         ]
         if selects:
@@ -201,7 +201,7 @@ class _Maker:
             for shard in manifest.files
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
-        rows, places = self._parquet(list(map(str, paths.values()))), _quoted(f"{name}/files")
+        rows, places = self._parquet(list(map(str, paths.values()))), quoted(f"{name}/files")
         self._view(
             name,
             "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
@@ -224,8 +224,8 @@ class _Maker:
         found = self._connection.execute(f"describe from read_parquet({literal(str(empty))})").fetchall()
         # Of the shard, so that it is no constant that could be worked out beforehand.
         missing = "error('no file of ' || shard || ' was read')"
-        stored = "".join(f", {missing}::{kind} as {_quoted(column)}" for column, kind, *_ in found)
-        rows = f"select split, shard, unnest(range(rows)) as row from {_quoted(f'{name}/counts')}"
+        stored = "".join(f", {missing}::{kind} as {quoted(column)}" for column, kind, *_ in found)
+        rows = f"select split, shard, unnest(range(rows)) as row from {quoted(f'{name}/counts')}"
         self._view(name, f"select split, shard, row{stored} from ({rows})")
 
     def _documents(self, name: str, manifest: Manifest) -> None:
@@ -242,7 +242,7 @@ class _Maker:
         self._view(
             name,
             "select split, shard, row, segment, i.source, i.path, d.file, d.position, d.start, length "
-            f"from ({pieces} from {_quoted(rows)}) left join {_quoted(f'{rows}/inputs')} i on i.file = d.file",
+            f"from ({pieces} from {quoted(rows)}) left join {quoted(f'{rows}/inputs')} i on i.file = d.file",
         )
 
     def _quarantine(self, name: str, manifest: Manifest) -> None:
@@ -263,7 +263,7 @@ class _Maker:
 
     def _view(self, name: str, select: str) -> None:
         if name not in self._made:
-            self._connection.execute(f"create view {_quoted(name)} as {select}")
+            self._connection.execute(f"create view {quoted(name)} as {select}")
             self._made.add(name)
 
 
@@ -280,7 +280,8 @@ def _inputs(manifest: Manifest) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 

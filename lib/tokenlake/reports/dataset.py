@@ -152,7 +152,8 @@ def versions(produced_by: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(produced_by.items()))
 
 
-_CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
+CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
+"""What people call some terms of the account."""
 
 
 def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]:
@@ -163,7 +164,7 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
     """
     found: list[tuple[str, str]] = []
     for whole, parts in LAWS.items():
-        called = _CALLED | {"content_packed": "written"} if whole == "tokens" else _CALLED
+        called = CALLED | {"content_packed": "written"} if whole == "tokens" else CALLED
         names = {part: called.get(part, part) for part in parts}
         terms = [_term(account, part, name) for part, name in names.items() if account.count(part)]
         sums = [count(getattr(account, whole)), " + ".join(terms) or f"0 {names[parts[0]]}"]

@@ -8,6 +8,7 @@ from typing import Final, final
 
 from tokenlake.markup import Html, tag, together
 from tokenlake.numbers import count, percent
+from tokenlake.reports.dataset import CALLED
 from tokenlake.reports.html import COLOURS
 from tokenlake.store.account import LAWS, Account
 
@@ -129,7 +130,6 @@ def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Htm
     return together([_drawing(100, *shapes, height="140px"), ends, legend(coloured(whole, told))])
 
 
-_CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad": "padding"}
 _FLOWS: Final = {
     "rows_read": ("kept", "kept"),
     "documents": (None, None),
@@ -161,7 +161,7 @@ def _pieces(account: Account, law: str) -> list[Piece]:
     """The parts of a law, those by reason one by one; none that are 0."""
     found: list[Piece] = []
     for part in LAWS[law]:
-        name, value = _CALLED.get(part, part), getattr(account, part)
+        name, value = CALLED.get(part, part), getattr(account, part)
         counts = {name: value} if isinstance(value, int) else {f"{name}: {key}": value[key] for key in value}
         for called, many in counts.items():
             colour = _GREY if part == "pad" else len(found) % _GREY

@@ -19,7 +19,9 @@ from typing import Any, Final, final
 
 from tokenlake import numbers
 from tokenlake.config.identity import card_identity, pack_identity
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
+from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
@@ -58,6 +60,18 @@ from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
+
+
+def foresee(config: PipelineConfig) -> ResolvedBuild:
+    """Return the last step of a configuration before the first ones are done, as :func:`foreseen` does.
+
+    Raises:
+        ConfigError: that step is wrong, or a stored dataset that it takes rows of is not there.
+    """
+    build, made = foreseen(config), first_steps(config)
+    stored = tuple(parent for parent in build.parents if parent.name not in made)
+    find_parents(Catalog(open_store(address_of_build(build))), stored, build.name)
+    return build
 
 
 def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:

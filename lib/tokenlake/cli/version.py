@@ -1,4 +1,4 @@
-"""``tokenlake verify``."""
+"""``tokenlake show`` and ``verify``: what a version is made of, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -7,20 +7,87 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, StoreUrl, Workers, note, print_json, print_tables
+from tokenlake.cli.console import AsJson, Name, StoreUrl, Workers, catalog_of, note, print_json, print_tables
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
-from tokenlake.reports.table import Table, label
+from tokenlake.reading.version import stored_schema
+from tokenlake.reports import dataset as tables
+from tokenlake.reports.croissant import RowFiles, metadata
+from tokenlake.reports.table import Table, facts, label, listed
 from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.claims import committing_run
 from tokenlake.store.layout import Layout
+from tokenlake.store.manifest import Manifest
+
+
+def show(
+    name: Name,
+    /,
+    *,
+    files: bool = False,
+    croissant: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Show a version: totals, splits, account, tokenizer, inputs, lineage, and the flow run that committed it.
+
+    `--json` prints the manifest, indented; the file itself is one line, in the canonical form that is hashed.
+
+    Args:
+        files: List every shard.
+        croissant: Print the version as Croissant metadata (JSON-LD), its paths relative to its folder.
+    """
+    catalog = catalog_of(store)
+    manifest = catalog.manifest_of(name)
+    if json or croissant:
+        print_json(_croissant(manifest) if croissant else manifest.to_json())
+        return 0
+    tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
+    tagged = f", tagged {', '.join(tags)}" if tags else ""
+    heading = (f"{manifest.dataset} v{manifest.version}", "bold")
+    stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
+    print_tables(_sections(manifest, files))
+    if run := committing_run(catalog.store, Layout(manifest.dataset, manifest.version)):
+        print_tables([facts(list(run.items()), "Flow run")])
+    if not files:
+        note(f"\n{numbers.plural(len(manifest.files), 'shard')}: --files lists them")
+    return 0
+
+
+def _croissant(manifest: Manifest) -> dict[str, Any]:
+    schema = stored_schema(manifest)
+    columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+    said = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
+    group = RowFiles("", "parquet", columns, manifest.files)
+    return metadata(
+        manifest.dataset, said, [group], version=manifest.version, card=manifest.config.get("card")
+    )
+
+
+def _sections(manifest: Manifest, files: bool) -> list[Table]:
+    found = [
+        tables.headline(manifest),
+        tables.splits_table(manifest),
+        *tables.about_sources(manifest),
+        tables.account_table(manifest),
+        tables.tokenizers_table(manifest),
+        tables.inputs_table(manifest),
+        tables.lineage_table(manifest),
+    ]
+    if notes := tables.remarks(manifest.account):
+        after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
+        found.insert(after, listed(notes, "Notes"))
+    return [*found, tables.files_table(manifest)] if files else found
+
 
 _COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
 

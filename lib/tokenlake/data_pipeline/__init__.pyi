@@ -1,0 +1,34 @@
+"""The names of this package and where each is defined: `__init__.py` reads this list, too."""
+
+from tokenlake.data_pipeline.dataloader import DataLoaderBuilder as DataLoaderBuilder
+from tokenlake.data_pipeline.dataloader import create_causal_lm_collate as create_causal_lm_collate
+from tokenlake.data_pipeline.dataloader import create_collate_fn as create_collate_fn
+from tokenlake.data_pipeline.dataloader import create_seq2seq_collate as create_seq2seq_collate
+from tokenlake.data_pipeline.dataset import PreprocessedDataset as PreprocessedDataset
+from tokenlake.data_pipeline.dataset import StreamingPreprocessedDataset as StreamingPreprocessedDataset
+from tokenlake.data_pipeline.pipeline import ConfigurationError as ConfigurationError
+from tokenlake.data_pipeline.pipeline import DataLoadingError as DataLoadingError
+from tokenlake.data_pipeline.pipeline import DataPipeline as DataPipeline
+from tokenlake.data_pipeline.pipeline import IntrospectionError as IntrospectionError
+from tokenlake.data_pipeline.pipeline import PipelineError as PipelineError
+from tokenlake.data_pipeline.pipeline import TokenizationError as TokenizationError
+from tokenlake.data_pipeline.pipeline import TokenizerWrapper as TokenizerWrapper
+from tokenlake.introspection.inspection import DatasetMetadata as DatasetMetadata
+from tokenlake.introspection.introspector import DatasetIntrospector as DatasetIntrospector
+from tokenlake.introspection.mapping import ColumnMapper as ColumnMapper
+from tokenlake.introspection.mapping import fuzzy_match_columns as fuzzy_match_columns
+from tokenlake.result import Err as Err
+from tokenlake.result import Ok as Ok
+from tokenlake.result import Result as Result
+from tokenlake.result import flat_map as flat_map
+from tokenlake.result import is_err as is_err
+from tokenlake.result import is_ok as is_ok
+from tokenlake.result import map_err as map_err
+from tokenlake.result import map_result as map_result
+from tokenlake.result import unwrap as unwrap
+from tokenlake.result import unwrap_or as unwrap_or
+from tokenlake.text.lengths import ContentDistributionMode as ContentDistributionMode
+from tokenlake.text.lengths import LengthManager as LengthManager
+from tokenlake.text.lengths import LengthManagerConfig as LengthManagerConfig
+from tokenlake.text.prompt.engine import ProcessedExample as ProcessedExample
+from tokenlake.text.prompt.engine import PromptEngine as PromptEngine
