@@ -47,7 +47,7 @@ def ids_of(batches: Any) -> list[list[int]]:
 
 
 @promise(85)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.integers(0, 23), st.integers(1, 7), st.booleans(), st.booleans(), st.integers(1, 4), st.integers(1, 5)
 )
@@ -375,7 +375,7 @@ SOURCES: dict[str, Any] = {
 }
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.integers(1, 6),

@@ -15,8 +15,7 @@ from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.tokenizer import packing_ids
 from tokenlake.packing.rows import PackedRows
-from tokenlake.rowwise.checks import beyond, fields_in, section
-from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, rows_from
+from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, beyond, fields_in, rows_from, section
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
 from tokenlake.tokenizers.manager import LoadedTokenizer
 

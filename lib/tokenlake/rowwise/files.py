@@ -21,9 +21,8 @@ from tokenlake.config.stages import SourceStageConfig
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
 from tokenlake.export.manifest import FlatManifest
-from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
-from tokenlake.rowwise.shards import Numbered, ShardInfo, limited
+from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs, spelled_out

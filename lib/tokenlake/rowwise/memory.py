@@ -13,8 +13,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.checks import beyond
-from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.shards import Numbered, Row, beyond
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 _FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand

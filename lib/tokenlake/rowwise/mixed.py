@@ -12,9 +12,8 @@ from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
-from tokenlake.rowwise.checks import beyond
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
-from tokenlake.rowwise.shards import Numbered, Row, known_length
+from tokenlake.rowwise.shards import Numbered, Row, beyond, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 SOURCE_FIELD: Final = "__source__"

@@ -20,7 +20,7 @@ from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.ragged import Bools, Int64
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.messages import ConversationReader, Turn, tools_of, without_nulls
+from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions, RenderedChat, Skeleton
 from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard, check_mode, named_tokens, no_template
 from tokenlake.text.rendering import Column, Rendered, join_pieces
@@ -279,9 +279,7 @@ class ChatRenderer:
 
     def _read(self, field: str, conversation: Any, tools: Any) -> Chat:
         """Return the messages and the tools of a row; BadRecordError where it has none that can be used."""
-        try:
+        with in_field(field):
             messages = self._reader.read(conversation)
-            field = str(self._chat.tools_field)
+        with in_field(str(self._chat.tools_field)):
             return messages, tools_of(tools)
-        except BadRecordError as error:
-            raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error

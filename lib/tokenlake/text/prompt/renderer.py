@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -16,7 +17,14 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.template import UNFOUND, CharSpan, ChatTemplate, RenderedChat
+from tokenlake.text.chat.template import (
+    UNFOUND,
+    CharSpan,
+    ChatTemplate,
+    RenderedChat,
+    texts_in,
+    with_texts,
+)
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
 from tokenlake.text.prompt.template import NAME, PromptColumns, join_prompt, lay_out, null_fault, problem
 from tokenlake.text.rendering import Column, Rendered, Renderer
@@ -206,7 +214,9 @@ class _Guard:
     ) -> set[int]:
         """Return which of the rows, rendered as `made`, make a special token."""
         broken = {
-            at: self._broken(row) for at, row in enumerate(rows) if any(map(self._places.search, _texts(row)))
+            at: with_texts(row, partial(self._places.sub, _BREAK))
+            for at, row in enumerate(rows)
+            if any(map(self._places.search, texts_in(row)))
         }
         again = template.render_rows(broken.values())
         return {
@@ -218,23 +228,6 @@ class _Guard:
                 or self._scan.times(made[at].text) != self._scan.times(other.text)
             )
         }
-
-    def _broken(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._places.sub(_BREAK, value)
-        if isinstance(value, Mapping):
-            return {name: self._broken(each) for name, each in cast("Mapping[str, Any]", value).items()}
-        return [self._broken(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in plain data, names of fields among them."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        inner = cast("Any", value)
-        for each in (*inner.keys(), *inner.values()) if isinstance(value, Mapping) else inner:
-            yield from _texts(each)
 
 
 @final
