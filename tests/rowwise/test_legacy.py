@@ -223,7 +223,7 @@ def test_a_dataset_that_cannot_be_read_is_an_error_when_it_is_opened(
 
 
 def test_two_datasets_of_one_name_are_refused():
-    with pytest.raises(ConfigError, match="must be different ones"):
+    with pytest.raises(ConfigError, match="expected a different name for each"):
         DatasetMixture([TextDatasetInform(name="a"), TextDatasetInform(name="a")])
 
 
@@ -240,7 +240,7 @@ def test_whatever_is_no_mixture_builds_a_version_as_before():
 
 
 def test_options_of_a_build_are_refused_with_a_mixture(folder):
-    with pytest.raises(ConfigError, match="workers: of no use for a DatasetMixture"):
+    with pytest.raises(ConfigError, match="workers: without effect on a DatasetMixture"):
         build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]
 
 

@@ -116,7 +116,7 @@ def test_rows_of_different_lengths_are_an_error_where_nobody_says_what_fills_the
 
 def test_rows_of_different_fields_are_an_error():
     rows = [{"input_ids": [1], "a": 1}, {"input_ids": [2]}]
-    with pytest.raises(BadRecordError, match="'a' is in some of them alone"):
+    with pytest.raises(BadRecordError, match="'a' is only in some of them"):
         list(AsyncDataLoader(Plain({"a": rows}), 2))
 
 

@@ -395,7 +395,7 @@ class RowPlacement:
     def array(self, name: str, values: Any) -> Any:
         """Return one field (rows, ids) on the devices; errors as :meth:`place`."""
         if getattr(values, "ndim", None) != 2:
-            why = f"is a {type(values).__name__}; on devices batches hold arrays (rows, ids) alone"
+            why = f"is a {type(values).__name__}; batches on devices hold only arrays (rows, ids)"
             raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
         placement = self._of(values.shape[1])
         return placement.place({name: values[placement.wanted(self._size)]}, self._size)[name]
