@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, Final, cast, final
@@ -44,10 +44,6 @@ class CompositeShardedSource(NumberedSource):
         if len(set(names)) < len(names):
             names = [f"{place}/{name}" for place, name in homes]
         self._names, self._homes = tuple(names), [(self._sources[place], name) for place, name in homes]
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
 
     @property
     def every_row(self) -> bool:
@@ -153,6 +149,8 @@ class PackedShardedSource(NumberedSource):
     are not -100. Its other fields do not come out.
     """
 
+    _names = (_PACKED,)
+
     def __init__(
         self,
         source: ShardedDataSource,
@@ -197,10 +195,6 @@ class PackedShardedSource(NumberedSource):
         own |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
         own["shuffle_packed"] = pack.shuffles
         self._packing = PackedRows(**own)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return (_PACKED,)
 
     @property
     def endless(self) -> bool:

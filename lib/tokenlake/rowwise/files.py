@@ -92,10 +92,6 @@ class FileBacked(NumberedSource):
         self._left = [source.num_rows]  # rows that may be read before each shard; grows with what is counted
 
     @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
-
-    @property
     def every_row(self) -> bool:
         return self._wanted.on_bad_record == "fail" and self._wanted.where is None
 

@@ -240,13 +240,19 @@ class ShardedDataSource(ABC):
 class NumberedSource(ShardedDataSource):
     """The base of all sources of the library: one defines where rows begin, and everything else follows of it.
 
-    A class defines `shard_names`, :meth:`_rows` and, where a shard's rows are known without reading, :meth:`_count`.
+    A class defines `_names` (or `shard_names`), :meth:`_rows` and, where a shard's rows are known without reading,
+    :meth:`_count`.
 
     Attributes:
         meter: counts what is drawn; None: nobody asks.
     """
 
     meter: RowMeter | None = None
+    _names: Sequence[str] = ()
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._names
 
     @abstractmethod
     def _rows(self, index: int, row: int) -> Numbered:

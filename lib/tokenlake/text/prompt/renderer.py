@@ -16,7 +16,7 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
-from tokenlake.text.chat.renderer import ChatRenderer
+from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
 from tokenlake.text.chat.template import (
     UNFOUND,
     CharSpan,
@@ -26,10 +26,18 @@ from tokenlake.text.chat.template import (
     with_texts,
 )
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
-from tokenlake.text.prompt.template import NAME, PromptColumns, join_prompt, lay_out, null_fault, problem
+from tokenlake.text.prompt.template import (
+    NAME,
+    PromptColumns,
+    check_used,
+    join_prompt,
+    lay_out,
+    null_fault,
+    problem,
+)
 from tokenlake.text.rendering import Column, Rendered, Renderer
 from tokenlake.text.transform import fault_of
-from tokenlake.tokenizers.arrays import Span, Spans, byte_spans
+from tokenlake.tokenizers.arrays import Span, Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -90,23 +98,13 @@ class JinjaPromptRenderer:
                 faults[row] = made
             else:
                 texts[row] = made
-        return Rendered(
-            text=_ARROW.array([each.text for each in texts.values()], pa.large_string()),
-            origin=np.array(list(texts), np.int64),
-            spans=Spans.of([byte_spans(each.text, each.loss) for each in texts.values()]),
-            bad=tuple(sorted(faults.items())),
-        )
+        return rendered_chats(texts, faults)
 
     def _check_columns(self) -> None:
         """Require that the template uses the columns that are named, and no other."""
         prompt, used = self._prompt, self._names
         known = (*prompt.input_columns, *([prompt.label_column] if prompt.label_column else []))
-        for field in ("input_columns", "optional_columns"):
-            for name in getattr(prompt, field):
-                if name not in used:
-                    raise problem(
-                        field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name
-                    )
+        check_used(prompt, used)
         for name in used if prompt.input_columns else ():
             if name not in known:
                 listed = ", ".join(map(repr, known))
