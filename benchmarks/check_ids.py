@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import load_tokenizer
-from tokenlake.tokenizers.gate import choose_engine
+from tokenlake.tokenizers.gate import choose_encoder
 
 TOKENIZERS = ("openai-community/gpt2", "meta-llama/Llama-2-7b-hf")
 ROWS = 50
@@ -38,7 +38,7 @@ def main(data: Path) -> int:
 def compare(name: str, mode: str, text: pa.LargeStringArray) -> int:
     """Encode every document with both engines and return how many differ."""
     files = load_tokenizer(name)
-    choice = choose_engine(files, "auto", mode)
+    choice, _ = choose_encoder(files, "auto", mode, add_special_tokens=False)
     chosen = Encoder(files, engine=choice.engine, special_tokens_in_text=mode)
     reference = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
     seconds, tokens, differing = [0.0, 0.0], 0, 0

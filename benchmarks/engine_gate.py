@@ -39,7 +39,7 @@ from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import FINGERPRINT_TEXTS
-from tokenlake.tokenizers.gate import choose_encoder, choose_engine
+from tokenlake.tokenizers.gate import choose_encoder
 
 REAL = {
     "gpt2 (real)": "models--openai-community--gpt2",
@@ -252,7 +252,7 @@ def main(arguments: list[str]) -> int:
     print("| tokenizer | engine | strings | ids compared | located by ids | CPU s | result |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for name, files in chosen.items() if options.strings else ():
-        engine = choose_engine(files, "auto", "encode").engine
+        engine = choose_encoder(files, "auto", "encode", add_special_tokens=False)[0].engine
         try:
             result = fuzz(files, options.strings, options.seed)
         except AssertionError as error:

@@ -60,7 +60,7 @@ def test_a_loader_of_pytorch_takes_a_source(workers: int):
 
 
 @given(sizes=st.lists(st.integers(0, 6), max_size=5), ranks=st.integers(1, 3))
-@settings(max_examples=25)
+@settings(max_examples=15)
 @promise(125)
 def test_every_row_is_read_once_over_all_processes(sizes: list[int], ranks: int):
     rows = Plain(counted(**{f"s{place}": size for place, size in enumerate(sizes)}))
@@ -136,7 +136,7 @@ def test_what_a_mixture_returns_has_the_methods_of_a_dataset():
 
 
 @given(st.integers(0, 25), st.integers(0, 25))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_rows_are_taken_and_passed_over(skipped: int, taken: int):
     whole = [row for name in source().shard_names for row in numbered(source(), name)]
     for rows in (source(), Known(counted(a=7, b=0, c=5, d=9)), source().filter(lambda _: True)):

@@ -73,7 +73,7 @@ def sources(sizes: list[int], kept: set[int]) -> list[ShardedDataSource]:
 
 
 @given(SIZES, st.integers(0, 20), st.sets(st.integers(0, 16)), st.randoms())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_a_limit_is_the_first_rows_whatever_is_opened_first(sizes, limit, kept, random):
     for source in sources(sizes, kept):
         every = [(name, *pair) for name in source.shard_names for pair in numbered(source, name)]
@@ -91,7 +91,7 @@ def test_a_limit_is_the_first_rows_whatever_is_opened_first(sizes, limit, kept, 
 
 
 @given(SIZES, st.integers(0, 20))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_length_of_a_limited_source_is_exact(sizes, limit):
     source = Known(counted(**{f"s{place}": size for place, size in enumerate(sizes)}))
     limited = LimitedShardedSource(source, limit)
@@ -132,7 +132,7 @@ def test_a_limit_is_a_whole_number_from_0_on(limit):
 
 
 @given(SIZES, st.integers(1, 5))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_batches_are_the_rows_of_a_shard_some_at_a_time_from_any_batch_on(sizes, size):
     shards = counted(**{f"s{place}": rows for place, rows in enumerate(sizes)})
     for source in (Known(shards), Plain(shards), Known(shards).filter(lambda row: True)):

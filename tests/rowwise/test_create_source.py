@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tokenlake
 from tests.seeds import promise
 from tests.sources.support import inputs, read, texts
 from tokenlake.config.dataset import DatasetConfig
@@ -96,12 +95,6 @@ def test_text_goes_into_the_content_field(folder):
     assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one\ntwo\n"}]
 
 
-def test_bad_records_follow_the_policy(folder):
-    (folder / "a.jsonl").write_text('{"id":1}\n{"id":\n{"id":3}\n')
-    config = {"data_files": f"{folder}/a.jsonl", "on_bad_record": "quarantine"}
-    assert [row["id"] for row in create_source(config)] == [1, 3]
-
-
 def test_a_type_overrides_the_extension(folder):
     (folder / "d.data").write_text('{"id":1}\n')
     assert list(create_source({"data_files": f"{folder}/d.data", "type": "jsonl"})) == [{"id": 1}]
@@ -175,31 +168,6 @@ def test_a_pattern_that_matches_nothing_is_an_error(folder):
 
 
 # --- the snippets of the seeds
-
-
-def test_the_seeds_snippets_of_sources_run(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    for name in ("data1", "data2"):
-        Path(name).mkdir()
-        pq.write_table(
-            pa.table({"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1], [1]]}), f"{name}/0.parquet"
-        )
-
-    source1 = tokenlake.ParquetShardedSource("data1/*.parquet")
-    source2 = tokenlake.ParquetShardedSource("data2/*.parquet")
-    combined = tokenlake.CompositeShardedSource([source1, source2])
-    processed = [example for shard in combined.shard_names for example in combined.open_shard(shard)]
-    assert [row["input_ids"] for row in processed] == [[1, 2], [3], [1, 2], [3]]
-
-    source = tokenlake.ParquetShardedSource("./data1/*.parquet")
-    for shard in source.shard_names:
-        count = 0
-        for example in source.open_shard(shard):
-            assert example["attention_mask"]
-            count += 1
-            if count >= 10:
-                break
-        assert count == 2
 
 
 # --- names spelled out

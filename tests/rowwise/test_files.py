@@ -154,7 +154,7 @@ def test_every_shard_opens_at_every_row(tmp_path, extension):
 
 @formats
 @given(texts=st.lists(TEXT, max_size=9), row=st.integers(0, 9))
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_resumed_shard_goes_on_like_one_that_was_not_interrupted(extension, texts, row):
     rows = [{"id": f"{place}", "text": text} for place, text in enumerate(texts)]
     row = min(row, len(rows))

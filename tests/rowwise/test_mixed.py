@@ -69,7 +69,7 @@ def walked(case: dict[str, Any], most: int) -> list[tuple[str, int]]:
 
 
 @given(mixtures())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
     expected = walked(case, 80)
     rows = list(islice(mixed(case), 80))
@@ -97,7 +97,7 @@ def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
 
 
 @given(mixtures(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_opening_at_a_row_gives_what_walking_there_gives(case, data):
     every = list(islice(mixed(case).open_shard_numbered("mixed"), 60))
     assert [number for number, _ in every] == list(range(len(every)))
@@ -110,7 +110,7 @@ def test_opening_at_a_row_gives_what_walking_there_gives(case, data):
 
 
 @given(mixtures())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_a_row_beyond_the_end_is_an_error_that_says_how_many_there_are(case):
     if case["stop"] == "restart":
         return
@@ -122,7 +122,7 @@ def test_a_row_beyond_the_end_is_an_error_that_says_how_many_there_are(case):
 
 
 @given(mixtures())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_length_is_exact_where_every_sources_is_known(case):
     if case["stop"] == "restart":
         with pytest.raises(TypeError, match="never ends"):

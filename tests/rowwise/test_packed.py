@@ -97,12 +97,12 @@ def test_little_is_held_however_many_rows_have_come():
     next(stream)
     gc.collect()
     tracemalloc.start()
-    for _ in islice(stream, 4000):
+    for _ in islice(stream, 1500):
         pass
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert source.drawn >= 4000
-    assert peak < 4 << 20  # 4,000 rows of ids and segments are 16 MB
+    assert source.drawn >= 1500
+    assert peak < 2 << 20  # 1,500 rows of ids and segments are 6 MB
 
 
 def test_nothing_is_read_before_the_first_row_is_drawn():

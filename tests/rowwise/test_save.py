@@ -71,7 +71,7 @@ def numbers(count: int) -> list[Row]:
 
 
 @promise(279)
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(tables(), st.sampled_from(FORMS), st.none() | st.integers(1, 5), st.booleans())
 @promise(71, 72, 73)
 def test_what_is_saved_reads_back_equal_in_order(tmp_path_factory, rows, form, num_shards, counted):
@@ -91,7 +91,7 @@ def test_what_is_saved_reads_back_equal_in_order(tmp_path_factory, rows, form, n
     assert hidden(folder.parent) == []
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.integers(0, 40), st.sampled_from(sorted(READERS)), st.none() | st.integers(1, 4))
 def test_an_error_of_the_producer_leaves_nothing(tmp_path_factory, good, format, num_shards):
     parent = tmp_path_factory.mktemp("failed")
@@ -142,7 +142,7 @@ def test_files_end_before_max_shard_size(tmp_path: Path, format: str):
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "jsonl", "jsonl gzip", "jsonl zstd", "arrow zstd"])
-@pytest.mark.parametrize("limit", ["100KB", "30KB", "250KB"])
+@pytest.mark.parametrize("limit", ["30KB", "250KB"])
 @promise(79)
 def test_small_files_end_before_max_shard_size_too(tmp_path: Path, form: str, limit: str):
     generator = np.random.default_rng(0)

@@ -24,7 +24,6 @@ import tokenlake as tl
 from tests.lazily import lazily
 from tests.rowwise.pipeline_support import printed
 from tests.seeds import promise
-from tokenlake.errors import ConfigError
 
 datasets: Any = lazily("datasets")
 
@@ -273,13 +272,6 @@ def test_the_golden_weights() -> None:
     assert cosine.get_weights(50000)["code"] == cosine.get_weights(10**9)["code"] == 0.8
 
 
-@pytest.mark.parametrize(("sizes", "total"), [((10, 20), 30), ((1, 1000), 1001)])
-def test_all_exhausted_is_every_row_once(sizes: tuple[int, int], total: int) -> None:
-    given = {name: rows(name, size) for name, size in zip("ab", sizes, strict=True)}
-    mixed = tl.block_mixture_interleave(given, stop="all_exhausted")
-    assert len(mixed) == sum(1 for _ in mixed) == len({row["text"] for row in mixed}) == total
-
-
 @promise(206)
 def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
     def names(seed: int, row: int) -> list[str]:
@@ -288,11 +280,6 @@ def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
 
     assert names(0, 100) != names(1, 0)
     assert names(0, 0) != names(42, 0)
-
-
-def test_weights_that_do_not_sum_to_1_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Weights must sum to 1\.0, got 1\.1"):
-        tl.block_mixture_interleave({"a": [], "b": []}, {"a": 0.5, "b": 0.6})
 
 
 @promise(209)

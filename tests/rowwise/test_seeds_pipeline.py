@@ -110,7 +110,7 @@ def started(names: dict[str, str], *datasets: dict[str, Any], **more: Any) -> tl
     return tl.Pipeline.from_config(config)
 
 
-@promise(1, 2)
+@promise(1, 2, 140)
 def test_overview(here: Path, names: dict[str, str]):
     training = Training()
     snippet = PRINTED["overview"].replace(
@@ -336,24 +336,6 @@ def test_loading_what_was_tokenized(here: Path, names: dict[str, str]):
     assert [batch["input_ids"].shape for batch in training.batches] == [(8, 6)] * 2
     assert training.batches[0]["input_ids"].dtype == np.int32
     assert json.dumps(training.batches[0]["input_ids"][0].tolist()) == "[0, 1, 2, 3, 4, 5]"
-
-
-@promise(140)
-def test_the_pipeline_of_the_overview(here: Path, names: dict[str, str]):
-    training = Training(most=1)
-    written(sentencepiece(), here / "llama")
-    write_jsonl(here / "long" / "a.jsonl", [{"text": "many words " * 3000} for _ in range(5)])
-    snippet = """
-    config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="long/a.jsonl", tokenizer="llama")],
-        pack=PackStageConfig(enabled=True, seq_length=2048),
-    )
-    for batch in Pipeline.from_config(config).source().tokenize().pack().load().build():
-        train_step(batch)
-    """
-    with pytest.raises(Enough):
-        run(snippet, {}, train_step=training)
-    assert training.batches[0]["input_ids"].shape == (8, 2048)
 
 
 @promise(15)

@@ -14,7 +14,7 @@ import pytest
 import tokenlake as tl
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking, write
-from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.errors import BadRecordError
 
 CHAT = [{"role": "user", "content": "Hello there"}, {"role": "assistant", "content": "Good day"}]
 
@@ -45,16 +45,6 @@ def test_transforms_are_chained() -> None:
     assert isinstance(chain, tl.ChainedTransform)
     assert chain({"body": "a", "id": 1}) == {"text": "a"}
     assert chain({"body": "", "id": 1}) is None
-
-
-def test_rows_are_expanded(source: tl.ShardedDataSource) -> None:
-    class Words(tl.ExpandTransform):
-        def expand(self, example: dict[str, Any]) -> list[dict[str, Any]]:
-            return [{"word": word} for word in example["text"].split()]
-
-    rows = list(tl.TransformedShardedSource(source, transform=Words()))
-    assert [row["word"] for row in rows][:4] == ["text", "number", "0", "text"]
-    assert len(rows) == 15
 
 
 @promise(270)
@@ -145,43 +135,6 @@ def test_the_manager_of_tokenizers(tokenizer: str) -> None:
     assert short.tolist() == list(one["input_ids"])
 
 
-def test_a_tokenizer_is_known_by_its_content_not_its_name(tokenizer: str, tmp_path: Path) -> None:
-    copy = tmp_path / "other name"
-    copy.mkdir()
-    for file in Path(tokenizer).iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    assert tl.compute_tokenizer_hash(str(copy)) == tl.compute_tokenizer_hash(tokenizer)
-    path = copy / "tokenizer.json"
-    spec = json.loads(path.read_text())
-    spec["added_tokens"][0]["content"] += "!"
-    path.write_text(json.dumps(spec))
-    assert tl.compute_tokenizer_hash(str(copy)) != tl.compute_tokenizer_hash(tokenizer)
-
-
-def test_a_source_is_tokenized_callback_first_then_renames(
-    tokenizer: str, source: tl.ShardedDataSource
-) -> None:
-    def shout(row: dict[str, Any]) -> dict[str, Any]:
-        return {"body": row["text"].upper(), "id": row["id"]}
-
-    tokenized = tl.TokenizedShardedSource(
-        source,
-        tokenizer,
-        tl.TokenizerConfig(name_or_path=tokenizer, max_length=16),
-        content_field="text",
-        additional_fields=["id"],
-        format_callback=shout,
-        format_fields={"body": "text"},
-    )
-    rows = list(tokenized)
-    manager = tl.TokenizerManager()
-    expected = [list(manager.tokenize_text(tokenizer, f"TEXT NUMBER {n}")["input_ids"]) for n in range(5)]
-    assert [list(row["input_ids"]) for row in rows] == expected
-    assert [row["id"] for row in rows] == list(range(5))
-    (shard,) = tokenized.shard_names
-    assert [row["id"] for row in tokenized.open_shard_at_row(shard, 3)] == [3, 4]
-
-
 @promise(275)
 def test_rows_of_any_kind_are_tokenized_in_batches(tokenizer: str) -> None:
     def rows() -> Iterator[dict[str, Any]]:
@@ -235,23 +188,3 @@ def test_prompt_and_completion_are_supervised_too(tokenizer: str) -> None:
     assert 0 < len(learned) < len(made["input_ids"])
     with pytest.raises(BadRecordError, match="neither a conversation"):
         tl.SupervisedRows(tokenizer)({"body": "x"})
-
-
-def test_prompts_are_prepared_with_labels_on_the_answer(tokenizer: str) -> None:
-    engine = tl.PromptEngine(
-        {"template": "Q: {question}\nA: {answer}", "input_columns": ["question"], "label_column": "answer"},
-        tokenizer,
-        max_length=64,
-    )
-    row = engine.process({"question": "one and one", "answer": "two"}).unwrap()
-    assert len(row["input_ids"]) == len(row["labels"]) == 64
-    learned = [token for token, label in zip(row["input_ids"], row["labels"], strict=True) if label != -100]
-    assert learned
-    error = engine.process({"question": "one"})
-    assert error.is_err()
-    assert "answer" in str(error.unwrap_err())
-
-
-def test_what_is_no_transform_is_an_error() -> None:
-    with pytest.raises(ConfigError):
-        tl.ChainedTransform([3])  # pyright: ignore[reportArgumentType]

@@ -303,8 +303,8 @@ if __name__ == "__main__":
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks of memory are read from /proc")
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, tokenizer: str):
     line = json.dumps({"text": " ".join(TEXTS)[:3000]}) + "\n"
-    (tmp_path / "small.jsonl").write_text(line * 2000)
-    (tmp_path / "large.jsonl").write_text(line * 6000)  # 18 MB of text, 60 MB of columns
+    (tmp_path / "small.jsonl").write_text(line * 500)
+    (tmp_path / "large.jsonl").write_text(line * 4500)  # 13 MB of text, 45 MB of columns
     (tmp_path / "peak.py").write_text(_PEAK)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(tmp_path / "peak.py"), str(tmp_path), tokenizer]

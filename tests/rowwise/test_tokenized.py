@@ -85,7 +85,7 @@ def test_a_callback_may_leave_rows_out_and_the_others_keep_their_numbers():
         len(source)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     st.integers(0, 30),
     st.integers(0, 31),

@@ -79,5 +79,5 @@ def test_a_loop_goes_on_where_its_state_says():
     assert list(tl.ResumeState().rows(source)) == list(source)
     with pytest.raises(ConfigError, match="row_index: got -1"):
         tl.ResumeState(row_index=-1)
-    with pytest.raises(ConfigError, match="it has no shard"):
+    with pytest.raises(ConfigError, match="it has no field shard"):
         tl.ResumeState.from_dict({"shard": 1})

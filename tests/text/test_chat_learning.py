@@ -194,7 +194,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<>")
 @given(
     st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4), st.sampled_from(sorted(set(STYLES) - {"tools"}))
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_whatever_is_said_the_answers_are_found_in_order(turns, style):
     messages: list[Message] = []
     for question, answer in turns:

@@ -94,7 +94,7 @@ def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
     batch, template = batch_of(text)
     found = 0
 
-    @settings(max_examples=100, deadline=None, database=None)
+    @settings(max_examples=50, deadline=None, database=None)
     @given(conversations)
     def check(messages: list[dict[str, str]]) -> None:
         nonlocal found
@@ -110,7 +110,7 @@ def test_what_is_rendered_together_is_what_the_template_says(text: str) -> None:
     assert found > 30
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(["a", "b", "blank", "forged", "other"]), min_size=16, max_size=60))
 def test_every_conversation_is_rendered_once_or_left(kinds: list[str]) -> None:
     batch, template = batch_of(MARKED, ("</s>", "<s>"))
@@ -193,7 +193,7 @@ def renderer(style: str) -> ChatRenderer:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_a_conversation_is_rendered_the_same_alone_and_among_others(style: str, data: st.DataObject) -> None:
     said = st.one_of(st.sampled_from(WORDS), contents)

@@ -229,7 +229,7 @@ def ids_of(text: str) -> list[int]:
 
 @promise(121, 310)
 @given(TEXTS, st.integers(1, 40), st.sampled_from(STRATEGIES[1:]), st.sampled_from(SIDES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_is_kept_is_an_end_of_the_text_and_of_its_ids(
     texts: list[str], budget: int, strategy: Any, side: Any
 ):
@@ -245,7 +245,7 @@ def test_what_is_kept_is_an_end_of_the_text_and_of_its_ids(
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=60), min_size=1), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_columns_fit_into_their_budget_together(columns: dict[str, str], total: int):
     manager = LengthManager(FILES, truncation="simple", budget="equal")
     found = manager.fit(columns, total)

@@ -182,7 +182,7 @@ def rows_of(fitted: Fitted) -> list[list[int]]:
 
 
 @given(**CASE)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_kept_fits_and_what_is_not_is_accounted(
     documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
 ):
@@ -226,7 +226,7 @@ def test_what_is_kept_fits_and_what_is_not_is_accounted(
 
 
 @given(**CASE)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_cut_leaves_a_document_without_what_it_taught(
     documents: list[Any], long_documents: str, max_length: int, side: str, rendered: bool, masked: bool
 ):
@@ -266,7 +266,7 @@ def test_an_eos_after_an_answer_that_was_cut_off_is_not_learned():
 
 
 @given(st.text(max_size=40), st.sampled_from([samples.byte_level(), samples.sentencepiece()]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_token_goes_on_with_a_character_exactly_where_its_bytes_do(text: str, tokenizer: TokenizerFiles):
     made = Encoder(tokenizer, engine="tokenizers")
     encoded, start, stop = made.encode_places(samples.large([text]))

@@ -128,7 +128,7 @@ def expected(text: str, places: Places, budget: int, strategy: Strategy, side: S
 
 
 @given(**CASE, strategy=st.sampled_from(STRATEGIES[1:]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_cut_is_the_longest_that_the_rule_allows(
     text: str, places: Callable[[str], Places], budget: int, side: Side, strategy: Strategy
 ):
@@ -144,7 +144,7 @@ def test_a_cut_is_the_longest_that_the_rule_allows(
 
 
 @given(**CASE, strategy=st.sampled_from(STRATEGIES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_kept_holds_the_bytes_of_its_tokens_and_no_others(
     text: str, places: Callable[[str], Places], budget: int, side: Side, strategy: Strategy
 ):

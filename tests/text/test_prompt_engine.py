@@ -270,7 +270,7 @@ def test_a_budget_that_its_strategy_does_not_take_is_told_before_the_first_row()
     st.integers(80, 140),
 )
 @example(["many words"] * 30, [], "priority", 80)
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
     question: list[str], context: list[str], budget: Any, size: int
 ) -> None:

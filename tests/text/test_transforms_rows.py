@@ -147,7 +147,7 @@ def by_batch(transform: Transform, rows: Rows) -> Any:
     return list(outcome.rows.objects), outcome.origin.tolist(), sum(outcome.filtered.values()), bad
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(batches(), TRANSFORMS)
 def test_columns_and_rows_give_the_same(batch: pa.RecordBatch, transform: Transform) -> None:
     expected = by_rows(transform, batch.to_pylist())
@@ -160,7 +160,7 @@ PREDICATES = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), min_size=1, max_size=5),
     TRANSFORMS | st.builds(Where, PREDICATES),
@@ -173,7 +173,7 @@ def test_json_objects_keep_what_they_are(objects: list[Row], transform: Transfor
     assert repr(by_batch(transform, rows)) == repr(expected)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(batches(), st.lists(TRANSFORMS, min_size=2, max_size=4), st.sets(st.sampled_from(NAMES)))
 def test_a_chain_needs_no_more_than_it_says(
     batch: pa.RecordBatch, transforms: list[Transform], wanted: set[str]
@@ -193,7 +193,7 @@ def test_a_chain_needs_no_more_than_it_says(
         assert repr([row.get(name, "-") for row in of_few]) == repr([row.get(name, "-") for row in of_all])
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(batches(), st.lists(TRANSFORMS, min_size=1, max_size=4))
 def test_a_chain_is_its_steps_one_after_the_other(batch: pa.RecordBatch, transforms: list[Transform]) -> None:
     outcome = ChainedTransform(transforms).on_rows(Rows(batch))
@@ -213,6 +213,7 @@ def test_a_chain_is_its_steps_one_after_the_other(batch: pa.RecordBatch, transfo
     assert sum(outcome.filtered.values()) == gone
 
 
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.sampled_from(["en", "de"])), min_size=1)
 )

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.tokenizers import tokenizer_samples as samples
+from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
-from tokenlake.tokenizers.gate import SEGMENTS_FROM, choose_engine
+from tokenlake.tokenizers.gate import SEGMENTS_FROM
 from tokenlake.tokenizers.segments import is_sentencepiece
 
 pytestmark = pytest.mark.corpora

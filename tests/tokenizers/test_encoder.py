@@ -28,18 +28,18 @@ def rows(encoded: Encoded) -> list[list[int]]:
     return [encoded.ids[start:stop].tolist() for start, stop in pairwise(cuts)]
 
 
-@pytest.mark.parametrize("mode", ["literal", "encode", "fail"])
+@pytest.mark.parametrize("mode", ["literal", "encode"])
 @pytest.mark.parametrize("name", sorted(samples.known()))
 def test_ids_equal_the_reference(name: str, mode: str) -> None:
     files, texts = samples.known()[name], samples.hard_texts()
     encoded = Encoder(files, engine="gigatoken", special_tokens_in_text=mode).encode(samples.large(texts))
-    assert rows(encoded) == samples.reference_ids(files, texts, literal=mode != "encode")
+    assert rows(encoded) == samples.reference_ids(files, texts, literal=mode == "literal")
     assert encoded.offsets.dtype == np.int64 and encoded.ids.dtype == np.int32
     assert encoded.ids.flags.c_contiguous and encoded.offsets[0] == 0 and encoded.sampled > 0
 
 
 @pytest.mark.parametrize("name", ["byte-level", "sentencepiece", "llama-3", "nfc"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.text(max_size=80), max_size=8))
 def test_ids_equal_the_reference_on_any_unicode(name: str, texts: list[str]) -> None:
     files = samples.known()[name]
@@ -200,7 +200,7 @@ MARKS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=st.lists(st.text(st.sampled_from([*MARKS, *GUARDED, *"aeA \n."]), max_size=6), max_size=30))
 def test_normalization_equals_the_references(texts: list[str]) -> None:
     encoded = _encoder("nfc").encode(samples.large(texts))
@@ -276,8 +276,10 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
         assert rows(encoded) == samples.reference_ids(samples.sentencepiece(), texts, literal=True)
 
 
-@pytest.mark.parametrize("literal", [True, False])
-@pytest.mark.parametrize("name", sorted(samples.known()))
+@pytest.mark.parametrize(
+    ("name", "literal"),
+    [*((name, True) for name in sorted(samples.known())), ("byte-level", False), ("sentencepiece", False)],
+)
 def test_the_reference_cuts_long_documents_without_changing_ids(
     name: str, literal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.builds import config_of
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import model, norm, pre
-from tests.tokenizers.tokenizer_samples import changed, split_stage
+from tests.tokenizers.tokenizer_samples import changed, choose_engine, split_stage
 from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError, TokenizerError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import encoder, gate
@@ -22,7 +22,6 @@ from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.gate import choose_engine
 from tokenlake.tokenizers.reference import ReferenceEngine
 
 BYTE = samples.byte_level

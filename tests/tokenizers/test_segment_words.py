@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.test_models import trained
 from tests.tokenizers.test_segments import same_ids
+from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.gate import choose_engine
 from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import SegmentEngine
 
@@ -97,7 +97,7 @@ PIECES += [
 TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=8)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.sampled_from([*FORMS, *BERT]), TEXTS)
 def test_any_text(form: str, texts: list[str]) -> None:
     same_ids(engine_of(form), texts)
@@ -109,7 +109,7 @@ WORDS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.sampled_from(FORMS), WORDS, st.sampled_from(" \n\t"))
 def test_words_are_searched_as_the_reference_does(form: str, words: list[str], blank: str) -> None:
     same_ids(engine_of(form), [blank.join(words), blank + blank.join(words)])

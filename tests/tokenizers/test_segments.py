@@ -59,7 +59,7 @@ def tokenizer(form: str, picks: list[tuple[int, int]]) -> TokenizerFiles:
 PICKS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.sampled_from(FORMS), PICKS, st.lists(st.text(MORE, max_size=60), max_size=12))
 def test_any_vocabulary_and_any_text(form: str, picks: list[tuple[int, int]], texts: list[str]) -> None:
     engine = SegmentEngine(tokenizer(form, picks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import functools
 import inspect
 import json
@@ -18,6 +17,7 @@ import pyarrow as pa
 from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
+from tokenlake.tokenizers.gate import EngineChoice, choose_encoder
 from tokenlake.tokenizers.reference import train_bpe
 
 SPACE = "\u2581"
@@ -115,7 +115,7 @@ def from_spec(spec: Spec, *, name: str = "test", config: Spec | None = None) -> 
 
 def changed(files: TokenizerFiles, change: Callable[[Spec], object]) -> TokenizerFiles:
     """Return a tokenizer with a changed tokenizer.json."""
-    spec = copy.deepcopy(files.spec)
+    spec = json.loads(files.json_bytes)
     change(spec)
     return TokenizerFiles(
         name=files.name,
@@ -154,6 +154,11 @@ def hard_texts() -> tuple[str, ...]:
     ]
     some = training_texts()[::5]
     return (*adversarial_texts(), *some, *specials, "\n\n".join(some))
+
+
+def choose_engine(*asked: Any, **options: Any) -> EngineChoice:
+    """Return the engine that the gate chooses, and why."""
+    return choose_encoder(*asked, **options, add_special_tokens=False)[0]
 
 
 def reference_ids(

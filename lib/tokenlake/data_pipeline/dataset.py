@@ -34,7 +34,7 @@ class PreprocessedDataset(Dataset[ProcessedExample]):
 
     def __getitem__(self, index: int) -> ProcessedExample:
         """Return the example of a row; BadRecordError (with its number) where none can be made of it."""
-        return _made(self._engine, self._rows[index], index)
+        return _unwrapped(self._engine.process(self._rows[index]), index)
 
 
 @final
@@ -98,10 +98,6 @@ def _drawn(rows: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]
         buffer[at] = row
     draw.shuffle(buffer)
     yield from buffer
-
-
-def _made(engine: PromptEngine, row: Row, number: int) -> ProcessedExample:
-    return _unwrapped(engine.process(row), number)
 
 
 def _unwrapped(made: Any, number: int) -> ProcessedExample:

@@ -17,8 +17,8 @@ from tokenlake.introspection.inspection import DatasetMetadata
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.lazy_names import lazy_names
 from tokenlake.result import Result, attempt
-from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.files import open_dataset
+from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.text.fields import RenameFields, SelectFields
 from tokenlake.text.prompt.engine import PromptEngine

@@ -5,9 +5,8 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 (filters, predicates, bad records). Rows are batches of the readers iterated; opening at a row is the readers' seek.
 
 - `source`: the contract of a source, the base of all sources here, and the sources that its methods make of it
-- `shards`: what is known of a shard, the rows of one, or of several ahead of time, where a reader of them stands, and
-  how many were drawn
-- `checks`: what is refused
+- `shards`: what is known of a shard, the rows of one, or of several ahead of time, where a reader of them stands, how
+  many were drawn, and the errors of all sources
 - `files`, `file_rows`: sources whose shards are files, and the rows of one file from any row on
 - `memory`, `combine`, `mixed`: rows in memory; joined, cut, batched and packed sources; mixtures by weights
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build

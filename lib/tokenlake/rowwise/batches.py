@@ -124,7 +124,7 @@ def _check_fields(rows: Sequence[Row], names: list[str]) -> None:
         if row.keys() != expected:
             other = sorted(expected ^ row.keys())
             how = "keep the same fields of all datasets (additional_fields), or drop it from all"
-            told = f"{', '.join(map(repr, other))} is in some of them alone; {how}"
+            told = f"{', '.join(map(repr, other))} is only in some of them; {how}"
             raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
 
 

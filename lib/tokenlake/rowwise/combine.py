@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, Final, cast, final
@@ -15,8 +15,7 @@ from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.plan.tokenizer import packing_ids
 from tokenlake.packing.rows import PackedRows
-from tokenlake.rowwise.checks import beyond, fields_in, section
-from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, rows_from
+from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, beyond, fields_in, rows_from, section
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
 from tokenlake.tokenizers.manager import LoadedTokenizer
 
@@ -45,10 +44,6 @@ class CompositeShardedSource(NumberedSource):
         if len(set(names)) < len(names):
             names = [f"{place}/{name}" for place, name in homes]
         self._names, self._homes = tuple(names), [(self._sources[place], name) for place, name in homes]
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
 
     @property
     def every_row(self) -> bool:
@@ -154,6 +149,8 @@ class PackedShardedSource(NumberedSource):
     are not -100. Its other fields do not come out.
     """
 
+    _names = (_PACKED,)
+
     def __init__(
         self,
         source: ShardedDataSource,
@@ -198,10 +195,6 @@ class PackedShardedSource(NumberedSource):
         own |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
         own["shuffle_packed"] = pack.shuffles
         self._packing = PackedRows(**own)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return (_PACKED,)
 
     @property
     def endless(self) -> bool:

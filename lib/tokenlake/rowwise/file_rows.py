@@ -24,8 +24,7 @@ from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.rowwise.checks import bad_row, beyond
-from tokenlake.rowwise.shards import Numbered
+from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
@@ -191,7 +190,8 @@ class FileRows:
     def _read_count(self, enough: int) -> int:
         options, count = self._source.storage_options, 0
         if is_lines(self.file):
-            return line_rows(self.file, enough, self._indexes, options)
+            with opened(self.file, options) as data:
+                return self._indexes.up_to(data, enough - 1).count
         start = seek(self.file, 0, self._indexes, options)
         for batch in self._batches(start, replace(self._source, where=None)):
             count += batch.rows_read
@@ -274,14 +274,6 @@ def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, A
 def is_lines(file: InputFile) -> bool:
     """Say whether the rows of `file` are the lines of a plain file."""
     return file.is_lines and file.compression is None
-
-
-def line_rows(
-    file: InputFile, enough: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
-) -> int:
-    """Return how many rows a plain file of lines has, counting stops once there are `enough`; nothing is parsed."""
-    with opened(file, options) as data:
-        return indexes.up_to(data, enough - 1).count
 
 
 def scanned(index: RowIndex, data: InputBytes, row: int) -> RowIndex:

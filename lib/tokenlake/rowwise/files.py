@@ -21,9 +21,8 @@ from tokenlake.config.stages import SourceStageConfig
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
 from tokenlake.export.manifest import FlatManifest
-from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
-from tokenlake.rowwise.shards import Numbered, ShardInfo, limited
+from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs, spelled_out
@@ -91,10 +90,6 @@ class FileBacked(NumberedSource):
         self._files = [FileRows(file, source, wanted, indexes) for file in listed]
         self._names = tuple(file.path for file in listed)
         self._left = [source.num_rows]  # rows that may be read before each shard; grows with what is counted
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
 
     @property
     def every_row(self) -> bool:

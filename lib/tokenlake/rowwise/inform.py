@@ -15,9 +15,8 @@ from tokenlake.config.formats import Format
 from tokenlake.config.secret import LITERALS_REFUSED, Options
 from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
-from tokenlake.rowwise.checks import fields_in
 from tokenlake.rowwise.files import create_source
-from tokenlake.rowwise.shards import Row
+from tokenlake.rowwise.shards import Row, fields_in
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.sources.formats import format_of
 

@@ -51,7 +51,9 @@ class ResumeState:
         """Return the state that :meth:`to_dict` gave; ConfigError if it is none."""
         unknown = sorted(cast("Any", data).keys() - {each.name for each in fields(cls)})
         if unknown:
-            raise ConfigError(f"no ResumeState: it has no {', '.join(unknown)}; give what to_dict returned")
+            raise ConfigError(
+                f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"
+            )
         return cls(**data)
 
 

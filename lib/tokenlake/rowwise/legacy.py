@@ -222,7 +222,9 @@ class DatasetMixture:
         auto = tuple(f"dataset_{place}" for place in range(len(self.informs)))
         names = tuple(inform.name or name for inform, name in zip(self.informs, auto, strict=True))
         if len(set(names)) < len(names):
-            raise ConfigError(f"DatasetMixture: informs: got the names {list(names)}, must be different ones")
+            raise ConfigError(
+                f"DatasetMixture: informs: got the names {list(names)}, expected a different name for each dataset"
+            )
         weights = self.mixture_weights
         if weights is None:
             return names
@@ -269,5 +271,5 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
         with observed(asked, options.pop("on_event", ignore)) as watcher:
             return build_version(asked, **options, on_event=watcher)
     if options:
-        raise ConfigError(f"{', '.join(options)}: of no use for a DatasetMixture; leave them out")
+        raise ConfigError(f"{', '.join(options)}: without effect on a DatasetMixture; leave them out")
     return config.build()

@@ -22,9 +22,8 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
-from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.files import FileBacked
-from tokenlake.rowwise.shards import Row, RowMeter
+from tokenlake.rowwise.shards import Row, RowMeter, section
 from tokenlake.rowwise.source import ShardedDataSource
 
 Item = TypeVar("Item")
@@ -155,26 +154,15 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
                 if stored
                 else "drop_last: False, but batches on devices are all of one size; leave it out"
             )
-        self._loader = (
-            DataLoader(
-                source,
-                load.batch_size,
-                seed=seed,
-                shuffle=load.shuffle_buffer_size is not None or isinstance(source, Mixture),
-                drop_last=drop_last,
-                padding=BatchPadding(side=padding_side) if _is_ragged(source) else None,
-                sharding=sharding,
-                prefetch=load.prefetch_buffer_size if prefetch_enabled else 0,
-                workers=load.prefetch_workers if prefetch_enabled else 0,
-            )
-            if stored
-            else RowLoader(
+        if isinstance(source, Dataset | Mixture):
+            self._loader = _stored(source, load, seed, padding_side, sharding)
+        else:
+            self._loader = RowLoader(
                 RowOrder(source, load.batch_size, load.shuffle_buffer_size, drop_last, seed),
                 None if pad_token_id is None else Filling(pad_token_id, padding_side),
                 None if sharding is None else RowPlacement(sharding, load.batch_size),
                 load,
             )
-        )
 
     @property
     def meter(self) -> RowMeter | None:
@@ -260,9 +248,24 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         self._loader.load_state_dict(state)
 
 
-def _is_ragged(source: Dataset | Mixture) -> bool:
-    datasets = [source] if isinstance(source, Dataset) else source.datasets.values()
-    return all(dataset.kind != "packed" for dataset in datasets)
+def _stored(
+    source: Dataset | Mixture, load: LoadStageConfig, seed: int, side: Literal["left", "right"], sharding: Any
+) -> DataLoader:
+    """Return the loader of rows that are stored."""
+    datasets = source.datasets.values() if isinstance(source, Mixture) else [source]
+    ragged = all(dataset.kind != "packed" for dataset in datasets)
+    ahead = load.prefetch_enabled
+    return DataLoader(
+        source,
+        load.batch_size,
+        seed=seed,
+        shuffle=load.shuffle_buffer_size is not None or isinstance(source, Mixture),
+        drop_last=load.drop_last,
+        padding=BatchPadding(side=side) if ragged else None,
+        sharding=sharding,
+        prefetch=load.prefetch_buffer_size if ahead else 0,
+        workers=load.prefetch_workers if ahead else 0,
+    )
 
 
 @final
@@ -392,7 +395,7 @@ class RowPlacement:
     def array(self, name: str, values: Any) -> Any:
         """Return one field (rows, ids) on the devices; errors as :meth:`place`."""
         if getattr(values, "ndim", None) != 2:
-            why = f"is a {type(values).__name__}; on devices batches hold arrays (rows, ids) alone"
+            why = f"is a {type(values).__name__}; batches on devices hold only arrays (rows, ids)"
             raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
         placement = self._of(values.shape[1])
         return placement.place({name: values[placement.wanted(self._size)]}, self._size)[name]

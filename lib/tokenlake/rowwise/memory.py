@@ -13,8 +13,7 @@ from typing import Any, Final, cast, final
 
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.checks import beyond
-from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.shards import Numbered, Row, beyond
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 _FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
@@ -38,10 +37,6 @@ class RowsShardedSource(NumberedSource):
             if not isinstance(row, Mapping):
                 raise expected(f"rows: row {number}", row, "a mapping of field to value")
         self._listed, self._names = rows, (name,)
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
 
     def _count(self, index: int) -> int:
         return len(self._listed)
@@ -101,10 +96,6 @@ class HFDatasetShardedSource(NumberedSource):
         own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
         if num_shards > own:
             raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {own}")
-
-    @property
-    def shard_names(self) -> Sequence[str]:
-        return self._names
 
     def _count(self, index: int) -> int | None:
         return None if self._bounds is None else self._bounds[index][1] - self._bounds[index][0]

@@ -12,9 +12,8 @@ from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
-from tokenlake.rowwise.checks import beyond
 from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
-from tokenlake.rowwise.shards import Numbered, Row, known_length
+from tokenlake.rowwise.shards import Numbered, Row, beyond, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
 SOURCE_FIELD: Final = "__source__"
@@ -44,6 +43,8 @@ class MixedShardedSource(NumberedSource):
 
     How long a source is need not be known: rows are the same, and only `len` differs.
     """
+
+    _names = (_SHARD,)
 
     def __init__(
         self,
@@ -83,10 +84,6 @@ class MixedShardedSource(NumberedSource):
         self._scheduler = _scheduler_of(tuple(self._sources), None, scheduler)
 
     @property
-    def shard_names(self) -> Sequence[str]:
-        return (_SHARD,)
-
-    @property
     def endless(self) -> bool:
         never = [source.endless for source in self._sources.values()]
         return self._stop == "restart" or (any(never) if self._stop == "all_exhausted" else all(never))
@@ -121,7 +118,7 @@ class MixedShardedSource(NumberedSource):
         going = True
         while going:
             going = False
-            for name in self._names(lengths, place):
+            for name in self._turns(lengths, place):
                 taken = feeds[name].take()
                 if taken is None:
                     lengths[name], going = feeds[name].drawn, True
@@ -130,7 +127,7 @@ class MixedShardedSource(NumberedSource):
                 place += 1
         self._check_end(feeds, lengths)
 
-    def _names(self, lengths: Lengths, place: int) -> Iterator[str]:
+    def _turns(self, lengths: Lengths, place: int) -> Iterator[str]:
         """Yield the name of the source at each place, from `place` on.
 
         A source of unknown length is taken for endless until it ends. The places before its end are the same either

@@ -13,7 +13,6 @@ from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
 from tokenlake.rowwise import shards
-from tokenlake.rowwise.checks import bad_row, index_of, no_row
 from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Share, Transform
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
@@ -83,7 +82,7 @@ class ShardedDataSource(ABC):
 
     def get_shard_info(self, shard_name: str) -> ShardInfo:
         """Return what is known of a shard without reading it; ConfigError if there is no such shard."""
-        return ShardInfo(name=shard_name, index=index_of(shard_name, self.shard_names))
+        return ShardInfo(name=shard_name, index=shards.index_of(shard_name, self.shard_names))
 
     def iter_shards(
         self,
@@ -241,13 +240,19 @@ class ShardedDataSource(ABC):
 class NumberedSource(ShardedDataSource):
     """The base of all sources of the library: one defines where rows begin, and everything else follows of it.
 
-    A class defines `shard_names`, :meth:`_rows` and, where a shard's rows are known without reading, :meth:`_count`.
+    A class defines `_names` (or `shard_names`), :meth:`_rows` and, where a shard's rows are known without reading,
+    :meth:`_count`.
 
     Attributes:
         meter: counts what is drawn; None: nobody asks.
     """
 
     meter: RowMeter | None = None
+    _names: Sequence[str] = ()
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return self._names
 
     @abstractmethod
     def _rows(self, index: int, row: int) -> Numbered:
@@ -263,7 +268,7 @@ class NumberedSource(ShardedDataSource):
 
     def _index(self, name: str) -> int:
         place = self._places.get(name)
-        return index_of(name, self.shard_names) if place is None else place
+        return shards.index_of(name, self.shard_names) if place is None else place
 
     def open_shard(self, shard_name: str) -> Iterator[Row]:
         return self.open_shard_at_row(shard_name, 0)
@@ -352,14 +357,14 @@ class TransformedShardedSource(DerivedSource):
                 made = self._made(given)
             except BadRecordError as error:
                 if self._fails:
-                    raise bad_row(shard, number, str(error), **error.details) from error
+                    raise shards.bad_row(shard, number, str(error), **error.details) from error
                 continue
             except Exception as error:
                 error.add_note(f"raised by {self._what} of shard {shard!r}, row {number}")
                 raise
             for result in made:
                 if not isinstance(result, dict):
-                    raise no_row(shard, number, result, self._what, drops=self._drops)
+                    raise shards.no_row(shard, number, result, self._what, drops=self._drops)
                 yield number, result
 
     def _made(self, row: Row) -> Sequence[Any]:

@@ -23,12 +23,12 @@ from tokenlake.export.push import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached
-from tokenlake.rowwise.checks import section
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
+from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
 from tokenlake.rowwise.tokenized import (

@@ -23,9 +23,8 @@ from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
-from tokenlake.rowwise.checks import bad_row, fields_in
 from tokenlake.rowwise.memory import IterableShardedSource
-from tokenlake.rowwise.shards import Numbered, Row
+from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls

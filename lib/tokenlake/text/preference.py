@@ -19,7 +19,7 @@ from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.preference_columns import Method, text_weights
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.messages import ConversationReader, Turn, tools_of
+from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of
 from tokenlake.text.chat.renderer import Chat, Conversations
 from tokenlake.text.chat.template import ChatTemplate, shared_length
 from tokenlake.text.chat.tokenizer_template import (
@@ -78,10 +78,8 @@ def value_of(raw: object, field: str) -> Value | None:
             "not_text_or_messages",
             f"the field {field!r} holds {type(raw).__name__}, expected a text or a list of messages",
         )
-    try:
+    with in_field(field):
         return READER.read(cast("list[Any]", raw)) if raw else []
-    except BadRecordError as error:
-        raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
 
 
 def judgements(given: Mapping[str, Value | None], label: object, method: Method) -> tuple[Judgement, ...]:

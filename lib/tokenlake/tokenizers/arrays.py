@@ -68,9 +68,7 @@ class Spans:
 
     def select(self, mask: Bools) -> Self:
         """Return the spans of the texts where `mask` (bool[n]) is true."""
-        counts = np.diff(self.offsets)
-        inside = np.repeat(mask, counts)
-        return type(self)(offsets_of(counts[mask]), self.start[inside], self.stop[inside])
+        return self.take(np.flatnonzero(mask))
 
     def take(self, order: Int64) -> Self:
         """Return the spans of the texts `order` (int64[m]), in that order."""

@@ -154,7 +154,7 @@ class Encoder:
 
     Args:
         files: the tokenizer.
-        engine: "tokenizers", or "segments" or "gigatoken" if :func:`~tokenlake.tokenizers.gate.choose_engine` chose it.
+        engine: "tokenizers", or "segments" or "gigatoken" if the gate chose it.
         special_tokens_in_text: "literal": their strings are plain text; "encode": they become control ids;
             "fail": as literal, and the caller refuses the rows of `Encoded.special_docs`.
         add_special_tokens: whether :attr:`prefix` and :attr:`suffix` are what the post-processor adds; else

@@ -215,6 +215,10 @@ class TokenizerFiles:
         """The id that fills rows up where nobody names another: padding, else EOS."""
         return self.eos_id if self.pad_id is None else self.pad_id
 
+    def matched_tokens(self, *, literal: bool) -> list[str]:
+        """Return the contents of the added tokens that a text is searched for: `literal`, none that is special."""
+        return [token["content"] for token in self.added_tokens if not (literal and token.get("special"))]
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary or of the added tokens."""
         return self._ids.get(token)

@@ -58,30 +58,6 @@ class EngineChoice:
     reason: str
 
 
-def choose_engine(
-    files: TokenizerFiles,
-    requested: str = "auto",
-    special_tokens_in_text: str = "literal",
-    sample_texts: Sequence[str] = (),
-    size: int = 0,
-) -> EngineChoice:
-    """Choose the engine for a build.
-
-    Args:
-        files: the tokenizer.
-        requested: "auto", or one of :data:`~tokenlake.tokenizers.encoder.ENGINES`.
-        special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
-        sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
-        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on.
-
-    Raises:
-        ConfigError: an unknown request or mode.
-        TokenizerError: a fast engine is requested for a tokenizer that is not its, or the tokenizer does not load.
-        EngineMismatchError: a fast engine is requested and differs on a probe.
-    """
-    return _judge(files, requested, special_tokens_in_text, sample_texts, size)[0]
-
-
 def choose_encoder(
     files: TokenizerFiles,
     requested: str = "auto",
@@ -93,15 +69,27 @@ def choose_encoder(
     places: bool = False,
     known: DiskCache | None = None,
 ) -> tuple[EngineChoice, Encoder]:
-    """As :func:`choose_engine`, and an encoder made of the engines that were probed (0.4 s to load and warm).
+    """Choose the engine for a build, and return an encoder made of the engines that were probed.
 
     Args:
+        files: the tokenizer.
+        requested: "auto", or one of :data:`~tokenlake.tokenizers.encoder.ENGINES`.
+        special_tokens_in_text: "literal", "encode" or "fail"; as in the build.
+        sample_texts: documents of the build; the first :data:`SAMPLE_BYTES` of them are used.
+        size: about how many bytes of text there are; "auto" takes "segments" from :data:`SEGMENTS_FROM` on.
+        add_special_tokens: as of :class:`Encoder`.
         places: the probe also compares where tokens lie: for builds that need :meth:`Encoder.encode_spans`.
         known: probes that need not be made again; those of gigatoken are looked up and remembered.
+
+    Raises:
+        ConfigError: an unknown request or mode.
+        TokenizerError: a fast engine is requested for a tokenizer that is not its, or the tokenizer does not load.
+        EngineMismatchError: a fast engine is requested and differs on a probe.
     """
-    choice, reference, fast = _judge(
-        files, requested, special_tokens_in_text, sample_texts, size, places, known
-    )
+    require_one_of("engine", requested, REQUESTS)
+    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
+    reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
+    choice, fast = _chosen(reference, requested, sample_texts, size, places, known)
     encoder = Encoder(
         files,
         engine=choice.engine,
@@ -112,27 +100,23 @@ def choose_encoder(
     return choice, encoder
 
 
-def _judge(
-    files: TokenizerFiles,
+def _chosen(
+    reference: ReferenceEngine,
     requested: str,
-    special_tokens_in_text: str,
     sample_texts: Sequence[str],
     size: int,
-    places: bool = False,
-    known: DiskCache | None = None,
-) -> tuple[EngineChoice, ReferenceEngine, IdEngine | None]:
-    require_one_of("engine", requested, REQUESTS)
-    require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
-    literal = special_tokens_in_text != "encode"
-    reference = ReferenceEngine(files, literal=literal)
+    places: bool,
+    known: DiskCache | None,
+) -> tuple[EngineChoice, IdEngine | None]:
     if requested == "tokenizers":
-        return EngineChoice("tokenizers", "requested"), reference, None
+        return EngineChoice("tokenizers", "requested"), None
+    files, literal, asked = reference.files, reference.literal, requested != "auto"
     engine = _candidate(files, requested, size)
     why_not = objection(files, engine, literal=literal)
     if why_not is not None:
-        return _refuse(files, engine, why_not, asked=requested != "auto"), reference, None
+        return _refuse(files, engine, why_not, asked=asked), None
     try:
-        engine, fast = _loaded(files, engine, literal=literal, asked=requested != "auto")
+        engine, fast = _loaded(files, engine, literal=literal, asked=asked)
         # The segment cache is for large inputs, of which a probe is no part worth remembering.
         known = known if engine == "gigatoken" else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
@@ -146,10 +130,10 @@ def _judge(
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
-        return EngineChoice("tokenizers", f"{engine} failed: {error}"), reference, None
+        return EngineChoice("tokenizers", f"{engine} failed: {error}"), None
     compared = len(_unguarded(files, texts))
     reason = f"on the allow-list, equal to the reference on {compared} probe texts"
-    return EngineChoice(engine, reason), reference, fast
+    return EngineChoice(engine, reason), fast
 
 
 def _probe_key(tokenizer: bytes, settings: Sequence[object], texts: Iterable[str]) -> str:

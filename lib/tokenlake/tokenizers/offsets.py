@@ -164,7 +164,7 @@ class TokenSizes:
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        added = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
+        added = files.matched_tokens(literal=literal)
         marked = bool(files.spec["model"].get("byte_fallback"))
         self._table = _table(files, added, marked=marked)
         self._has_added = bool(added)

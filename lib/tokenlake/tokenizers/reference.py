@@ -54,7 +54,7 @@ class CutRule:
 def cut_rule(files: TokenizerFiles, *, literal: bool) -> CutRule | None:
     """Return how documents of a tokenizer can be cut, or None when they cannot."""
     spec = files.spec
-    kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
+    kept = files.matched_tokens(literal=literal)
     if objection(files, literal=literal) is not None or any(" " in content for content in kept):
         return None
     if not spec["model"].get("byte_fallback"):

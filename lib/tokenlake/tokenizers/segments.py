@@ -96,7 +96,7 @@ class SegmentEngine:
             ) from error
         self.files = files
         self._run: Any = segment_kernels
-        kept = [token["content"] for token in files.added_tokens if not (literal and token.get("special"))]
+        kept = files.matched_tokens(literal=literal)
         self._added = "|".join(map(re.escape, kept))
         made = _Merges if model_type(files) == "BPE" else _Words
         self._model = made(files, literal, segment_kernels)

@@ -11,7 +11,8 @@ Whatever else a turn holds (tool calls, names) stays. A conversation may also be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, cast, final
 
 import orjson
@@ -101,6 +102,15 @@ class ConversationReader:
         if not any(rest.get(means) for means in _SAID_BY_OTHER_MEANS):
             _refuse("no_content", index, "its content is missing or null, and it calls no tools")
         return {"role": self.roles[name], **rest}
+
+
+@contextmanager
+def in_field(name: str) -> Generator[None]:
+    """Name the field of a row in the BadRecordError of what stands in it."""
+    try:
+        yield
+    except BadRecordError as error:
+        raise BadRecordError(f"the field {name!r}: {error}", **error.details) from error
 
 
 def tools_of(value: Any) -> list[Any] | None:
@@ -248,8 +258,6 @@ def conversation_field(row: Row) -> str | None:
 
 
 def _with_messages(row: Row, field: str, reader: ConversationReader) -> Row:
-    try:
+    with in_field(field):
         messages = reader.read(row[field])
-    except BadRecordError as error:
-        raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
     return {**{key: value for key, value in row.items() if key != field}, OUTPUT: messages}

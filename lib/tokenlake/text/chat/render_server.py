@@ -39,6 +39,7 @@ from tokenlake.text.chat.template import (
     Message,
     RenderedChat,
     shared_length,
+    with_texts,
 )
 
 _OTHER_WORDS: Final = "\ue000words\ue000"
@@ -211,7 +212,7 @@ class _AssemblyScan:
         """Raise BadRecordError if `text`, the rendering of `messages`, has a token that was put together."""
         if not self._joins:
             return
-        broken = [self._broken(messages), self._broken(tools)]
+        broken = with_texts([messages, tools], self._broken)
         if broken == [messages, tools]:
             return
         other = self._program.render(*broken, **given).text
@@ -222,14 +223,8 @@ class _AssemblyScan:
                 reason=FORGED,
             )
 
-    def _broken(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], value)
-        if isinstance(value, dict):
-            return {name: self._broken(item) for name, item in cast("dict[str, Any]", value).items()}
-        if isinstance(value, list):
-            return [self._broken(item) for item in cast("list[Any]", value)]
-        return value
+    def _broken(self, text: str) -> str:
+        return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], text)
 
 
 @final

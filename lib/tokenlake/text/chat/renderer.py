@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.ragged import Bools, Int64
-from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.messages import ConversationReader, Turn, tools_of, without_nulls
+from tokenlake.sources.rows import Fault, Rows
+from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions, RenderedChat, Skeleton
 from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard, check_mode, named_tokens, no_template
 from tokenlake.text.rendering import Column, Rendered, join_pieces
@@ -110,12 +110,7 @@ class Conversations:
                 bad[row] = fault_of(made)
             else:
                 raise made
-        return Rendered(
-            text=_ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
-            origin=np.array(list(texts), np.int64),
-            spans=Spans.of([byte_spans(chat.text, chat.loss) for chat in texts.values()]),
-            bad=tuple(sorted(bad.items())),
-        )
+        return rendered_chats(texts, bad)
 
     def _skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
         if len(roles) > _TURNS or "" in roles:
@@ -164,6 +159,16 @@ class Conversations:
                     f"{text[:400]!r}, with loss on {expected.loss} and {got} (bytes). Expected the same; this is a "
                     "bug, please report the template. Nothing was committed"
                 )
+
+
+def rendered_chats(texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]) -> Rendered:
+    """Return the texts of rows (by their indices, ascending), and why others have none."""
+    return Rendered(
+        text=_ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
+        origin=np.array(list(texts), np.int64),
+        spans=Spans.of([byte_spans(chat.text, chat.loss) for chat in texts.values()]),
+        bad=tuple(sorted(bad.items())),
+    )
 
 
 def _by_roles(conversations: Sequence[Any]) -> dict[tuple[str, ...], tuple[list[int], list[list[str]]]]:
@@ -279,9 +284,7 @@ class ChatRenderer:
 
     def _read(self, field: str, conversation: Any, tools: Any) -> Chat:
         """Return the messages and the tools of a row; BadRecordError where it has none that can be used."""
-        try:
+        with in_field(field):
             messages = self._reader.read(conversation)
-            field = str(self._chat.tools_field)
+        with in_field(str(self._chat.tools_field)):
             return messages, tools_of(tools)
-        except BadRecordError as error:
-            raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error

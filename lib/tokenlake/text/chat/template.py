@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,8 +142,19 @@ class ChatTemplate:
         limits: Limits | None = None,
         learned: str | None = None,
     ) -> None:
-        self._opening = _Opening(text, variables or {}, loss, limits or Limits(), learned)
-        (answer,) = PROCESS.ask(self._opening, [self._opening.line])
+        self.limits: Final = limits or Limits()
+        given = {
+            "text": text,
+            "variables": variables or {},
+            "limits": asdict(self.limits),
+            "learned": learned,
+        }
+        self.opening: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
+        """What a process must know of the template before it renders."""
+        self.name: Final = hashlib.sha256(self.opening).hexdigest()[:16]
+        self.deaths = 0
+        """How many of its conversations in a row ended a process."""
+        (answer,) = PROCESS.ask(self, [self.opening])
         if "error" in answer:
             error = from_json(answer["error"])
             told = f"the chat template cannot be compiled: {error}"
@@ -193,34 +204,14 @@ class ChatTemplate:
 
     def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
         """Return the skeleton of conversations of these roles, None where each must be rendered by itself."""
-        (answer,) = PROCESS.ask(self._opening, [_request("skeleton", roles)])
+        (answer,) = PROCESS.ask(self, [_request("skeleton", roles)])
         if "parts" not in answer:
             return None
         parts = tuple(part if isinstance(part, str) else (part[0], part[1]) for part in answer["parts"])
         return Skeleton(parts, tuple(answer["loss"]))
 
     def _ask(self, requests: Sequence[bytes]) -> list[RenderedChat | TokenlakeError]:
-        return [_answered(answer) for answer in PROCESS.ask(self._opening, requests)]
-
-
-@final
-class _Opening:
-    """What a process must know of a template before it renders."""
-
-    def __init__(
-        self,
-        text: str,
-        variables: Mapping[str, Any],
-        loss: LossOptions | None,
-        limits: Limits,
-        learned: str | None,
-    ) -> None:
-        given = {"text": text, "variables": variables, "limits": asdict(limits), "learned": learned}
-        self.limits: Final = limits
-        self.line: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
-        self.name: Final = hashlib.sha256(self.line).hexdigest()[:16]
-        self.deaths = 0
-        """How many of its conversations in a row ended a process."""
+        return [_answered(answer) for answer in PROCESS.ask(self, requests)]
 
 
 @final
@@ -232,7 +223,7 @@ class RenderProcess:
         self._opened: set[str] = set()
         self._lock = threading.Lock()
 
-    def ask(self, opening: _Opening, requests: Sequence[bytes]) -> list[_Answer]:
+    def ask(self, template: ChatTemplate, requests: Sequence[bytes]) -> list[_Answer]:
         """Return the answer to each request; ``{"error"}`` where there is none.
 
         Raises:
@@ -241,12 +232,12 @@ class RenderProcess:
         done: list[_Answer] = []
         with self._lock:
             while len(done) < len(requests):
-                answers, ended = self._exchange(opening, _some(requests[len(done) :]))
+                answers, ended = self._exchange(template, _some(requests[len(done) :]))
                 done += answers
-                opening.deaths = bool(ended) + (0 if answers else opening.deaths)
+                template.deaths = bool(ended) + (0 if answers else template.deaths)
                 if ended:
                     done.append({"error": to_json(BadRecordError(ended, reason=LIMIT))})
-                if opening.deaths >= _MOST_DEATHS:
+                if template.deaths >= _MOST_DEATHS:
                     raise ConfigError(
                         f"{ended}, and so it did on the {_MOST_DEATHS - 1} conversations before"
                     )
@@ -266,19 +257,19 @@ class RenderProcess:
             self._process.returncode = 0  # not a child of this one, to be waited for
         self._process, self._opened, self._lock = None, set(), threading.Lock()
 
-    def _exchange(self, opening: _Opening, requests: Sequence[bytes]) -> tuple[list[_Answer], str]:
+    def _exchange(self, template: ChatTemplate, requests: Sequence[bytes]) -> tuple[list[_Answer], str]:
         """Return the answers that came, and how the process ended where some are missing."""
         answers: list[_Answer] = []
         process = self._started()
-        new = opening.name not in self._opened and requests[0] is not opening.line
-        lines = [opening.line, *requests] if new else requests
+        new = template.name not in self._opened and requests[0] is not template.opening
+        lines = [template.opening, *requests] if new else requests
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            named = (b'["%s", ' % opening.name.encode() + line[1:] for line in lines)
+            named = (b'["%s", ' % template.name.encode() + line[1:] for line in lines)
             process.stdin.write(b"[" + b", ".join(named) + b"]\n")
             process.stdin.flush()
-            self._opened.add(opening.name)
+            self._opened.add(template.name)
             for line in itertools.islice(process.stdout, len(lines)):
                 answers.append(json.loads(line))  # noqa: PERF401 (what came before an end counts)
         except (BrokenPipeError, json.JSONDecodeError):
@@ -286,7 +277,7 @@ class RenderProcess:
         except BaseException:
             self.close()  # Ctrl-C: what it would still say is an answer to nothing
             raise
-        ended = "" if len(answers) == len(lines) else self._ending(process, opening.limits)
+        ended = "" if len(answers) == len(lines) else self._ending(process, template.limits)
         return answers[len(lines) - len(requests) :], ended
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -357,6 +348,32 @@ def shared_length(left: str, right: str) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
     return low
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in plain data, however deep, names of fields among them."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, Mapping):
+            fields = cast("Mapping[Any, Any]", item)
+            rest += [*fields, *fields.values()]
+        elif isinstance(item, list | tuple):
+            rest += cast("Sequence[Any]", item)
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with every text in it changed, but for names of fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        return {name: with_texts(item, change) for name, item in fields.items()}
+    return (
+        [with_texts(item, change) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+    )
 
 
 PROCESS: Final = RenderProcess()

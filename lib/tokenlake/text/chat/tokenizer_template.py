@@ -13,8 +13,8 @@ from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Row
-from tokenlake.text.chat.messages import ConversationReader, tools_of, without_nulls
-from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate
+from tokenlake.text.chat.messages import ConversationReader, in_field, tools_of, without_nulls
+from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate, texts_in
 from tokenlake.text.transform import Transform
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
@@ -138,7 +138,7 @@ class SpecialTokenGuard:
         strings: list[str] = []
         owners: list[int] = []
         for index, value in enumerate(values):
-            texts = _texts_in(value)
+            texts = [*texts_in(value)]
             texts += [self._normalize(text) for text in texts] if self._normalize else []
             strings += texts
             owners += [index] * len(texts)
@@ -161,22 +161,6 @@ class SpecialTokenGuard:
             f"a text of the conversation spells out the special token {self.scan.first(text)!r}, which would become a "
             "control token; take it out, or set special_tokens_in_text: encode to allow it",
         )
-
-
-def _texts_in(value: Any) -> list[str]:
-    """Return every string inside plain data, keys of objects among them."""
-    found: list[str] = []
-    rest = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            found.append(item)
-        elif isinstance(item, dict):
-            rest += cast("dict[Any, Any]", item)
-            rest += cast("dict[Any, Any]", item).values()
-        elif isinstance(item, list | tuple):
-            rest += cast("list[Any]", item)
-    return found
 
 
 def check_mode(special_tokens_in_text: str) -> None:
@@ -276,10 +260,8 @@ class ChatTemplateTransform(Transform):
         messages, tools = row[field], row.get(TOOLS_FIELD) if self._tools is None else [*self._tools]
         if self._lean:
             messages, tools = without_nulls(messages), without_nulls(tools)
-        try:
+        with in_field(field):
             turns, schemas = self._reader.read(messages), tools_of(tools)
-        except BadRecordError as error:
-            raise BadRecordError(f"the field {field!r}: {error}", **error.details) from error
         for fault in self._guard.faults([(turns, schemas)]).values():
             raise BadRecordError(fault.detail, reason=fault.reason)
         return self._template.render(turns, schemas, add_generation_prompt=self._prompt).text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -15,13 +16,28 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.template import UNFOUND, CharSpan, ChatTemplate, RenderedChat
+from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
+from tokenlake.text.chat.template import (
+    UNFOUND,
+    CharSpan,
+    ChatTemplate,
+    RenderedChat,
+    texts_in,
+    with_texts,
+)
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
-from tokenlake.text.prompt.template import NAME, PromptColumns, join_prompt, lay_out, null_fault, problem
+from tokenlake.text.prompt.template import (
+    NAME,
+    PromptColumns,
+    check_used,
+    join_prompt,
+    lay_out,
+    null_fault,
+    problem,
+)
 from tokenlake.text.rendering import Column, Rendered, Renderer
 from tokenlake.text.transform import fault_of
-from tokenlake.tokenizers.arrays import Span, Spans, byte_spans
+from tokenlake.tokenizers.arrays import Span, Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -82,23 +98,13 @@ class JinjaPromptRenderer:
                 faults[row] = made
             else:
                 texts[row] = made
-        return Rendered(
-            text=_ARROW.array([each.text for each in texts.values()], pa.large_string()),
-            origin=np.array(list(texts), np.int64),
-            spans=Spans.of([byte_spans(each.text, each.loss) for each in texts.values()]),
-            bad=tuple(sorted(faults.items())),
-        )
+        return rendered_chats(texts, faults)
 
     def _check_columns(self) -> None:
         """Require that the template uses the columns that are named, and no other."""
         prompt, used = self._prompt, self._names
         known = (*prompt.input_columns, *([prompt.label_column] if prompt.label_column else []))
-        for field in ("input_columns", "optional_columns"):
-            for name in getattr(prompt, field):
-                if name not in used:
-                    raise problem(
-                        field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name
-                    )
+        check_used(prompt, used)
         for name in used if prompt.input_columns else ():
             if name not in known:
                 listed = ", ".join(map(repr, known))
@@ -206,7 +212,9 @@ class _Guard:
     ) -> set[int]:
         """Return which of the rows, rendered as `made`, make a special token."""
         broken = {
-            at: self._broken(row) for at, row in enumerate(rows) if any(map(self._places.search, _texts(row)))
+            at: with_texts(row, partial(self._places.sub, _BREAK))
+            for at, row in enumerate(rows)
+            if any(map(self._places.search, texts_in(row)))
         }
         again = template.render_rows(broken.values())
         return {
@@ -218,23 +226,6 @@ class _Guard:
                 or self._scan.times(made[at].text) != self._scan.times(other.text)
             )
         }
-
-    def _broken(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._places.sub(_BREAK, value)
-        if isinstance(value, Mapping):
-            return {name: self._broken(each) for name, each in cast("Mapping[str, Any]", value).items()}
-        return [self._broken(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in plain data, names of fields among them."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        inner = cast("Any", value)
-        for each in (*inner.keys(), *inner.values()) if isinstance(value, Mapping) else inner:
-            yield from _texts(each)
 
 
 @final

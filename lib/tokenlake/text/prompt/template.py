@@ -341,16 +341,21 @@ def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
         prompt.template or "", (*prompt.input_columns, *label) if prompt.input_columns else ()
     )
     used = [piece.column for piece in body if piece.column]
-    for field in ("input_columns", "optional_columns"):
-        for name in getattr(prompt, field):
-            if name not in used:
-                raise problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
+    check_used(prompt, used)
     times = used.count(prompt.label_column) if prompt.label_column else 1
     if times != 1:
         near = did_you_mean(prompt.label_column, used) if not times else ""
         told = f"{prompt.label_column!r} stands {times} times in the template, expected once{near}"
         raise problem("label_column", told, str(prompt.label_column))
     return body
+
+
+def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
+    """Raise ConfigError unless the template uses every column that is named for it."""
+    for field in ("input_columns", "optional_columns"):
+        for name in getattr(prompt, field):
+            if name not in used:
+                raise problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
 
 
 def _with_loss(
