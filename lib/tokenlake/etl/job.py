@@ -298,18 +298,16 @@ Job: TypeAlias = WorkJob | SignJob | EngineJob | PreflightJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """A line of a worker: any number with `at` or `progress`, then one with `rss` and either `result` or `error`.
+    """A line of a worker: any number with `progress`, then one with `rss` and either `result` or `error`.
 
     Attributes:
         progress: what more is done; any line may say it.
-        at: what is done next.
         result: what the job gives, as JSON.
         error: as :func:`tokenlake.errors.to_json` makes it.
         rss: resident bytes of the worker.
     """
 
     progress: dict[str, int] | None = None
-    at: str | None = None
     result: Any = None
     error: dict[str, Any] | None = None
     rss: int = 0

@@ -11,7 +11,9 @@ in it reads a pipe from the parent and kills the group at the pipe's end. It nee
 stopped, or inside C code that holds the interpreter. Where that process is stopped too, the kernel sends SIGHUP to
 what has become an orphaned process group. Both are POSIX: Linux and macOS.
 
-A worker from which nothing is heard for a long time is stuck, in a function of a user's own or in a regular expression
+What a worker is at it writes into a file without a name, which the parent reads only where it has heard nothing for a
+while: messages about it would cost both sides as much as a small unit's files do. A worker that neither answers nor
+begins anything for a long time is stuck, in a function of a user's own or in a regular expression
 that goes astray: it is killed, and its job fails for good with an error that says what it was at. The time is half an
 hour, or what the environment variable ``TOKENLAKE_WORKER_SECONDS`` says.
 """
@@ -23,7 +25,9 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from pathlib import Path
@@ -87,6 +91,20 @@ VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
 """Environment variable: how many seconds a worker may be silent."""
 
 _SECONDS: Final = 1800.0
+
+
+_LOOKS: Final = 8  # at what a worker notes, in the time after which it is stuck
+
+NOTE_BYTES: Final = 1 << 13
+"""Of what a worker notes, at most: a number that rises, a space, what it does, and a zero."""
+
+
+def open_note() -> int:
+    """Return the descriptor of a file without a name, in memory where the system has such files."""
+    if sys.platform == "linux":
+        return os.memfd_create("tokenlake")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 class SilenceError(Exception):
@@ -155,8 +173,9 @@ class WorkerPool:
         try:
             answer = worker.ask(job, on_progress, self._seconds)
         except SilenceError:
+            stuck = _stuck(worker, self._seconds)  # before its note is closed
             self._replace(worker)
-            raise _stuck(worker, self._seconds) from None
+            raise stuck from None
         except (OSError, EOFError, ValueError) as cause:
             self._replace(worker)
             if self._cancelled:
@@ -281,10 +300,12 @@ class _Worker:
 
     def __init__(self, group: int) -> None:
         self._pipe, theirs = Pipe()
+        self._note = open_note()
+        ends = theirs.fileno(), self._note
         self._process = subprocess.Popen(
             # -P, and folders by name: a json.py in the current folder must not run.
-            [sys.executable, "-P", "-m", "tokenlake.etl.worker", str(theirs.fileno()), *_own_folders()],
-            pass_fds=(theirs.fileno(),),
+            [sys.executable, "-P", "-m", "tokenlake.etl.worker", *map(str, ends), *_own_folders()],
+            pass_fds=ends,
             stdin=subprocess.DEVNULL,
             stdout=2,  # whatever a library prints must not land in the output of a command
             env=_environment(),
@@ -295,9 +316,8 @@ class _Worker:
         self._heard = select.poll()
         self._heard.register(self._pipe.fileno(), select.POLLIN)
         self.pid = self._process.pid
-        self.at = ""
-        """What it said that it does."""
         self._told: dict[str, str] = {}
+        self._op = ""
 
     def ask(self, job: Job, on_progress: Progress | None, seconds: float) -> WorkerAnswer:
         """Send a job and read messages until its answer.
@@ -306,20 +326,33 @@ class _Worker:
             OSError, EOFError, ValueError: the process is gone.
             SilenceError: it said nothing for so many seconds.
         """
-        self.at = f"beginning a job ({job.op})"
+        os.truncate(self._note, 0)
+        self._op = job.op
         if (blocks := provided_blocks()) != self._told:
             # Not by the environment, which other programs of this user can read.
             self._pipe.send_bytes(to_line(SecretBlocks(values=blocks)))
             self._told = blocks
         self._pipe.send_bytes(to_line(job))
-        while self._heard.poll(seconds * 1e3):
-            answer = answer_of(self._pipe.recv_bytes())
-            if answer.progress is not None and on_progress is not None:
-                on_progress(answer.progress)
-            if answer.rss:
-                return answer
-            self.at = answer.at or self.at
+        since, seen = time.monotonic(), self._noted()
+        while time.monotonic() - since < seconds:
+            if self._heard.poll(seconds * 1e3 / _LOOKS):
+                answer = answer_of(self._pipe.recv_bytes())
+                if answer.progress is not None and on_progress is not None:
+                    on_progress(answer.progress)
+                if answer.rss:
+                    return answer
+                since = time.monotonic()
+            elif (now := self._noted()) != seen:
+                since, seen = time.monotonic(), now
         raise SilenceError
+
+    @property
+    def at(self) -> str:
+        """What it noted that it does."""
+        return self._noted().partition(b" ")[2].decode(errors="replace") or f"beginning a job ({self._op})"
+
+    def _noted(self) -> bytes:
+        return os.pread(self._note, NOTE_BYTES, 0).partition(b"\0")[0]
 
     def kill(self) -> None:
         self._process.kill()
@@ -330,6 +363,7 @@ class _Worker:
     def reap(self) -> None:
         self.wait()
         self._pipe.close()
+        os.close(self._note)
 
     def ending(self) -> str:
         """How the process ended, for people."""

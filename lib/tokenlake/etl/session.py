@@ -8,12 +8,13 @@ with the same configuration and inputs goes on from there.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, final
+from typing import Final, Literal, Self, final
 
 from tokenlake.config.load import load_config
 from tokenlake.errors import (
@@ -153,6 +154,8 @@ class BadRecordBudget:
 
 How = Literal["built", "resumed", "reused"]
 
+_HELD: Final = 1.0  # seconds for which a look at the claim is good
+
 
 @final
 class BuildSession:
@@ -187,6 +190,7 @@ class BuildSession:
         self.engines = Engines(plan, plan.store, self._layout, watcher)
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
+        self._held = -math.inf
         self.found_committed = status == "committed"
 
     @classmethod
@@ -344,7 +348,9 @@ class BuildSession:
 
     def _accept(self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, spent: _Spent) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
-        self._require_held()
+        # The commit looks again. Here it only ends a build early that lost its version while it slept.
+        if time.monotonic() - self._held > _HELD:
+            self._require_held()
         with self._lock:
             if self.engines.is_condemned(record.engine):
                 # A worker that no scheduler tells anything has filed it already.
@@ -360,6 +366,7 @@ class BuildSession:
 
     def _require_held(self) -> None:
         require_held(self._store, self._layout, self.plan.fingerprint)
+        self._held = time.monotonic()
 
     def _condemn(self, engine: str, error: EngineMismatchError) -> None:
         """Never use an engine again that was wrong once: what it built is to be built again by the reference."""

@@ -1,7 +1,8 @@
 """The worker process: jobs in, answers out, as :mod:`tokenlake.etl.job` writes them.
 
-Arguments: the file descriptor of the connection, and folders of a user's own modules. An unexpected exception is an
-error of type ``WorkerError`` whose message ends with the traceback: a bug should be seen, and the pool should live.
+Arguments: the file descriptors of the connection and of the note (:mod:`tokenlake.etl.pool`), and folders of a user's
+own modules. An unexpected exception is an error of type ``WorkerError`` whose message ends with the traceback: a bug
+should be seen, and the pool should live.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tokenlake.etl.job import (
     other_versions,
     to_line,
 )
+from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.mix import MixBuild, RepackBuild
@@ -67,7 +69,7 @@ def main() -> None:
     # In the background of a terminal; what a library writes to it must not stop the process.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     # Behind everything else: a user's own functions are found, and no module of ours or Python's is hidden by theirs.
-    sys.path += sys.argv[2:]
+    sys.path += sys.argv[3:]
     # Parsed JSON is millions of objects without a cycle among them: looking for one takes 15% of a build of chats.
     gc.set_threshold(200_000, 50, 50)
     sys.meta_path.insert(0, _WithoutPandas())
@@ -76,7 +78,7 @@ def main() -> None:
     threading.Thread(target=_receive, args=(parent, jobs), daemon=True).start()
 
     voice = _Voice(parent)
-    listen(lambda text: voice.say(at=hide(text)))
+    listen(_Note(int(sys.argv[2])).write)
     workbench = Workbench()
     while True:
         _answer(workbench, jobs.get(), voice)
@@ -103,6 +105,19 @@ def _receive(parent: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
         while True:
             jobs.put(parent.recv_bytes())
     os._exit(0)
+
+
+@final
+class _Note:
+    """What the worker does next, where the parent finds it even when this process is stuck in C code."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._number = descriptor, 0
+
+    def write(self, text: str) -> None:
+        self._number += 1
+        told = f"{self._number} {hide(text)}".encode(errors="backslashreplace")[: NOTE_BYTES - 1]
+        os.pwrite(self._descriptor, told + b"\0", 0)
 
 
 _OFTEN: Final = 0.1  # seconds between messages that only say how far a job is
