@@ -14,8 +14,7 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Data, note, print_json, print_table
 from tokenlake.config.pipeline import json_schema
 from tokenlake.introspection import introspector
-from tokenlake.introspection.inspection import Feature, Group, Inspection, TextStatistics
-from tokenlake.introspection.kind import NAMES
+from tokenlake.introspection.inspection import NAMES, Feature, Group, Inspection, TextStatistics
 from tokenlake.printable import printable
 from tokenlake.reports.table import Table, facts, label
 from tokenlake.reports.terminal import stdout
