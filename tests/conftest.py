@@ -6,6 +6,7 @@ import argparse
 import gc
 import json.decoder
 import os
+import signal
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
@@ -17,6 +18,10 @@ from tests.builds import lender, pool, shared_workers
 from tokenlake.tokenizers.reference import train_bpe
 
 __all__ = ["lender", "pool", "shared_workers"]
+
+# A shell that begins the tests in the background has SIGINT ignored, in all that they start, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Begun last, one of these would keep its worker busy for a minute after the other has nothing left to do.
 LONG = (

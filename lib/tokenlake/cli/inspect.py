@@ -21,9 +21,8 @@ from tokenlake.config.refusals import raise_problems
 from tokenlake.config.stores import default_store, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection import introspector
-from tokenlake.introspection.inspection import Feature, Group, Inspection, TextStatistics
+from tokenlake.introspection.inspection import NAMES, Feature, Group, Inspection, TextStatistics
 from tokenlake.introspection.introspector import DatasetIntrospector
-from tokenlake.introspection.kind import NAMES
 from tokenlake.introspection.proposal import SEQ_LENGTH
 from tokenlake.printable import printable
 from tokenlake.reports.table import Table, facts, label

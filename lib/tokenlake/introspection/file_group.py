@@ -13,8 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, final
 
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.introspection.inspection import Feature, Remark, TextStatistics
-from tokenlake.introspection.kind import Kind, kind_of, mapped
+from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
 from tokenlake.introspection.sample import FileSample
 from tokenlake.introspection.schema import Shape, merged_columns

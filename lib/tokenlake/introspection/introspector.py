@@ -22,8 +22,15 @@ from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group
 from tokenlake.introspection.file_group import FileGroup
-from tokenlake.introspection.inspection import DatasetMetadata, Feature, Group, Inspection, Remark, Split
-from tokenlake.introspection.kind import text_options
+from tokenlake.introspection.inspection import (
+    DatasetMetadata,
+    Feature,
+    Group,
+    Inspection,
+    Remark,
+    Split,
+    text_options,
+)
 from tokenlake.introspection.mapping import ColumnMapper
 from tokenlake.introspection.proposal import SEQ_LENGTH, entry_of, proposal
 from tokenlake.introspection.sample import FileSample, look

@@ -10,8 +10,7 @@ from typing import Any, Final, final
 import yaml
 
 from tokenlake import numbers
-from tokenlake.introspection.inspection import Group, Remark
-from tokenlake.introspection.kind import NAMES
+from tokenlake.introspection.inspection import NAMES, Group, Remark
 
 _WIDTH: Final = 77  # fits a terminal of 80 with an indent
 _SHOWN: Final = 10
