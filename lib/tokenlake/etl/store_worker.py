@@ -254,7 +254,8 @@ class _PlanWorker:
         if (began := time.monotonic()) >= self._next_look:
             self._look()
             ended = time.monotonic()
-            self._next_look = ended + max(_LOOK, _PATIENCE * (ended - began))
+            pause = min(_PATIENCE * (ended - began), lease_seconds() / 4)  # leases are over unnoticed else
+            self._next_look = ended + max(_LOOK, pause)
         left = self._jobs.keys() - self._done
         if left - self._failed:
             self._idle_since = None
