@@ -268,7 +268,8 @@ def test_a_unit_that_cannot_be_built_ends_the_run_with_its_error(
 def test_a_worker_that_dies_is_tried_again_and_a_condemned_engine_gives_way(
     inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "60")  # so long a worker waits for the plan without that engine
+    # So long a worker waits for the plan without that engine.
+    monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "60")
     seen: list[tuple[int, str]] = []
 
     def first(job: Job) -> None:
