@@ -192,7 +192,7 @@ class DataModuleConfig(Section):
 
     @property
     def tokenizer_config(self) -> TokenizerConfig:
-        """The tokenizer with what it is to do where nobody says: rows of `max_length` ids, longer ones cut."""
+        """The tokenizer, and what it does by default: rows of `max_length` ids, longer ones cut."""
         given = self.tokenizer
         written = {"name_or_path": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
         packs = "packing" in self.dataset.stages

@@ -149,7 +149,7 @@ class Damage:
     Attributes:
         layout: of its version.
         path: relative to the version.
-        sha256: hex, what it should hold; "" where nobody knows before it is made again.
+        sha256: hex, what it should hold; "" where it is not known before it is made again.
         word: what is wrong, as verification calls it.
         found: hex, the sha256 of what was seen there; None: nothing.
         obstacle: why it cannot be replaced, whatever should be there; "" where it can.

@@ -42,7 +42,7 @@ class BatchBalance:
             micro-batches of each host cost alike, too.
 
     Raises:
-        ConfigError: it is no such number.
+        ConfigError: the value is not such a number.
     """
 
     ranks: int | None = None

@@ -471,6 +471,6 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
 
 
 def _threads(data: Dataset | Mixture) -> int:
-    """Return how many threads decode where nobody says."""
+    """Return how many threads decode by default."""
     datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
     return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE

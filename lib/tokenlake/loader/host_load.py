@@ -14,17 +14,17 @@ from tokenlake.ragged import Int64, offsets_of
 
 _AT_ONCE: Final = 256  # batches that are looked up together
 MOST_ROWS: Final = 1 << 20
-"""Of a pass that are looked at."""
+"""Rows of an epoch that are looked at."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """What the first of several hosts reads for the first steps of a pass; the others read about as much.
+    """What the first of several hosts reads for the first steps of an epoch; the others read about as much.
 
     Attributes:
         hosts: how many there are.
-        steps: that were looked at.
+        steps: how many were looked at.
         groups: row groups that it decodes, each once.
         decoded: rows of these row groups.
         delivered: rows of its batches.

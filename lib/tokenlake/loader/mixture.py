@@ -118,7 +118,7 @@ class Mixture:
         return {name: _size(each).shortened(self._kept.get(name)) for name, each in self.datasets.items()}
 
     def lanes(self, batch_size: int) -> int:
-        """Return into how many lanes the stream is cut where nobody says: as many as the flow ``mix`` takes."""
+        """Return into how many lanes the stream is cut by default: as many as the flow ``mix`` takes."""
         pieces = self.scheduler.pieces
         weights = [dict(zip(self.names, piece.first.given, strict=True)) for piece in pieces]
         weights.append(dict(zip(self.names, pieces[-1].last.given, strict=True)))

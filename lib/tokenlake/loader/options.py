@@ -1,4 +1,4 @@
-"""What a run is asked for: the keyword arguments that ``DataLoader`` and the datasets of other libraries share."""
+"""The options of a loader: the keyword arguments that ``DataLoader`` and the datasets of other libraries share."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class LoaderOptions:
         """Into how many parts of equal cost batches are dealt; None: they are not.
 
         Raises:
-            ConfigError: nobody says it, or hosts would not have whole parts.
+            ConfigError: it is not given, or hosts would not have whole parts.
         """
         if self.balance is None:
             return None

@@ -56,7 +56,7 @@ RUN_COLUMNS: Final = (
 )
 """What there is of each run of a row, after its name."""
 
-_DOCUMENT: Final = ("input_ids", "attention_mask", "positions", "loss_mask")  # where nobody says
+_DOCUMENT: Final = ("input_ids", "attention_mask", "positions", "loss_mask")  # by default
 _ANSWER: Final = ("input_ids", "attention_mask", "labels")
 
 
@@ -66,7 +66,7 @@ def ragged_columns(source: StoredRows, asked: Sequence[str] | None) -> tuple[str
 
 
 def all_ragged_columns(source: StoredRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns that batches of a dataset can have, and those that they have where nobody says."""
+    """Return the columns that batches of a dataset can have, and those that they have by default."""
     runs = source.ragged.runs
     label = (LABEL,) if source.ragged.has_label else ()
     there = [column_name(run, name) for run in runs for name in _of(run, RUN_COLUMNS)]

@@ -86,7 +86,7 @@ def torch_dataset(
     Raises:
         MissingExtraError: PyTorch is not installed.
         ConfigError: an argument is not what is allowed; or this is one of several processes (``WORLD_SIZE``) and
-            nobody says which.
+            it is not said which.
     """
     chosen: LoaderKeywords = {"prefetch": 1, "cache_bytes": WORKER_CACHE_BYTES, **options}
     if chosen.get("host") is None:
@@ -367,7 +367,7 @@ def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
 
 
 def process_place() -> tuple[int, int]:
-    """Return (rank, number) of this process; ConfigError if it is one of several and nobody says which."""
+    """Return (rank, number) of this process; ConfigError if it is one of several and it is not said which."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if (world := os.environ.get("WORLD_SIZE", "1")) != "1":

@@ -4,7 +4,7 @@ A *lane* is one of L equal stretches; a *place* is an index in a lane; a *positi
 lanes. Lanes never depend on how many machines read: with H of them, each takes L / H neighbouring lanes, which are its
 rows of every batch.
 
-**How many lanes** a mixture has where nobody says: a lane reads each source in an order of its own, row group by row
+**How many lanes** a mixture has by default: a lane reads each source in an order of its own, row group by row
 group, so that all lanes together hold about two row groups of each source at a time. The number is the largest divisor
 of the batch size that is at most 64 and leaves
 

@@ -33,7 +33,7 @@ from tokenlake.proof.signature import private_key, signed, verified
 
 FORMAT: Final = 1
 NGRAM: Final = 13
-"""Ids of an n-gram where nobody says: what GPT-3's decontamination used (Brown et al. 2020, appendix C)."""
+"""Ids of an n-gram by default: what GPT-3's decontamination used (Brown et al. 2020, appendix C)."""
 
 State = Mapping[str, Any]
 Statement = dict[str, Any]

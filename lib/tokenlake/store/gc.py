@@ -238,7 +238,7 @@ def parse_duration(value: float | str) -> float:
     )
 
 
-#: How long something must have lain untouched, where nobody says.
+#: How long something must have lain untouched, by default.
 GRACE = "7d"
 
 

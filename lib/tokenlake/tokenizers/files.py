@@ -212,7 +212,7 @@ class TokenizerFiles:
 
     @property
     def fill_id(self) -> int | None:
-        """The id that fills rows up where nobody names another: padding, else EOS."""
+        """The id that fills rows up by default: padding, else EOS."""
         return self.eos_id if self.pad_id is None else self.pad_id
 
     def matched_tokens(self, *, literal: bool) -> list[str]:
