@@ -125,7 +125,7 @@ class PipelineConfig(Section):
         return stages.TokenizerConfig.model_validate(options | asked)
 
     def truncation_of(self, dataset: DatasetConfig) -> bool | None:
-        """Return whether a dataset's tokenizer is to truncate; None where neither is configured."""
+        """Return whether a dataset's tokenizer is to truncate; None where its configuration does not say."""
         choice = self.tokenizer_of(dataset)
         return None if choice is None or isinstance(choice, str) else choice.truncation
 
