@@ -119,16 +119,16 @@ def test_runs_of_work_units_build_for_a_run_and_outlive_its_death_and_each_other
     left = {path.name.partition("-")[0] for path in (ledger.parent / "runs/units").rglob("*.json")}
     assert left <= {"worker"}
     assert "plan" in {task["name"] for task in tasks_of(worker, again)}
-    # Dask, with the same bytes.
-    on_dask = ended(
-        worker, begin(worker, "tokenize/demo", **values | {"name": "dask", "engine": "dask", "workers": 2})
-    )
-    assert on_dask["state_type"] == "COMPLETED", on_dask["state"]["message"]
+    # Dask and Ray, with the same bytes.
+    for engine in ("dask", "ray"):
+        clustered = values | {"name": engine, "engine": engine, "workers": 2}
+        there = ended(worker, begin(worker, "tokenize/demo", **clustered))
+        assert there["state_type"] == "COMPLETED", there["state"]["message"]
     shards = {
         name: {path.name: path.read_bytes() for path in (tmp_path / f"store/{name}/v1/data").iterdir()}
-        for name in ("shared", "dask")
+        for name in ("shared", "dask", "ray")
     }
-    assert shards["shared"] == shards["dask"] and len(shards["dask"]) >= 10
+    assert shards["shared"] == shards["dask"] == shards["ray"] and len(shards["dask"]) >= 10
     outside = ended(worker, begin(worker, "work/units", name="shared", store="/etc"))
     assert (outside["state_type"], "outside what this worker allows" in outside["state"]["message"]) == (
         "FAILED",
