@@ -244,7 +244,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     assert builders
 
     cancel(worker, run)
-    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone", 10)
+    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone")
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
     assert not (ledger.parent / "manifest.json").exists()
     finished = len(list(ledger.iterdir()))

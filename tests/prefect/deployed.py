@@ -29,9 +29,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
 
 LAUNCH: Final = """
-import json, sys
+import json, signal, sys
 from tokenlake.prefect.launch import launch
 from tokenlake.errors import TokenlakeError
+
+# Ctrl-C interrupts, also where whoever started the tests has it ignored, as shells do in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def tell(event):
     # One write: several threads tell.
@@ -300,7 +303,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def until(happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(happened: Callable[[], bool], what: str, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
