@@ -6,6 +6,7 @@ import argparse
 import gc
 import json.decoder
 import os
+import signal
 import textwrap
 from collections.abc import Generator
 from pathlib import Path
@@ -38,6 +39,12 @@ LONG = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the suites in ``tests/faults`` take."""
     parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+
+
+def pytest_sessionstart() -> None:
+    """Have Ctrl-C interrupt, here and in what tests start, also where a shell has it ignored in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

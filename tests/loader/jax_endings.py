@@ -131,9 +131,6 @@ def _check_ahead(placement: Placement) -> None:
 
 def _check_interrupt(placement: Placement) -> None:
     """Ctrl-C while the next batch is waited for."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # shells ignore it for what runs in the background
     waits, go = threading.Event(), threading.Event()
 
     def interrupt() -> None:

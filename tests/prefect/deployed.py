@@ -29,12 +29,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_length=256")
 
 LAUNCH: Final = """
-import json, signal, sys
+import json, sys
 from tokenlake.prefect.launch import launch
 from tokenlake.errors import TokenlakeError
-
-# Ctrl-C interrupts, also where whoever started the tests has it ignored, as shells do in the background.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def tell(event):
     # One write: several threads tell.

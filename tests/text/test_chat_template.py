@@ -258,9 +258,7 @@ def test_compiling_computes_nothing_or_is_bounded(text):
 
 def test_ctrl_c_ends_a_template_that_is_in_c_code_at_once(tmp_path):
     script = f"""
-import signal
 from tokenlake.text.chat.template import ChatTemplate, Limits
-signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what runs in the background
 template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=600))
 print("begins", flush=True)
 template.render([])
