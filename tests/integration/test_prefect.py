@@ -239,7 +239,7 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     values |= {"name": "stopped", "overrides": list(SLOW)}
     run = begin(worker, "tokenize/demo", **values)
     ledger = tmp_path / "stopped" / "v1" / "ledger"
-    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished")
+    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished", 240)
     builders = build_workers()
     assert builders
 

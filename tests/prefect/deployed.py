@@ -155,7 +155,7 @@ class Launched:
             self.told.append(json.loads(line))
 
     def wait(self) -> int:
-        rest, self.errors = self.process.communicate(timeout=120)
+        rest, self.errors = self.process.communicate(timeout=240)
         self.told += [json.loads(line) for line in rest.splitlines()]
         return self.process.returncode
 
