@@ -19,10 +19,6 @@ from tokenlake.tokenizers.reference import train_bpe
 
 __all__ = ["lender", "pool", "shared_workers"]
 
-# A shell that begins the tests in the background has SIGINT ignored, in all that they start, too.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Begun last, one of these would keep its worker busy for a minute after the other has nothing left to do.
 LONG = (
     "integration/test_prefect.py",
@@ -43,6 +39,12 @@ LONG = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what the suites in ``tests/faults`` take."""
     parser.addoption("--faults", choices=("sample", "all"), default="sample", help="fault cases to run")
+
+
+def pytest_sessionstart() -> None:
+    """Have Ctrl-C interrupt, here and in what tests start, also where a shell has it ignored in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

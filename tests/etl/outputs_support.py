@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -91,20 +90,29 @@ def tree(folder: Path, *, skip: tuple[str, ...] = ("runs",)) -> dict[str, str]:
     }
 
 
+_UNTIL_A_UNIT = """
+import json, os, signal, sys
+from pathlib import Path
+from tokenlake import build_dataset
+
+def end(event):
+    if any(Path(sys.argv[2]).glob("ledger/*.json")):
+        os.killpg(0, signal.SIGKILL)
+
+build_dataset(json.loads(sys.argv[1]), workers=1, on_event=end)
+"""
+
+
 def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
-    """Build in a process of its own, end it with all its workers by kill -9 once a unit is finished.
+    """Build in a process of its own that ends itself and all its workers by kill -9 once a unit is finished.
 
     Returns:
         the ledger records that it left, and their inodes.
     """
-    script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
     env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    command = [sys.executable, "-c", script, json.dumps(config)]
-    process = subprocess.Popen(command, env=env, start_new_session=True)
-    while not list(version.glob("ledger/*.json")) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    command = [sys.executable, "-c", _UNTIL_A_UNIT, json.dumps(config), str(version)]
+    ended = subprocess.run(command, env=env, start_new_session=True, check=False)
+    assert ended.returncode == -signal.SIGKILL
     finished = {path: path.stat().st_ino for path in version.glob("ledger/*.json")}
     assert finished
     return finished

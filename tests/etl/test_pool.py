@@ -191,7 +191,7 @@ def test_no_worker_outlives_its_parent(stopped: str, tmp_path: Path, tokenizer_d
     environment = _environment() | {"AT_IT": str(tmp_path / "at it")}
     # A group of its own in a session with this process, as a shell starts it.
     with subprocess.Popen(command, env=environment, cwd=tmp_path, process_group=0) as parent:
-        assert _within(60, (tmp_path / "at it").exists)
+        assert _within(120, (tmp_path / "at it").exists)
         children = psutil.Process(parent.pid).children()
         workers = [child for child in children if "tokenlake.etl.worker" in child.cmdline()]
         assert len(workers) == 2

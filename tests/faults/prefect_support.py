@@ -130,7 +130,7 @@ class FlowRun:
         """Kill the flow's process alone, and see that its workers follow."""
         workers = self.workers()
         self.process.kill()
-        _, left = psutil.wait_procs(workers, 30)
+        _, left = psutil.wait_procs(workers, 120)
         for worker in left:
             worker.kill()
         assert not left, "workers outlived their parent"

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -133,7 +133,7 @@ def server(home_of_server: Path) -> Iterator[prefect_server.EmbeddedServer]:
         patch.setenv("PREFECT_HOME", str(home_of_server))
         patch.delenv("PREFECT_API_URL", raising=False)
         server = prefect_server.EmbeddedServer()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not (found := serving()):  # a process that has just begun has no command line yet
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -161,8 +161,12 @@ def home(home_of_server: Path, server: prefect_server.EmbeddedServer, tmp_path: 
 
 def serving(of: int | None = None) -> list[psutil.Process]:
     """The embedded servers below this process, or below ``of``."""
-    children = psutil.Process(of).children(recursive=True)
-    return [child for child in children if any(part.endswith("serve.py") for part in child.cmdline())]
+    found: list[psutil.Process] = []
+    for child in psutil.Process(of).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # one that ends meanwhile
+            if any(part.endswith("serve.py") for part in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def ask(url: str, **headers: str) -> tuple[int, dict[str, str]]:
@@ -259,9 +263,12 @@ def test_a_second_interrupt_ends_a_run_whose_server_froze_and_all_that_it_starte
     environment: dict[str, str], data: Path, tokenizer_dir: Path, home: Path, tmp_path: Path
 ) -> None:
     with slow(environment, data, tokenizer_dir, home) as run:
-        below = [stopped(run), *tree(run)]
-        password = below[0].environ()["PREFECT_SERVER_API_AUTH_STRING"]
+        run.read_until("UnitFinished", 2)
+        # Before it freezes: a frozen server is killed after a while.
+        [server], below = serving(run.process.pid), tree(run)
+        password = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
         assert not [process for process in below if password in " ".join(process.cmdline())]
+        server.send_signal(signal.SIGSTOP)
         run.process.send_signal(signal.SIGINT)
         assert run.process.stderr is not None
         while "Ctrl-C again" not in run.process.stderr.readline():
@@ -288,7 +295,7 @@ def test_a_frozen_server_does_not_outlive_a_killed_parent(
         [server] = serving(parent.pid)
         server.send_signal(signal.SIGSTOP)
         parent.kill()
-        _, left = psutil.wait_procs([server], 20)
+        _, left = psutil.wait_procs([server], 120)
         assert not left
 
 

@@ -259,12 +259,12 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
     values |= {"name": "stopped", "overrides": list(SLOW)}
     run = begin(worker, "tokenize/demo", **values)
     ledger = tmp_path / "stopped" / "v1" / "ledger"
-    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished")
+    until(lambda: ledger.is_dir() and len(list(ledger.iterdir())) >= 2, "two units are finished", 240)
     builders = build_workers()
     assert builders
 
     cancel(worker, run)
-    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone", 10)
+    until(lambda: not any(process.is_running() for process in builders), "the worker processes are gone")
     until(lambda: get(worker, f"flow_runs/{run}")["state_type"] == "CANCELLED", "the run is cancelled")
     assert not (ledger.parent / "manifest.json").exists()
     finished = len(list(ledger.iterdir()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import os
 import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,15 +247,6 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
             list(in_order(fail, range(100), threads, stop=Stop()))
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C interrupts, also where whoever started the tests has it ignored, as shells do in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_does_not_wait_for_what_hangs() -> None:
     """One thread waits for what never comes, as for a network; the caller is interrupted all the same."""
     stop, never, ended = Stop(), threading.Event(), threading.Event()

@@ -131,16 +131,18 @@ def _check_ahead(placement: Placement) -> None:
 
 def _check_interrupt(placement: Placement) -> None:
     """Ctrl-C while the next batch is waited for."""
-    go = threading.Event()
+    waits, go = threading.Event(), threading.Event()
 
     def interrupt() -> None:
+        assert waits.wait(120)
+        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.2)
         go.set()
 
     def slow() -> Iterator[np.ndarray]:
         yield _batch(0)
-        threading.Timer(0.2, interrupt).start()
+        threading.Thread(target=interrupt).start()
         go.wait()
         yield _batch(1)
 
@@ -148,6 +150,7 @@ def _check_interrupt(placement: Placement) -> None:
     batches = Prefetched(given, placed(placement), ahead=2)
     next(batches)
     with pytest.raises(KeyboardInterrupt):
+        waits.set()
         next(batches)
     assert [given.closed, _threads()] == [True, []]
 
@@ -180,7 +183,7 @@ def _threads() -> list[str]:
 
 
 def _wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not true():
         assert time.monotonic() < end, _threads()
         time.sleep(0.005)

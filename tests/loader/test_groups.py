@@ -29,7 +29,7 @@ def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: 
 
 def until(decoded: DecodedAhead, count: int) -> int:
     """Wait until so many row groups are decoded, or for a while; return how many are."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while decoded.decoded.groups < count and time.monotonic() < end:
         time.sleep(0.005)
     return decoded.decoded.groups
@@ -82,9 +82,10 @@ def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
             ds, 8, lanes=1, epochs=3, columns=["input_ids"], cache_bytes=4 * one, workers=workers
         )
         assert sum(map(len, ids(loader))) == 3 * len(ds)
-        # Once in an epoch; the last of one may be among the first of the next, and threads may come too early.
-        spare = 3 * len(ds.rows.group_rows) - loader.decoded.groups
-        assert (-12 if workers else 0) <= spare <= 4
+        # Once in an epoch; the last of one may be among the first of the next, and threads may come too early:
+        # then once for them and once for who takes it.
+        once = 3 * len(ds.rows.group_rows)
+        assert once - 4 <= loader.decoded.groups <= (2 * once if workers else once)
 
 
 def test_no_memory_at_all_is_slow_and_right(tmp_path_factory: pytest.TempPathFactory):

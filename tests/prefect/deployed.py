@@ -155,7 +155,7 @@ class Launched:
             self.told.append(json.loads(line))
 
     def wait(self) -> int:
-        rest, self.errors = self.process.communicate(timeout=120)
+        rest, self.errors = self.process.communicate(timeout=240)
         self.told += [json.loads(line) for line in rest.splitlines()]
         return self.process.returncode
 
@@ -301,7 +301,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def until(happened: Callable[[], bool], what: str, seconds: float = 60) -> None:
+def until(happened: Callable[[], bool], what: str, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

@@ -282,17 +282,19 @@ def test_data_of_ones_own_is_awaited_or_iterated():
 
 
 def test_the_event_loop_goes_on_while_a_batch_is_awaited():
-    ticks = 0
+    ticks, ticked = 0, threading.Event()
 
     def rows() -> Iterator[dict[str, Any]]:
         for i in range(4):
-            time.sleep(0.05)
+            assert ticked.wait(120)  # for a loop that stands still it never comes
             yield {"id": i}
 
     async def tick() -> None:
         nonlocal ticks
         while True:
             ticks += 1
+            if ticks > 5:
+                ticked.set()
             await asyncio.sleep(0.005)
 
     async def run() -> None:
@@ -302,7 +304,6 @@ def test_the_event_loop_goes_on_while_a_batch_is_awaited():
         task.cancel()
 
     asyncio.run(run())
-    assert ticks > 5
 
 
 def test_a_cancelled_wait_leaves_no_threads():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,9 @@ def test_a_function_that_never_returns(
 
 
 def test_the_pool_lives_on_with_another_worker() -> None:
-    with WorkerPool(1, seconds=0.05) as pool:  # less than a worker needs to start
+    with WorkerPool(1, seconds=0.05) as pool:
         before = pool.pids()
+        os.kill(before[0], signal.SIGSTOP)
         with pytest.raises(WorkerError, match="It was beginning a job"):
             pool.run(no_job("nothing"))
         assert len(pool.pids()) == 1

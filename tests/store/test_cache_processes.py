@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -146,9 +147,9 @@ def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Pat
     def last_piece(request: Request) -> bool:
         return request.range is not None and request.range[0] == 16 << 20
 
-    part = tmp_path / f".part-{sha(BIG)}"
+    part, dead = tmp_path / f".part-{sha(BIG)}", threading.Event()
     with workers(served, tmp_path, 2, 20 << 20) as (victim, other):
-        served.break_down(Fault(wait=60.0, applies=last_piece))
+        served.break_down(Fault(meanwhile=dead.wait, applies=last_piece))
         victim.ask("big", BIG)
         wait_for(
             lambda: any(map(last_piece, served.server.log)) and part.exists() and part.stat().st_blocks > 0
@@ -157,6 +158,7 @@ def test_a_process_that_is_killed_while_it_fetches(served: Served, tmp_path: Pat
         time.sleep(0.1)
         assert set(kept(tmp_path)) == {part.name}  # the other one waits
         victim.kill()
+        dead.set()
         assert other.answer() == [sha(BIG), "copy"]
         assert kept(tmp_path) == {sha(BIG): len(BIG)}
 
