@@ -158,7 +158,7 @@ class PackedWriter:
             self._sink.write(held)
 
 
-class _Kind(NamedTuple):
+class _LeafKind(NamedTuple):
     """What all column chunks of some values have in common.
 
     Attributes:
@@ -182,7 +182,7 @@ class _Column(NamedTuple):
 
     name: str
     length: int
-    leaves: tuple[_Kind, ...]
+    leaves: tuple[_LeafKind, ...]
     of_structs: bool
 
 
@@ -221,7 +221,7 @@ def _column(field: Any) -> _Column:
     return _Column(field.name, length, leaves, of_structs=True)
 
 
-def _kind(values: pa.DataType, path: tuple[str, ...]) -> _Kind:
+def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
     plain, indices = (
         {
             1: int32(_TYPES[values]),
@@ -231,7 +231,7 @@ def _kind(values: pa.DataType, path: tuple[str, ...]) -> _Kind:
         }
         for encodings in ((PLAIN, RLE), (PLAIN, RLE, RLE_DICTIONARY))
     )
-    return _Kind(values, (plain, indices))
+    return _LeafKind(values, (plain, indices))
 
 
 class _Leaf(NamedTuple):
@@ -245,7 +245,7 @@ class _Leaf(NamedTuple):
         entries: of the dictionary into which they are indices; 0: there is none.
     """
 
-    kind: _Kind
+    kind: _LeafKind
     values: npt.NDArray[Any]
     size: int
     begins: npt.NDArray[np.int64] | int
