@@ -105,7 +105,7 @@ def _why(file: InputFile) -> tuple[str, str]:
     return f"{file.format} is read from its beginning", remedy
 
 
-Groups: TypeAlias = list[CompactTuple[FileRange]]
+Groups: TypeAlias = list[Sequence[FileRange]]
 """The ranges of each unit of a source."""
 
 
@@ -227,7 +227,7 @@ def _units_of(
     if files is None:
         return ((group, None) for group in groups)
     pieces = cut(source, list(by_file(groups)), files)
-    return ((CompactTuple(FileRange, group), number) for group, number in pieces)
+    return ((_held(group), number) for group, number in pieces)
 
 
 def check_predicates(sources: Iterable[ResolvedSource]) -> None:
@@ -276,7 +276,12 @@ def read_listing(
                 source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
             )
             parts = limit.ranges
-    return files, [CompactTuple(FileRange, group) for group in group_ranges(parts, unit_size)]
+    return files, [_held(group) for group in group_ranges(parts, unit_size)]
+
+
+def _held(group: tuple[FileRange, ...]) -> Sequence[FileRange]:
+    """Return the ranges of a unit in little memory: one by itself takes less as it is."""
+    return group if len(group) == 1 else CompactTuple(FileRange, group)
 
 
 def unit_identity(

@@ -9,8 +9,6 @@ and :func:`struct` return it with the bytes.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -166,9 +164,13 @@ def listed(values: Sequence[Encoded], kind: int = STRUCT) -> Encoded:
 
 def struct(fields: Mapping[int, Encoded]) -> Encoded:
     """Return a struct of fields, whose ids rise, each at most 15 more than the one before."""
-    ids = [0, *fields]
-    heads = [bytes([number - last << 4 | fields[number][0]]) for last, number in itertools.pairwise(ids)]
-    return STRUCT, b"".join(map(operator.add, heads, (data for _, data in fields.values()))) + b"\0"
+    found, last = bytearray(), 0
+    for number, (kind, data) in fields.items():
+        found.append(number - last << 4 | kind)
+        found += data
+        last = number
+    found.append(0)
+    return STRUCT, bytes(found)
 
 
 @lru_cache(maxsize=1 << 12)

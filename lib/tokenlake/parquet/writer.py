@@ -43,7 +43,8 @@ _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"tokenlake version 1.0"
 _ZSTD: Final = 6
 _REQUIRED, _REPEATED, _LIST = 0, 2, 3
-_TYPES: Final[dict[Any, int]] = {pa.bool_(): 0, pa.int32(): 1, pa.int64(): 2}
+_BITS, _INT32 = pa.bool_(), pa.int32()
+_TYPES: Final[dict[Any, int]] = {_BITS: 0, _INT32: 1, pa.int64(): 2}
 
 
 class RowGroupWriter(Protocol):
@@ -80,7 +81,7 @@ class PackedWriter:
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
-        self._sink, self._schema, self._at = sink, schema, 0
+        self._sink, self._form, self._at = sink, _form(schema), 0
         self._rows, self._groups = 0, list[Encoded]()
         self._held = bytearray()
         self._encoder = PageEncoder()
@@ -97,14 +98,12 @@ class PackedWriter:
 
     def close(self) -> None:
         """Write the footer."""
-        serialized = base64.b64encode(self._schema.serialize().to_pybytes())
-        described = {**(self._schema.metadata or {}), b"ARROW:schema": serialized}
         metadata = {
             1: int32(2),
-            2: _elements(self._schema),
+            2: self._form.elements,
             3: int64(self._rows),
             4: listed(self._groups),
-            5: listed([struct({1: text(key), 2: text(value)}) for key, value in described.items()]),
+            5: self._form.described,
             6: text(_CREATED_BY),
         }
         footer = struct(metadata)[1]
@@ -113,8 +112,8 @@ class PackedWriter:
 
     def _write(self, rows: pa.RecordBatch) -> None:
         chunks, decoded, begin = list[Encoded](), 0, self._at
-        for field in self._schema:
-            for leaf in _leaves(field, rows.column(field.name)):
+        for column in self._form.columns:
+            for leaf in _leaves(column, rows.column(column.name)):
                 metadata, size = self._chunk(leaf)
                 chunks.append(metadata)
                 decoded += size
@@ -132,10 +131,7 @@ class PackedWriter:
             stored.append(page.stored)
             decoded += page.decoded
         facts = {
-            1: int32(_TYPES[leaf.kind]),
-            2: listed([int32(each) for each in (PLAIN, RLE, RLE_DICTIONARY)[: 2 + (leaf.entries > 0)]]),
-            3: listed([text(name.encode()) for name in leaf.path]),
-            4: int32(_ZSTD),
+            **leaf.kind.facts[leaf.entries > 0],
             5: int64(leaf.size),
             6: int64(decoded),
             7: int64(sum(stored)),
@@ -162,46 +158,115 @@ class PackedWriter:
             self._sink.write(held)
 
 
+class _LeafKind(NamedTuple):
+    """What all column chunks of some values have in common.
+
+    Attributes:
+        values: their type in Arrow.
+        facts: what the footer says of a chunk whose values are as they are, and of one of indices.
+    """
+
+    values: pa.DataType
+    facts: tuple[dict[int, Encoded], dict[int, Encoded]]
+
+
+class _Column(NamedTuple):
+    """A column of lists.
+
+    Attributes:
+        name: of the field.
+        length: of each list; 0: any.
+        leaves: of its values, or of the fields of the structs that they are.
+        of_structs: whether they are structs.
+    """
+
+    name: str
+    length: int
+    leaves: tuple[_LeafKind, ...]
+    of_structs: bool
+
+
+class _Form(NamedTuple):
+    """A schema as the writer needs it, and as the footer has it.
+
+    Attributes:
+        columns: in order.
+        elements: the schema as Parquet has it.
+        described: the file's key-values.
+    """
+
+    columns: tuple[_Column, ...]
+    elements: Encoded
+    described: Encoded
+
+
+@cache
+def _form(schema: pa.Schema) -> _Form:
+    """Return what a schema says: made once, where thousands of small shards have the same."""
+    serialized = base64.b64encode(schema.serialize().to_pybytes())
+    described = {**(schema.metadata or {}), b"ARROW:schema": serialized}
+    return _Form(
+        columns=tuple(_column(field) for field in schema),
+        elements=listed([_element("schema", children=len(schema.names)), *_fields(schema)]),
+        described=listed([struct({1: text(key), 2: text(value)}) for key, value in described.items()]),
+    )
+
+
+def _column(field: Any) -> _Column:
+    held, path = field.type.value_type, (field.name, "list", "element")
+    length = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
+    if not pa.types.is_struct(held):
+        return _Column(field.name, length, (_kind(held, path),), of_structs=False)
+    leaves = tuple(_kind(child.type, (*path, child.name)) for child in held)
+    return _Column(field.name, length, leaves, of_structs=True)
+
+
+def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
+    plain, indices = (
+        {
+            1: int32(_TYPES[values]),
+            2: listed([int32(each) for each in encodings]),
+            3: listed([text(name.encode()) for name in path]),
+            4: int32(_ZSTD),
+        }
+        for encodings in ((PLAIN, RLE), (PLAIN, RLE, RLE_DICTIONARY))
+    )
+    return _LeafKind(values, (plain, indices))
+
+
 class _Leaf(NamedTuple):
     """A column of values.
 
     Attributes:
-        path: its name, and those of what is in it.
-        kind: of its values.
+        kind: of the values.
         values: of all rows; of bits, eight in a byte, the first lowest.
         size: how many they are.
         begins: where each row begins, int64[rows]; the length of all rows where they have one.
         entries: of the dictionary into which they are indices; 0: there is none.
     """
 
-    path: tuple[str, ...]
-    kind: pa.DataType
+    kind: _LeafKind
     values: npt.NDArray[Any]
     size: int
     begins: npt.NDArray[np.int64] | int
     entries: int
 
 
-def _leaves(field: Any, column: Any) -> Iterator[_Leaf]:
-    path = (field.name, "list", "element")
-    if pa.types.is_fixed_size_list(field.type):
-        length = field.type.list_size
-        flat = column.values.slice(column.offset * length, len(column) * length)
-        found = _bits(flat) if flat.type == pa.bool_() else values(flat)
-        entries = _entries(found) if flat.type == pa.int32() else 0
-        yield _Leaf(path, flat.type, found, len(flat), length, entries)
+def _leaves(column: _Column, rows: Any) -> Iterator[_Leaf]:
+    if length := column.length:
+        kind, flat = column.leaves[0], rows.values.slice(rows.offset * length, len(rows) * length)
+        found = _bits(flat) if kind.values == _BITS else values(flat)
+        entries = _entries(found) if kind.values == _INT32 else 0
+        yield _Leaf(kind, found, len(flat), length, entries)
         return
-    offsets = values(column.offsets).astype(np.int64)
+    offsets = values(rows.offsets).astype(np.int64)
     if len(empty := np.flatnonzero(offsets[1:] <= offsets[:-1])):
-        raise ValueError(f"{field.name}: row {empty[0]} has no values; expected at least one in every row")
-    flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        raise ValueError(f"{column.name}: row {empty[0]} has no values; expected at least one in every row")
+    flat = rows.values.slice(offsets[0], offsets[-1] - offsets[0])
     begins = offsets[:-1] - offsets[0]
-    if not pa.types.is_struct(flat.type):
-        yield _Leaf(path, flat.type, values(flat), len(flat), begins, 0)
-        return
     # A field of a struct does not know where a slice of the struct begins; flatten does.
-    for child, data in zip(flat.type, flat.flatten(), strict=True):
-        yield _Leaf((*path, child.name), child.type, values(data), len(data), begins, 0)
+    for kind, data in zip(column.leaves, flat.flatten() if column.of_structs else [flat], strict=True):
+        yield _Leaf(kind, values(data), len(data), begins, 0)
 
 
 def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
@@ -217,7 +282,7 @@ def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
         if leaf.entries:
             yield encoder.indices(levels, leaf.values[begin:end])
         else:
-            places = slice(begin // 8, (end + 7) // 8) if leaf.kind == pa.bool_() else slice(begin, end)
+            places = slice(begin // 8, (end + 7) // 8) if leaf.kind.values == _BITS else slice(begin, end)
             yield encoder.plain(end - begin, levels, leaf.values[places])
 
 
@@ -237,12 +302,6 @@ def _entries(numbers: npt.NDArray[Any]) -> int:
         return 0
     largest = int(numbers.view(np.uint32).max())  # a negative number is a large one
     return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
-
-
-@cache
-def _elements(schema: pa.Schema) -> Encoded:
-    """Return a schema as Parquet has it: made once, where thousands of small shards have the same."""
-    return listed([_element("schema", children=len(schema.names)), *_fields(schema)])
 
 
 def _fields(schema: pa.Schema) -> Iterator[Encoded]:

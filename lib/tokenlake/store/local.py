@@ -55,7 +55,7 @@ class LocalStore(Store):
         if self._root.exists() and not self._root.is_dir():
             raise StoreError(f"the store {self._root} is a file; expected a folder (it is made when missing)")
         self._above = str(self._root).rstrip(os.sep)
-        self._durable: set[Path] = set()
+        self._durable: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -275,14 +275,15 @@ class LocalStore(Store):
 
     def check_temp(self, temp: Path, key: str) -> None:
         """Raise StoreError for a file that :meth:`temp` did not make."""
-        if not temp.name.startswith(TEMP_MARK) or not temp.parent.is_relative_to(self._root):
+        if not temp.name.startswith(TEMP_MARK) or not str(temp).startswith(self._above + os.sep):
             raise StoreError(
                 f"cannot publish {temp} as {key}: not a temporary file of this store; write into temp()"
             )
 
     def _make_durable(self, folder: Path) -> None:
         """Make a folder and its ancestors, and their entries durable (each once per store object)."""
-        if folder in self._durable and folder.is_dir():
+        name = str(folder)
+        if name in self._durable and os.path.isdir(name):  # noqa: PTH112 - asked six times for each unit
             return
         if self._root in folder.parents or not folder.parent.is_dir():
             self._make_durable(folder.parent)
@@ -292,7 +293,7 @@ class LocalStore(Store):
             # A file system without locks, or without this fsync, is refused before work is done.
             with locked(folder):
                 fsync_directory(folder)
-        self._durable.add(folder)
+        self._durable.add(name)
 
 
 def _temp_folder(path: Path, key: str) -> Path:
