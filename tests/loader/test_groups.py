@@ -29,7 +29,7 @@ def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: 
 
 def until(decoded: DecodedAhead, count: int) -> int:
     """Wait until so many row groups are decoded, or for a while; return how many are."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while decoded.decoded.groups < count and time.monotonic() < end:
         time.sleep(0.005)
     return decoded.decoded.groups
