@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,24 @@ def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
         the ledger records that it left, and their inodes.
     """
     script = "import json, sys; from tokenlake import build_dataset; build_dataset(json.loads(sys.argv[1]), workers=1)"
-    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    command = [sys.executable, "-c", script, json.dumps(config)]
-    process = subprocess.Popen(command, env=env, start_new_session=True)
-    while not list(version.glob("ledger/*.json")) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    for _ in range(20):
+        kill_once(lambda: any(version.glob("ledger/*.json")), script, config)
+        if not (version / "manifest.json").exists():
+            break
+        shutil.rmtree(version)  # the build ended before it was killed
     finished = {path: path.stat().st_ino for path in version.glob("ledger/*.json")}
     assert finished
     return finished
+
+
+def kill_once(true: Callable[[], bool], script: str, config: Config) -> None:
+    """Run a script of Python; end it by kill -9 once something is true, and return when its workers have ended too."""
+    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    command = [sys.executable, "-c", script, json.dumps(config)]
+    process = subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE)
+    # Its end is looked at and not taken: the group of a process that nobody waited for can be killed.
+    while not true() and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    _, said = process.communicate()  # the workers write there as well
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()
