@@ -133,7 +133,7 @@ def server(home_of_server: Path) -> Iterator[prefect_server.EmbeddedServer]:
         patch.setenv("PREFECT_HOME", str(home_of_server))
         patch.delenv("PREFECT_API_URL", raising=False)
         server = prefect_server.EmbeddedServer()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not (found := serving()):  # a process that has just begun has no command line yet
             assert time.monotonic() < until
             time.sleep(0.01)

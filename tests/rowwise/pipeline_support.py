@@ -95,7 +95,7 @@ def prefetching_threads() -> list[threading.Thread]:
 
 
 def require_no_threads() -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 120
     while prefetching_threads() and time.monotonic() < until:
         time.sleep(0.01)
     if left := prefetching_threads():

@@ -133,7 +133,7 @@ def files(root: Path | Store) -> set[str]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.005)
