@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tokenlake
-from tests.etl.outputs_support import build_here, write_jsonl
+from tests.etl.outputs_support import build_here, kill_once, write_jsonl
 from tests.etl.remote_builds_support import bucket
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.cli.app import main
@@ -189,14 +184,12 @@ def test_the_list_has_the_same_bytes_with_any_workers_and_any_memory(
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, reference: bytes) -> None:
     config, made = corpus(tmp_path), tmp_path / "store" / ".clean"
     script = "import json, sys, tokenlake; tokenlake.clean_dataset(json.loads(sys.argv[1]), workers=2)"
-    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, json.dumps(config)], env=env, start_new_session=True
-    )
-    while not list(made.rglob("*.parquet")) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    for _ in range(20):
+        kill_once(lambda: any(made.rglob("*.parquet")), script, config)
+        if not Path(config["clean"]["output"]).exists():
+            break
+        shutil.rmtree(made)  # the run ended before it was killed
+        Path(config["clean"]["output"]).unlink()
     finished = {path: path.stat().st_ino for path in made.rglob("*.parquet")}
     assert finished
     result = run(config)

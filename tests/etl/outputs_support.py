@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,22 @@ def kill_after_a_unit(config: Config, version: Path) -> dict[Path, int]:
     """
     env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
     command = [sys.executable, "-c", _UNTIL_A_UNIT, json.dumps(config), str(version)]
-    ended = subprocess.run(command, env=env, start_new_session=True, check=False)
+    # The end of what they all write to is the end of its workers, too.
+    ended = subprocess.run(command, env=env, start_new_session=True, stderr=subprocess.PIPE, check=False)
     assert ended.returncode == -signal.SIGKILL
     finished = {path: path.stat().st_ino for path in version.glob("ledger/*.json")}
     assert finished
     return finished
+
+
+def kill_once(true: Callable[[], bool], script: str, config: Config) -> None:
+    """Run a script of Python; end it by kill -9 once something is true, and return when its workers have ended too."""
+    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
+    command = [sys.executable, "-c", script, json.dumps(config)]
+    process = subprocess.Popen(command, env=env, start_new_session=True, stderr=subprocess.PIPE)
+    # Its end is looked at and not taken: the group of a process that nobody waited for can be killed.
+    while not true() and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    _, said = process.communicate()  # the workers write there as well
+    assert process.returncode in (0, -signal.SIGKILL), said.decode()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import FrameType
 from typing import Any
 
 import jax
@@ -131,28 +132,40 @@ def _check_ahead(placement: Placement) -> None:
 
 def _check_interrupt(placement: Placement) -> None:
     """Ctrl-C while the next batch is waited for."""
-    waits, go = threading.Event(), threading.Event()
-
-    def interrupt() -> None:
-        assert waits.wait(120)
-        time.sleep(0.2)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
-        go.set()
+    go = threading.Event()
 
     def slow() -> Iterator[np.ndarray]:
         yield _batch(0)
-        threading.Thread(target=interrupt).start()
-        go.wait()
+        assert go.wait(120)
         yield _batch(1)
+
+    def interrupt() -> None:
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if not _waits(frame):
+            interrupt()  # later, then
+            return
+        go.set()  # or the wait for the thread that makes the batch would not end
+        signal.default_int_handler(number, frame)
 
     given = _Given(slow())
     batches = Prefetched(given, placed(placement), ahead=2)
     next(batches)
+    before = signal.signal(signal.SIGINT, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        waits.set()
+        interrupt()
         next(batches)
+    signal.signal(signal.SIGINT, before)
     assert [given.closed, _threads()] == [True, []]
+
+
+def _waits(frame: FrameType | None) -> bool:
+    """Say whether what a signal came into waits for a batch."""
+    while frame is not None and frame.f_code is not Future.result.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class _Given(Iterator[np.ndarray]):

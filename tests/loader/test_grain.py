@@ -182,8 +182,8 @@ def test_documents_by_number_have_their_own_lengths(root: str):
 
 
 def test_a_missing_grain_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tokenlake.loader.grain")
-    monkeypatch.delattr(loader, "grain")
+    monkeypatch.delitem(sys.modules, "tokenlake.loader.grain", raising=False)
+    monkeypatch.delattr(loader, "grain", raising=False)
     monkeypatch.setitem(sys.modules, "grain", None)
     monkeypatch.delitem(vars(tl), "grain_dataset", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[grain\]'"):

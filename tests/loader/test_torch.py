@@ -322,8 +322,8 @@ def test_documents_by_number_have_their_own_lengths(root: str):
 
 
 def test_a_missing_torch_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "tokenlake.loader.torch")
-    monkeypatch.delattr(loader, "torch")
+    monkeypatch.delitem(sys.modules, "tokenlake.loader.torch", raising=False)
+    monkeypatch.delattr(loader, "torch", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(vars(tl), "torch_rows", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[torch\]'"):

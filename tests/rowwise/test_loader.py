@@ -282,26 +282,22 @@ def test_data_of_ones_own_is_awaited_or_iterated():
 
 
 def test_the_event_loop_goes_on_while_a_batch_is_awaited():
-    ticks, ticked = 0, threading.Event()
+    ticked = threading.Event()
 
     def rows() -> Iterator[dict[str, Any]]:
         for i in range(4):
-            assert ticked.wait(120)  # for a loop that stands still it never comes
+            assert ticked.wait(120)
             yield {"id": i}
 
     async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            if ticks > 5:
-                ticked.set()
+        for _ in range(6):
             await asyncio.sleep(0.005)
+        ticked.set()
 
     async def run() -> None:
         task = asyncio.create_task(tick())
-        async for _ in AsyncDataLoader(rows(), 2, False):
-            pass
-        task.cancel()
+        assert len([batch async for batch in AsyncDataLoader(rows(), 2, False)]) == 2
+        await task
 
     asyncio.run(run())
 

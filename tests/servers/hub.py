@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -69,14 +68,12 @@ class Fault:
     Attributes:
         status: answer with this status, 0 to serve as usual.
         cut: close the connection after so many bytes of the body, -1 not to.
-        delay: seconds to wait first.
     """
 
     where: str
     status: int = 0
     times: int = 1
     cut: int = -1
-    delay: float = 0.0
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -208,8 +205,6 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
                 Seen(self.command, self.path, host, token is not None, self.headers.get("Range"))
             )
             fault = server.fault(self.path)
-            if fault:
-                time.sleep(fault.delay)
             try:
                 if fault and fault.status:
                     raise _Reply(
