@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -403,6 +406,31 @@ def test_an_interrupt_leaves_nothing(bucket: Bucket, store: Store) -> None:
         signal.signal(signal.SIGALRM, before)
     assert not temp.exists()
     assert SHARD not in bucket.inside(store)
+
+
+def test_an_interrupt_before_the_wait_for_an_upload_ends_it_too(
+    bucket: Bucket, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applies = on("PUT", "partNumber=3") if bucket.scheme == "s3" else on("POST", "uploadType")
+    sent = threading.Event()
+    bucket.break_down(Fault(meanwhile=sent.set, wait=60.0, drop=True, applies=applies))
+    temp, digest = written(store, DATA)
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(work: Any, loop: Any) -> Any:
+        future = submit(work, loop)
+        if work.__name__ == "whole":  # the upload, to its end
+            assert sent.wait(120)
+            raise KeyboardInterrupt
+        return future
+
+    monkeypatch.setattr("asyncio.run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.publish(temp, SHARD, digest)
+    monkeypatch.undo()
+    assert not temp.exists()
+    assert SHARD not in bucket.inside(store)
+    assert store.leftovers("corpus/v1") == []
 
 
 def _interrupt(*_: object) -> None:

@@ -106,18 +106,27 @@ def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
 def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
     """As :func:`on_loop`; whoever is interrupted waits until the work has cleaned up, for so many seconds."""
     ended = threading.Event()
+    begun: list[asyncio.Task[_T] | None] = []
 
     async def whole() -> _T:
+        begun.append(asyncio.current_task())
         try:
             return await work
         finally:
             ended.set()
+
+    def cancel() -> None:
+        for task in begun:
+            if task is not None:
+                task.cancel()
 
     try:
         return on_loop(whole())
     except Exception:
         raise
     except BaseException:
+        # The interrupt may have come before `on_loop` waited, and then it has cancelled nothing.
+        get_loop().call_soon_threadsafe(cancel)
         ended.wait(seconds)
         raise
 
