@@ -94,10 +94,17 @@ def open_filesystem(
         return _OPEN[key]
 
 
+_STEP: Final = 0.5  # seconds
+
+
 def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on the thread of asynchronous file systems and wait for it."""
     future = asyncio.run_coroutine_threadsafe(work, get_loop())
     try:
+        # In steps: a signal that comes just before the wait for a lock does not wake it.
+        while not future.done():
+            with suppress(TimeoutError):
+                future.exception(_STEP)
         return future.result()
     finally:
         future.cancel()
@@ -117,7 +124,7 @@ def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> 
 
     def cancel() -> None:
         for task in begun:
-            if task is not None:
+            if task is not None and not task.cancelling():  # a second time would end its cleaning up
                 task.cancel()
 
     try:
