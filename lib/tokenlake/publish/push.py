@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
@@ -294,49 +294,35 @@ def push_to_hub(
         StoreError, SourceError: the Hub could not be reached; the same call goes on where this one ended.
         MissingExtraError: ``huggingface_hub`` is not installed.
     """
-    target = HubTarget(repo, revision, token)
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
-    found = Published.read(store, *Catalog(store).resolve(name))
-    hub = HubRepository(target, look=dry_run)
+    version = Published.read(store, *Catalog(store).resolve(name))
+    hub = HubRepository(HubTarget(repo, revision, token), look=dry_run)
     before = hub.state()
-    decision = decide(found, hub, before, public=public)
-    rows, findings = 0, []
+    decision = decide(version, hub, before, public=public)
+    rows, findings = 0, list[SecretFinding]()
     if decision.todo == "commit":
-        rows, findings = _scan(store, found, Detector(os.environ), scan_data, strict=strict)
-    # A private repository is not seen without a token.
-    created = before is None if hub.with_token or before else None
-    private, commit = not public if before is None else before.private, decision.commit
+        rows, findings = _scan(store, version, Detector(os.environ), scan_data, strict=strict)
+    state = before
     if not dry_run:
-        state = before
-        if state is None:
-            hub.create(private=not public)
-            # Somebody may have been faster, or new repositories of the organization are public.
-            state = hub.present()
-            decision = decide(found, hub, state, public=public)
-        commit, private = decision.commit, state.private
-        if decision.todo == "commit":
-            send = partial(_send, store, found, hub, on_progress or (lambda _: None))
-            about = f"Manifest sha256:{found.manifest.sha256}, pushed by tokenlake."
-            told = (message or found.name, about)
-            commit = commit_all(hub, state, decision.deleted, told, send, found.differing)
-        if decision.todo != "nothing" and commit is not None:
-            hub.tag(decision.tag, commit, f"manifest sha256:{found.manifest.sha256}")
+        send = partial(_send, store, version, hub, on_progress or (lambda _: None))
+        state, decision = _carry_out(version, hub, before, decision, send, message, public=public)
     return PushReport(
         outcome=_OUTCOMES[decision.todo][dry_run],
-        dataset=found.layout.dataset,
-        version=found.layout.version,
-        repo=target.repo,
+        dataset=version.layout.dataset,
+        version=version.layout.version,
+        repo=repo,
         url=hub.url,
-        branch=target.branch,
+        branch=revision,
         tag=decision.tag,
-        commit=commit,
-        created=created,
-        private=private,
-        files=len(found.files),
-        bytes=found.bytes,
+        commit=decision.commit,
+        # A private repository is not seen without a token.
+        created=before is None if hub.with_token or before else None,
+        private=not public if state is None else state.private,
+        files=len(version.files),
+        bytes=version.bytes,
         deleted=decision.deleted,
-        left_out=found.left_out,
+        left_out=version.left_out,
         scanned_rows=rows,
         findings=tuple(findings),
     )
@@ -370,6 +356,32 @@ def _send(
     additions += hub.upload([(text, None) for text in version.texts])
     tell(PushProgress(total, total))
     return additions
+
+
+def _carry_out(
+    version: Published,
+    hub: HubRepository,
+    state: HubState | None,
+    decision: Decision,
+    send: Callable[[], list[Any]],
+    message: str | None,
+    *,
+    public: bool,
+) -> tuple[HubState, Decision]:
+    """Do what there is to do; return the repository as it was looked at, and what was done, with its commit."""
+    if state is None:
+        hub.create(private=not public)
+        # Somebody may have been faster, or new repositories of the organization are public.
+        state = hub.present()
+        decision = decide(version, hub, state, public=public)
+    if decision.todo == "commit":
+        about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
+        told = (message or version.name, about)
+        commit = commit_all(hub, state, decision.deleted, told, send, version.differing)
+        decision = replace(decision, commit=commit)
+    if decision.todo != "nothing" and decision.commit is not None:
+        hub.tag(decision.tag, decision.commit, f"manifest sha256:{version.manifest.sha256}")
+    return state, decision
 
 
 def commit_all(
