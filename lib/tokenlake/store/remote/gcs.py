@@ -27,7 +27,6 @@ from tokenlake.store.remote.objects import (
     Payload,
     RangeBuffer,
     RemoteObject,
-    SourceChangedError,
     Write,
     pour,
 )
@@ -67,14 +66,14 @@ class GcsClient(BucketClient):
         return fsspec.filesystem("http", client_kwargs=filesystem.session_kwargs, skip_instance_cache=True)
 
     async def _stat(self, url: Url) -> RemoteObject:
-        return _found(json.loads(await self._send("GET", self._api + _object(url), {"fields": _FIELDS})))
+        return _found(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
 
     async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
         fields = f"nextPageToken,prefixes,items({_FIELDS})"
         asked = {"maxResults": "1000", "fields": fields, "prefix": url.path}
         asked |= {"delimiter": "/"} if flat else {}
         asked |= {} if mark is None else {"pageToken": mark}
-        answer = json.loads(await self._send("GET", f"{self._api}b/{url.bucket}/o", asked))
+        answer = await self._json("GET", f"{self._api}b/{url.bucket}/o", asked)
         folders = [RemoteObject(path=path, size=0, token="") for path in answer.get("prefixes", ())]
         return [*folders, *map(_found, answer.get("items", ()))], answer.get("nextPageToken")
 
@@ -106,7 +105,7 @@ class GcsClient(BucketClient):
         generation = _generation(found.token)
         asked = {"ifSourceGenerationMatch": generation, "sourceGeneration": generation, **_condition(over)}
         while True:
-            answer = await self._write(url, partial(self._copied, source, found, place, dict(asked)))
+            answer = await self._copy(source, found, url, partial(self._json, "POST", place, dict(asked)))
             if answer["done"]:
                 return
             asked["rewriteToken"] = answer["rewriteToken"]
@@ -136,23 +135,6 @@ class GcsClient(BucketClient):
         asked = {"uploadType": "multipart", **_condition(over)}
         return await self._send("POST", place, asked, headers, _body(head, payload, tail))
 
-    async def _copied(self, source: Url, found: RemoteObject, place: str, asked: dict[str, str]) -> Any:
-        try:
-            return json.loads(await self._send("POST", place, asked))
-        except Exception as error:
-            # The same status for the source's condition and the target's.
-            if getattr(error, "status", None) not in (404, 412):
-                raise
-            try:
-                now = await self._stat(source)
-            except Exception as gone:
-                if getattr(gone, "status", None) != 404:
-                    raise
-                raise SourceChangedError("it is gone") from None
-            if now.token != found.token:
-                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
-            raise
-
     @asynccontextmanager
     async def _media(
         self, url: Url, planned: RemoteObject | None, headers: dict[str, str]
@@ -170,6 +152,9 @@ class GcsClient(BucketClient):
             if generation and got != generation:
                 raise OtherObjectError(f"its generation is {got}, expected {generation}")
             yield answer
+
+    async def _json(self, method: str, place: str, asked: dict[str, str]) -> Any:
+        return json.loads(await self._send(method, place, asked))
 
     async def _send(
         self,

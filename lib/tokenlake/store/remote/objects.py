@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, final
 
-from tokenlake.errors import StoreError, TokenlakeError
+from tokenlake.errors import NotFoundError, StoreError, TokenlakeError
 from tokenlake.store.base import ByteTarget
 from tokenlake.store.local_files import open_regular
 from tokenlake.store.remote.filesystems import OpenFileSystem
@@ -379,6 +379,22 @@ class BucketClient(ObjectClient):
 
         # Of what is sent nothing tells how far it came, and a long way is no reason to give up at its end.
         return await self.ask(url, once, done=done, extra_seconds=size / _SLOW)
+
+    async def _copy(
+        self, source: Url, found: RemoteObject, url: Url, request: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        """Send a request that copies the version `found` of `source`, until it is through."""
+        try:
+            return await self._write(url, request)
+        except (NotFoundError, OtherObjectError):
+            # The same status for the source and for the target: a look at the source tells them apart.
+            try:
+                now = (await self.stat(source)).token
+            except NotFoundError:
+                raise SourceChangedError("it is gone") from None
+            if now != found.token:
+                raise SourceChangedError(f"{now}, read was {found.token}") from None
+            raise
 
 
 async def pour(

@@ -17,7 +17,6 @@ from tokenlake.store.remote.objects import (
     Payload,
     RangeBuffer,
     RemoteObject,
-    SourceChangedError,
     Write,
     pour,
     require_size,
@@ -102,7 +101,8 @@ class S3Client(BucketClient):
     ) -> None:
         count = max(-(-found.size // _COPIED), 1)
         if whole and count == 1 and over is None:
-            await self._copy_whole(source, found, url)
+            given = _copied(source, found) | _condition(None)
+            await self._copy(source, found, url, partial(self._send, "copy_object", url, **given))
             return
         await self._in_parts(url, over, count, partial(self._copy_part, source, found, url))
 
@@ -177,29 +177,14 @@ class S3Client(BucketClient):
         answer = await self._write(url, partial(self._send, "upload_part", url, **given), len(data))
         return {"PartNumber": index + 1, "ETag": answer["ETag"]}
 
-    async def _copy_whole(self, source: Url, found: RemoteObject, url: Url) -> None:
-        given = _copied(source, found) | _condition(None)
-        try:
-            await self._write(url, partial(self._send, "copy_object", url, **given))
-        except NotFoundError as error:
-            raise SourceChangedError(str(error)) from None
-        except OtherObjectError:
-            # The same status for the source's condition and the target's.
-            now = await self.stat(source)
-            if now.token != found.token:
-                raise SourceChangedError(f"{now.token}, read was {found.token}") from None
-            raise
-
     async def _copy_part(self, source: Url, found: RemoteObject, url: Url, upload: str, index: int) -> _Part:
         start = index * _COPIED
         stop = min(start + _COPIED, found.size)
         given = {"UploadId": upload, "PartNumber": index + 1, **_copied(source, found)}
         if stop - start < found.size:
             given["CopySourceRange"] = f"bytes={start}-{stop - 1}"
-        try:
-            answer = await self._write(url, partial(self._send, "upload_part_copy", url, **given))
-        except (OtherObjectError, NotFoundError) as error:
-            raise SourceChangedError(str(error)) from None
+        request = partial(self._send, "upload_part_copy", url, **given)
+        answer = await self._copy(source, found, url, request)
         return {"PartNumber": index + 1, "ETag": answer["CopyPartResult"]["ETag"]}
 
     async def _send(self, method: str, url: Url, **given: Any) -> Any:
