@@ -132,7 +132,7 @@ def _chosen(
             raise
         return EngineChoice("tokenizers", f"{engine} failed: {error}"), None
     compared = len(_unguarded(files, texts))
-    reason = f"on the allow-list, equal to the reference on {compared} probe texts"
+    reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
     return EngineChoice(engine, reason), fast
 
 

@@ -27,6 +27,7 @@ from tokenlake.store.remote.url import EXTRAS, INSTALLED_BY, Url
 _T = TypeVar("_T")
 
 _LOCK: Final = threading.Lock()
+_STEP: Final = 0.5  # seconds of a wait, after which a signal that did not wake it is heard
 
 
 @final
@@ -92,9 +93,6 @@ def open_filesystem(
             filesystem = _make(url, arguments(resolved), failures)
             _OPEN[key] = OpenFileSystem(filesystem, resolved, web(filesystem))
         return _OPEN[key]
-
-
-_STEP: Final = 0.5  # seconds
 
 
 def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
