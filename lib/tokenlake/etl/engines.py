@@ -6,11 +6,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.cluster_pool import ClusterPool
-from tokenlake.etl.dask_nodes import DaskNodes
 from tokenlake.etl.pool import Pool, WorkerPool
-from tokenlake.etl.ray_nodes import RayNodes
-from tokenlake.etl.store_pool import StorePool
 from tokenlake.threads import available_cpus
 
 EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
@@ -31,21 +27,30 @@ def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) ->
         ConfigError: no such engine, or `workers` of an engine that has none of its own.
         MissingExtraError: the engine's package is not installed.
     """
+    # Each engine is imported by those who use it: together they take as long as all that plans a build.
     match engine or ("ray" if ray.enabled else "local"):
         case "local":
             return WorkerPool(workers or available_cpus())
         case "store":
             return _store_pool(workers)
         case "ray":
+            from tokenlake.etl.cluster_pool import ClusterPool
+            from tokenlake.etl.ray_nodes import RayNodes
+
             return ClusterPool(lambda: RayNodes(ray, workers))
         case "dask":
+            from tokenlake.etl.cluster_pool import ClusterPool
+            from tokenlake.etl.dask_nodes import DaskNodes
+
             return ClusterPool(lambda: DaskNodes(workers))
     raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
 
 
-def _store_pool(workers: int | None) -> StorePool:
+def _store_pool(workers: int | None) -> Pool:
     if workers:
         raise ConfigError(
             f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
         )
+    from tokenlake.etl.store_pool import StorePool
+
     return StorePool()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -23,13 +23,13 @@ from tokenlake._version import __version__
 from tokenlake.column_types import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
-from tokenlake.mixing.caps import shortened
-from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
-from tokenlake.mixing.random import Int64
-from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.mixing.stream import MixtureStream, source_order
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.address import StoreAddress
+
+if TYPE_CHECKING:  # a worker that mixes nothing need not have it
+    from tokenlake.arrays import Int64
+    from tokenlake.mixing.mixture import SourceMixture
+    from tokenlake.mixing.stream import MixtureStream
 
 REFERENCE: Final = "tokenizers"
 """The tokenizer engine whose ids are right by definition."""
@@ -65,7 +65,7 @@ class MixtureSpec:
     seed: int
     stop: Literal["restart", "first_exhausted", "all_exhausted"]
     rows: int | None
-    order: int = MIXTURE_ORDER
+    order: int
     kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -375,6 +375,9 @@ def answer_of(line: bytes) -> WorkerAnswer:
 
 def open_mixture(spec: MixtureSpec) -> SourceMixture:
     """Return the mixture that a spec describes; ConfigError where there is none such."""
+    from tokenlake.mixing.mixture import SourceMixture
+    from tokenlake.mixing.schedule import WeightScheduler
+
     points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
     same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "rows", "order")
     scheduler = WeightScheduler(points, spec.interpolation)
@@ -391,6 +394,9 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     Raises:
         IntegrityError: a source has other rows than the spec says.
     """
+    from tokenlake.mixing.caps import shortened
+    from tokenlake.mixing.stream import MixtureStream, source_order
+
     for name, rows in spec.lengths.items():
         if rows != (got := int(group_rows[name].sum())):
             raise IntegrityError(

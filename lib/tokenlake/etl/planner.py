@@ -26,7 +26,6 @@ from tokenlake.etl.plan.held_out import EarlierSets, Precedent, hold_out
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.retokenize import TextAgain
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
-from tokenlake.etl.plan.stored import plan_stored
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
 from tokenlake.etl.plan.units import (
     bad_budgets,
@@ -358,4 +357,8 @@ def _plan_again(text: TextAgain, on_event: Watcher, again: Precedent | None) -> 
 
 def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
     """Plan a resolved build; arguments and errors are those of :func:`plan`."""
-    return plan_stored(build, on_event) if build.parents else plan_texts(build, on_event, again)
+    if not build.parents:
+        return plan_texts(build, on_event, again)
+    from tokenlake.etl.plan.stored import plan_stored
+
+    return plan_stored(build, on_event)

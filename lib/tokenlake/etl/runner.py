@@ -25,7 +25,6 @@ from tokenlake.errors import (
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
-from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.schedule import Schedule
@@ -114,6 +113,8 @@ def build_dataset(
     """
     whole = load_config(config)
     if first_steps(whole):
+        from tokenlake.etl.plan.stored import foresee
+
         foresee(whole)
     check_exports(whole)
     with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:

@@ -20,12 +20,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
-from typing import Any, Final, cast, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from tokenlake.cache.disk import DiskCache, default_folder
-from tokenlake.clean.signatures import Signer
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
@@ -48,9 +48,6 @@ from tokenlake.etl.job import (
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.mix import MixBuild, RepackBuild
-from tokenlake.etl.unit.sign import SignatureBuild, opened_signer
-from tokenlake.etl.unit.stored_rows import OpenedParents
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
@@ -59,6 +56,10 @@ from tokenlake.store.ledger import UnitRecord
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.gate import choose_encoder
+
+if TYPE_CHECKING:  # what most jobs do without is imported where it is used: a worker begins sooner
+    from tokenlake.clean.signatures import Signer
+    from tokenlake.etl.unit.stored_rows import OpenedParents
 
 
 def main() -> None:
@@ -215,7 +216,6 @@ class Workbench:
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._signers: dict[Signing, Signer] = {}
-        self._parents = OpenedParents()
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
     def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
@@ -229,9 +229,17 @@ class Workbench:
             return self._build_unit(job, progress).to_bytes().decode()
         if isinstance(job, SignJob):
             return self._sign(job, progress)
+        from tokenlake.etl.unit.mix import MixBuild, RepackBuild
+
         unit = MixBuild if isinstance(job, MixJob) else RepackBuild
         stores = self._store(job.store), self._store(job.parents_store)
         return unit(cast("Any", job), *stores, self._parents, progress).build().to_bytes().decode()
+
+    @cached_property
+    def _parents(self) -> OpenedParents:
+        from tokenlake.etl.unit.stored_rows import OpenedParents
+
+        return OpenedParents()
 
     def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
@@ -252,6 +260,8 @@ class Workbench:
 
     def _sign(self, job: SignJob, progress: Progress) -> dict[str, Any]:
         """Make the signatures of one unit and publish them; return their account."""
+        from tokenlake.etl.unit.sign import SignatureBuild, opened_signer
+
         store = self._store(job.store)
         if job.signing not in self._signers:
             self._signers[job.signing] = opened_signer(store, job.signing)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import unquote, urlsplit
 
 from tokenlake.config.dataset import DatasetConfig
@@ -23,13 +23,12 @@ from tokenlake.config.stores import scheme_of, store_of
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import Target, require_apart, target_of
 from tokenlake.export.manifest import FileFormat
-from tokenlake.export.push import hub_token
-from tokenlake.export.version import ExportOptions, exported
-from tokenlake.publish.push import push_to_hub
-from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
+
+if TYPE_CHECKING:  # and imported where something is exported: most builds ask for nothing
+    from tokenlake.export.version import ExportOptions
 
 EXPORTS: Final = "_exports"
 """Folder of a store for exports that have no path of their own; no dataset has such a name."""
@@ -82,6 +81,8 @@ def exports_of(config: PipelineConfig) -> list[Export]:
     form = FileFormat.of(save.format, save.compression)
     counted = save.num_shards is not None and not config.is_text_build
     if counted or form != FileFormat("parquet", "zstd"):
+        from tokenlake.export.version import ExportOptions
+
         masks = all(_has_mask(config, dataset) for dataset in config.datasets)
         options = ExportOptions(
             save.num_shards, None if save.num_shards else save.max_shard_size, attention_mask=masks
@@ -122,6 +123,8 @@ def _store_folder(config: PipelineConfig) -> str:
 
 def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     """Return the export of one source; where sources are mixed, of its tokens before that."""
+    from tokenlake.export.version import ExportOptions
+
     save, name = config.save, dataset.name or ""
     format, by_value = dataset.save_format or save.format, dataset.shard_column is not None
     num_shards = None if by_value else dataset.num_shards or save.num_shards
@@ -187,6 +190,9 @@ def check_exports(config: PipelineConfig) -> None:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
+        from tokenlake.export.push import hub_token
+        from tokenlake.publish.repository import HubRepository, HubTarget
+
         HubRepository(HubTarget(config.save.hub_repo_id or "", token=hub_token(config.save)))
 
 
@@ -204,6 +210,8 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
     made: list[str] = []
     address, options = store_of(config), plain_options(config.save.storage_options or {})
     for export in exports_of(config):
+        from tokenlake.export.version import exported
+
         store = open_read_store(address, storage_options=options)
         version = _version_of(Catalog(store), export, manifest)
         target = export.target(config, version)
@@ -211,6 +219,9 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         exported(store, version, target, export.form, export.options, overwrite=overwrite)
         made.append(target.url)
     if config.save.push_to_hub:
+        from tokenlake.export.push import hub_token
+        from tokenlake.publish.push import push_to_hub
+
         report = push_to_hub(
             address,
             config.save.hub_repo_id or "",

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from fsspec.utils import glob_translate
-
 from tokenlake.errors import ConfigError
 
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -85,6 +83,8 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
     Raises:
         ValueError: it is no pattern.
     """
+    from fsspec.utils import glob_translate  # which imports asyncio and half a dozen compressions
+
     try:
         regex = re.compile(glob_translate(pattern), re.DOTALL)
     except re.error as error:

@@ -16,12 +16,10 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.sources.arrow_messages import batch_sizes
 from tokenlake.sources.batch import BLOCK_BYTES
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
 from tokenlake.sources.lines import LineBlock, LongLine, index_lines, read_blocks
 from tokenlake.sources.opening import opened
-from tokenlake.sources.parquet import footer, open_parquet
 from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.rows import Rows
 from tokenlake.threads import in_order
@@ -43,11 +41,15 @@ def split_file(
         DamagedFileError: a Parquet or Arrow file whose footer cannot be read.
     """
     if file.format == "parquet":
+        from tokenlake.sources.parquet import footer
+
         with opened(file, storage_options) as data:
             meta = footer(data)
         groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
         return _split_groups(file, [(group.total_byte_size, group.num_rows) for group in groups], unit_size)
     if file.format == "arrow":
+        from tokenlake.sources.arrow_messages import batch_sizes
+
         sizes = batch_sizes(file, storage_options)
         whole = [FileRange(file=file, start=0, stop=file.size, weight=file.size)]
         return whole if sizes is None else _split_groups(file, [(size, None) for size in sizes], unit_size)
@@ -262,6 +264,8 @@ def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list
     Raises:
         SourceError: a file cannot be read.
     """
+
+    from tokenlake.sources.parquet import open_parquet
 
     def names(file: InputFile) -> frozenset[str]:
         if file.format == "arrow":

@@ -19,7 +19,6 @@ from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.sources.rows import Row
 from tokenlake.text.chat.messages import ConvertInputOutputToChatML, ConvertToChatML
-from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.fields import (
     AddField,
     CombineFields,
@@ -30,8 +29,6 @@ from tokenlake.text.fields import (
     SelectFields,
 )
 from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
-from tokenlake.text.preference import PreferenceRenderer
-from tokenlake.text.prompt.renderer import open_prompt
 from tokenlake.text.quality import QualityFilter
 from tokenlake.text.rendering import FieldText, Renderer
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
@@ -240,9 +237,15 @@ def open_renderer(
         ConfigError: the settings contradict themselves or the tokenizer.
     """
     if texts.preference:
+        from tokenlake.text.preference import PreferenceRenderer
+
         return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
     if texts.chat:
+        from tokenlake.text.chat.renderer import ChatRenderer
+
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
     if texts.prompt:
+        from tokenlake.text.prompt.renderer import open_prompt
+
         return open_prompt(texts.prompt, files, special_tokens_in_text)
     return FieldText(content_field)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.errors import ConfigError
@@ -193,6 +192,8 @@ def _impossible(
 
 def _entries(path: str) -> Iterable[tuple[Any, Any]]:
     try:
+        import pyarrow.parquet as pq
+
         table = pq.read_table(path, columns=["file", "position"])
         return zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True)
     except FileNotFoundError:

@@ -23,7 +23,6 @@ from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedHeldOut, ResolvedSource
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.etl.plan.exclude import Positions
-from tokenlake.etl.unit.text import held_out_draws, kept
 from tokenlake.sources.inputs import FileRange, OnProgress, ProgressMeter
 from tokenlake.sources.splits import positions_of
 from tokenlake.store.address import StoreAddress, open_store
@@ -167,6 +166,8 @@ def _least(
     source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
 ) -> tuple[int, Int64]:
     """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
+    from tokenlake.etl.unit.text import held_out_draws  # and with it all that builds units
+
     total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
     for positions in _left(positions_of(whole, source), excluded.get(file, ())):
         some = held_out_draws(np.full(len(positions), file, np.int64), positions)
@@ -175,7 +176,11 @@ def _least(
 
 
 def _left(found: Iterator[Int64], excluded: Sequence[int]) -> Iterator[Int64]:
-    return (each[kept(each, excluded)] for each in found) if excluded else found
+    if not excluded:
+        return found
+    from tokenlake.etl.unit.text import kept
+
+    return (each[kept(each, excluded)] for each in found)
 
 
 def _smallest(draws: Int64, count: int) -> Int64:

@@ -25,15 +25,10 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.etl.unit.documents import rows_of
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of
 from tokenlake.sources.splits import by_file, columns_of_files, first_rows
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
-from tokenlake.text.preference import settled_preference
-from tokenlake.text.prompt.renderer import check_end, open_prompt
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -51,6 +46,8 @@ def check_prompt(
     Raises:
         ConfigError: one of them is not so.
     """
+    from tokenlake.text.prompt.renderer import check_end, open_prompt
+
     check_end(prompt, tokenizer, eos_id)
     renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)
     if source.on_bad_record == "fail":  # else rows without a column are set aside, even if they come first
@@ -151,6 +148,9 @@ def _settle_chat(
     rows: Rows | None,
 ) -> tuple[ResolvedSource, list[str]]:
     """Take the template, find the fields, and make sure that rows can be rendered with them."""
+    from tokenlake.text.chat.renderer import ChatRenderer
+    from tokenlake.text.chat.tokenizer_template import chosen_template
+
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
         settings = replace(settings, special_tokens_in_text="fail")
@@ -163,12 +163,14 @@ def _settle_chat(
     )
     renderer = ChatRenderer(chat, tokenizer, settings.special_tokens_in_text)
     source = replace(source, tokenizer=settings, texts=replace(source.texts, chat=chat))
-    return source, _notes_on(chat, renderer, tokenizer)
+    return source, _notes_on(chat, tokenizer, marked=renderer.template.marked)
 
 
-def _notes_on(chat: ResolvedChat, renderer: ChatRenderer, tokenizer: TokenizerFiles) -> list[str]:
+def _notes_on(chat: ResolvedChat, tokenizer: TokenizerFiles, *, marked: bool) -> list[str]:
+    from tokenlake.text.chat.tokenizer_template import templates_of
+
     notes: list[str] = []
-    if chat.loss == "assistant" and not renderer.template.marked:
+    if chat.loss == "assistant" and not marked:
         notes.append(
             "the chat template has no generation marks; what the assistant says is found, and verified, by rendering "
             "each conversation up to each of its turns"
@@ -184,9 +186,13 @@ def _notes_on(chat: ResolvedChat, renderer: ChatRenderer, tokenizer: TokenizerFi
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
     """Put the tokenizer's template where prompts and preferences may need it."""
     if texts.prompt is not None and texts.prompt.format_type == "chat":
+        from tokenlake.text.chat.tokenizer_template import chosen_template
+
         template = chosen_template(texts.prompt.chat_template, tokenizer)
         return replace(texts, prompt=replace(texts.prompt, chat_template=template))
     if texts.preference is not None:
+        from tokenlake.text.preference import settled_preference
+
         return replace(texts, preference=settled_preference(texts.preference, tokenizer))
     return texts
 
@@ -361,6 +367,8 @@ def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dic
 
 def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[Rows]:
     """Yield the first records of some files, after the source's steps."""
+    from tokenlake.etl.unit.documents import rows_of
+
     chain = open_chain(source.texts)
     every = replace(source, where=None, on_bad_record="quarantine")
     left = _RECORDS

@@ -27,7 +27,6 @@ import xxhash
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.plan import TextUnit
-from tokenlake.etl.unit.sink import MOST_FILES
 from tokenlake.sources.formats import Compression
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.splits import split_file
@@ -37,6 +36,9 @@ _BOUNDARIES_PER_UNIT: Final = 2
 
 #: So many files at most make a unit, however small they are.
 _FILES_PER_UNIT: Final = 4096
+
+#: That a unit writes at a time, all splits together: each is an open file with a row group in the making.
+_MOST_FILES: Final = 512
 
 
 def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterator[tuple[FileRange, ...]]:
@@ -146,10 +148,10 @@ def cut(
     marks, extra = rope.cuts(files)
     found = [(tuple(rope.between(a, b)), 1 + extra[index]) for index, (a, b) in enumerate(pairwise(marks))]
     most = max(number for _, number in found)
-    if most * len(source.split_names) > MOST_FILES:
+    if most * len(source.split_names) > _MOST_FILES:
         raise ConfigError(
             f"source {source.name!r}: num_shards makes one reader write {most} files for each of "
-            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {MOST_FILES} can "
+            f"{len(source.split_names)} splits at a time, because its input cannot be cut; at most {_MOST_FILES} can "
             "be. Lower num_shards, or give the input as JSON Lines, Parquet with more row groups, or more files",
             source=source.name,
             files=most,

@@ -38,9 +38,6 @@ from tokenlake.tokenizers.encoder import Encoded, Encoder
 
 _ARROW: Final[Any] = pa
 
-MOST_FILES: Final = 512
-"""That a unit writes at a time, all splits together: each is an open file with a row group in the making."""
-
 _HELD_TOKENS: Final = 1 << 24  # in row groups in the making, of all files of a split together: 64 MiB
 _LEAST_TOKENS: Final = 1 << 14  # of a row group
 
