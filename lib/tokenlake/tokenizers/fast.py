@@ -22,6 +22,7 @@ from threading import Condition
 from typing import Any, Final, Protocol, final
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import text_of_strings
@@ -119,7 +120,11 @@ def _one_by_one(text: pa.LargeStringArray) -> bool:
 def _without_specials(files: TokenizerFiles) -> bytes:
     """Return tokenizer.json without its special=true added tokens."""
     kept = [token for token in files.added_tokens if not token.get("special")]
-    return json.dumps({**files.spec, "added_tokens": kept}, ensure_ascii=False).encode()
+    bare = {**files.spec, "added_tokens": kept}
+    try:
+        return orjson.dumps(bare)
+    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+        return json.dumps(bare).encode()
 
 
 FEW: Final = 256

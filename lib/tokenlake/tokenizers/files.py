@@ -19,6 +19,8 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
+import orjson
+
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceNotFoundError, TokenizerError
 
@@ -253,8 +255,9 @@ class TokenizerFiles:
         return None if token is None else self._ids.get(token)
 
     def _parse(self, file: str) -> dict[str, Any]:
+        data = self.files.get(file, b"{}")
         try:
-            parsed: Any = json.loads(self.files.get(file, b"{}"))
+            parsed: Any = _parsed(data)
         except ValueError as error:
             raise TokenizerError(f"tokenizer {self.name!r}: {file} is not valid JSON: {error}") from error
         if not isinstance(parsed, dict):
@@ -262,6 +265,15 @@ class TokenizerFiles:
                 f"tokenizer {self.name!r}: {file} holds a {type(parsed).__name__}, expected an object"
             )
         return cast("dict[str, Any]", parsed)
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)  # four times as fast
+    except (
+        orjson.JSONDecodeError
+    ):  # other encodings, half of a surrogate pair, or an integer of more than 64 bits
+        return json.loads(data)
 
 
 def _with_added(vocab: dict[str, int], added: list[str]) -> dict[str, int]:

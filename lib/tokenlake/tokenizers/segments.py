@@ -27,7 +27,6 @@ Texts that hold an added token, and segments of more than :data:`LONGEST` bytes,
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cached_property
 from itertools import chain
@@ -37,6 +36,7 @@ from unicodedata import category
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -240,7 +240,7 @@ class _Words:
 
         backend = self.beneath.backend
         # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
-        model: dict[str, Any] = json.loads(backend.to_str())["model"]
+        model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
         found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
         if found not in ([f"{_MARK}a"], ["a"]):
             return None
@@ -368,7 +368,7 @@ class _Merges:
     def bare(self) -> GigatokenEngine:
         """The engine beneath for segments: it puts nothing before them."""
         spec = {**self._files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
-        data = json.dumps(spec, ensure_ascii=False).encode()
+        data = orjson.dumps(spec)
         return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))
 
 
