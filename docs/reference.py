@@ -20,7 +20,6 @@ from unittest.mock import patch
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tokenlake
@@ -29,6 +28,7 @@ from tokenlake.cli.app import main
 from tokenlake.cli.commands import COMMANDS
 from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.section import Section, field_texts
 from tokenlake.lazy_names import load, stub_names
 from tokenlake.trainer.config import TrainingConfig
 
@@ -95,17 +95,18 @@ def keys() -> str:
     return "\n".join(parts)
 
 
-def _sections(model: type[BaseModel], seen: set[type[BaseModel]], place: str = "") -> Iterator[str]:
+def _sections(model: type[Section], seen: set[type[Section]], place: str = "") -> Iterator[str]:
     """Yield the table of a model, then those of the models of its fields, each once."""
     seen.add(model)
-    below: list[tuple[str, type[BaseModel]]] = []
+    below: list[tuple[str, type[Section]]] = []
     rows: list[str] = []
+    texts = field_texts(model)
     for name, field in model.model_fields.items():
         # A field with a default factory or validators of its own keeps what it holds in the annotation.
         inner = [found for found in _models(field.annotation) if found not in seen]
         below += [(f"{place}{field.alias or name}", found) for found in inner]
         rows.append(
-            f"| `{field.alias or name}` | {_type(field.annotation)} | {_default(field)} | {_cell(field.description)} |"
+            f"| `{field.alias or name}` | {_type(field.annotation)} | {_default(field)} | {_cell(texts.get(name))} |"
         )
     yield f"### {f'`{place.rstrip(chr(46))}`' if place else 'Top'}\n"
     yield _cell(inspect.getdoc(model) or "").partition(". ")[0].rstrip(".") + ".\n"
@@ -115,9 +116,9 @@ def _sections(model: type[BaseModel], seen: set[type[BaseModel]], place: str = "
             yield from _sections(found, seen, f"{name}.")
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models(annotation: Any) -> Iterator[type[Section]]:
     if inspect.isclass(annotation) and get_origin(annotation) is None:
-        if issubclass(annotation, BaseModel):
+        if issubclass(annotation, Section):
             yield annotation
         return
     for argument in get_args(annotation):
@@ -133,7 +134,7 @@ def _type(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(_type(each) for each in arguments if each is not NoneType))
     if hasattr(annotation, "__metadata__"):
         return _type(arguments[0])
-    if origin is dict or (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+    if origin is dict or (inspect.isclass(annotation) and issubclass(annotation, Section)):
         return "mapping"
     if origin in (tuple, list):
         return f"list of {_type(arguments[0])}"
@@ -145,7 +146,7 @@ def _default(field: Any) -> str:
     if field.is_required():
         return "required"
     value = field.default
-    if value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, ()):
+    if value is PydanticUndefined or isinstance(value, Section) or value in ({}, ()):
         return ""
     return f"`{_written(value)}`"
 

@@ -32,7 +32,7 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTokenizer,
 )
-from tokenlake.config.section import Section
+from tokenlake.config.section import Section, field_texts
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.stores import store_overrides
 from tokenlake.errors import ConfigError, NotAvailableError
@@ -244,9 +244,10 @@ def test_every_field_is_looked_at_or_refused_or_says_that_a_build_does_not_use_i
         for kind in (ResolvedSource, ResolvedPack, ResolvedMixture, ResolvedChat, ResolvedTokenizer)
         for each in dataclasses.fields(kind)
     }
-    for name, field in model.model_fields.items():
+    texts = field_texts(model)
+    for name in model.model_fields:
         looked_at = re.search(rf"\.{name}\b", code) or name in MODELS or name in copied
-        told = re.search("not used by|a build keeps none|acts with|never runs any", field.description or "")
+        told = re.search("not used by|a build keeps none|acts with|never runs any", texts.get(name, ""))
         refused = any(refusal.key == f"{section}.{name}" for refusal in REFUSALS)
         assert looked_at or told or refused, f"{section}.{name}"
 

@@ -134,7 +134,7 @@ class Section(BaseModel):
     ) -> JsonSchemaValue:
         found = handler(schema)
         properties = handler.resolve_ref_schema(found)["properties"]
-        for name, text in _field_texts(cls).items():
+        for name, text in field_texts(cls).items():
             if name in properties:
                 properties[name].setdefault("description", text)
         return found
@@ -156,7 +156,7 @@ class Section(BaseModel):
             raise ValidationError.from_exception_data(error.title, lines, hide_input=True) from None
 
 
-def _field_texts(section: type[Section]) -> dict[str, str]:
+def field_texts(section: type[Section]) -> dict[str, str]:
     """Return the texts under the fields of a section, those of its bases too.
 
     Pydantic would read them as well, but whenever a process begins: a fifth of what importing a configuration costs.
