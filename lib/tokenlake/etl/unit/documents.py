@@ -365,6 +365,7 @@ class Recipe:
         self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
         wanted = None if self._renderer is None else self._renderer.columns
         self._columns = self._chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
+        self._texts_alone = self._renderer is None and not self._keeper.names
         self.rendered = texts.masked or texts.preference is not None
         own = self._renderer is not None and self._renderer.control_tokens
         self.control_tokens = own or special == "encode"
@@ -388,13 +389,11 @@ class Recipe:
 
     def groups(self, parts: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
         """Yield ranges in order, by themselves or in groups of small files."""
-        if self._renderer is not None or self._keeper.names:
-            return ([part] for part in parts)
-        return groups_of(parts, self._source)
+        return groups_of(parts, self._source) if self._texts_alone else ([part] for part in parts)
 
     def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
         """Read one of :meth:`groups` as :meth:`read` does, small files at once where nothing speaks against it."""
-        found = read_together(parts, self._source) if len(parts) > 1 else None
+        found = read_together(parts, self._source) if self._texts_alone else None
         if found is None:
             for part in parts:
                 yield from self.read(part)

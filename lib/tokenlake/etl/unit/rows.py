@@ -13,12 +13,10 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.arrays import values as plain_values
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.errors import AccountError
 from tokenlake.etl.unit.documents import taken
 from tokenlake.etl.unit.parts import PartWriter
-from tokenlake.packing.greedy import join_documents
 from tokenlake.packing.loss_mask import LOSS, learned, plain
-from tokenlake.packing.packer import open_packer
+from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.ragged import Ragged, offsets_of, places
 from tokenlake.schema import DOCUMENT
@@ -342,11 +340,11 @@ class PackedFile:
 
     def _write(self, rows: Iterator[Packed]) -> None:
         for packed in rows:
-            check_boundaries(packed, self._prefix, self._suffix)
-            self.counts.update(pad=packed.pad, sequences=packed.rows, slots=len(packed.input_ids))
+            packed.check_boundaries(self._prefix, self._suffix)
             batch = packed_batch(packed, self._writer.schema)
-            for first in range(0, packed.rows, self._packer.group_rows):
-                last = min(first + self._packer.group_rows, packed.rows)
+            self.counts.update(pad=packed.pad, sequences=len(batch), slots=len(packed.input_ids))
+            for first in range(0, len(batch), self._packer.group_rows):
+                last = min(first + self._packer.group_rows, len(batch))
                 pieces = slice(packed.row_offsets[first], packed.row_offsets[last])
                 self._writer.write(
                     batch.slice(first, last - first),
@@ -366,34 +364,10 @@ def packed_batch(packed: Packed, schema: pa.Schema) -> pa.RecordBatch:
     if "segment_ids" in schema.names:
         fixed["segment_ids"] = packed.segment_ids
     ragged: dict[str, Any] = {"segment_lengths": pa.array(packed.segment_lengths), "documents": structs}
-    columns: dict[str, Any] = {}
-    for name, kind in ((field.name, field.type) for field in schema):
-        columns[name] = (
-            pa.ListArray.from_arrays(offsets, ragged[name], type=kind)
-            if name in ragged
-            else pa.FixedSizeListArray.from_arrays(pa.array(fixed[name]), type=kind)
-        )
-    return row_of(schema, columns, packed.rows)
-
-
-def check_boundaries(packed: Packed, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
-    """Assert on the packed ids themselves that documents begin with BOS and end with EOS.
-
-    Raises:
-        AccountError: a document begins or ends with another id, which would be a bug.
-    """
-    begins = packed.begins
-    if prefix:
-        _require(packed.input_ids[begins[packed.start == 0]], prefix[0], "begins", packed)
-    if suffix:
-        last = (begins + packed.segment_lengths)[packed.ends] - 1
-        _require(packed.input_ids[last], suffix[-1], "ends", packed)
-
-
-def _require(found: Int32, expected: int, what: str, packed: Packed) -> None:
-    wrong = np.flatnonzero(found != expected)
-    if len(wrong):
-        raise AccountError(
-            f"a document {what} with id {int(found[wrong[0]])}, expected {expected}, in rows packed from file id "
-            f"{int(packed.file[0])}; this is a bug, nothing was committed"
-        )
+    columns = [
+        pa.ListArray.from_arrays(offsets, ragged[field.name], type=field.type)
+        if field.name in ragged
+        else pa.FixedSizeListArray.from_arrays(pa.array(fixed[field.name]), type=field.type)
+        for field in schema
+    ]
+    return _ARROW.RecordBatch.from_arrays(columns, schema=schema)
