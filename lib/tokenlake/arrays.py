@@ -1,4 +1,4 @@
-"""Arrow arrays over bytes that are already there, and their values as numpy sees them."""
+"""Arrow arrays over bytes that are already there, and their values as numpy sees them, nested ones level by level."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from tokenlake.column_types import STRINGS
 
 Bools = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
@@ -92,3 +94,75 @@ def values(array: Any) -> npt.NDArray[Any]:
     if not count:
         return np.zeros(0, kind)
     return np.frombuffer(data, kind, count, first * kind.itemsize)
+
+
+# Numbers of types: to ask the functions of `pyarrow.types` one after the other took a fifth of a small shard's hash.
+_DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string()).id
+_ROWS: Final = pa.list_(pa.int32(), 1).id
+_LISTS: Final = frozenset({pa.list_(pa.int32()).id, pa.large_list(pa.int32()).id})
+_STRUCT: Final = pa.struct([]).id
+_NUMBERS: Final = frozenset({pa.int32().id, pa.int64().id})
+
+
+Values = npt.NDArray[Any]
+Level = tuple[int, Values | None, Values | None]
+"""How many values a level of a column has, the values (None: they are in the levels below), which are null."""
+
+
+def levels_of(array: Any) -> list[Level]:
+    """Return the levels that make up a column, in a fixed order.
+
+    A list has its lengths (int32, but where all lists have one), then the levels of its values; a struct none of its
+    own, then those of each field; text and bytes have their lengths (int64), then their bytes. A null is zero, an empty
+    list or an empty text.
+    """
+    kind, form = array.type, array.type.id
+    if form == _DICTIONARY:
+        return levels_of(array.dictionary_decode())
+    nulls = np.flatnonzero(values(array.is_null())) if array.null_count else None
+    own: list[Level] = [(len(array), None, nulls)]
+    if form == _ROWS:
+        return own + levels_of(array.flatten())
+    if form in _LISTS:
+        return [(len(array), _lengths(array, nulls, "<i4"), nulls), *levels_of(array.flatten())]
+    if form == _STRUCT:
+        children = array.flatten() if nulls is not None else map(array.field, range(kind.num_fields))
+        return own + [level for child in children for level in levels_of(child)]
+    return _flat(array, nulls)
+
+
+def _flat(array: Any, nulls: Values | None) -> list[Level]:
+    """The level, or two, of an array that is not nested."""
+    kind, types = array.type, pa.types
+    if kind.id in _NUMBERS and nulls is None:
+        return [(len(array), values(array), nulls)]
+    if kind in STRINGS:
+        return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return _bytes(array.cast(pa.large_binary()), nulls)
+    if types.is_decimal(kind) or types.is_null(kind):
+        return _bytes(array.cast(pa.string()).cast(pa.large_binary()), nulls)
+    if types.is_temporal(kind):
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if nulls is not None:
+        array = array.fill_null(False if types.is_boolean(kind) else 0)
+    return [(len(array), np.ascontiguousarray(values(array)), nulls)]
+
+
+def _bytes(array: Any, nulls: Values | None) -> list[Level]:
+    if nulls is not None:
+        array = array.fill_null(b"")
+    size = len(array)
+    if not size:
+        return [(0, np.zeros(0, "<i8"), None), (0, np.zeros(0, np.uint8), None)]
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places, np.int64, size + 1, 8 * array.offset)
+    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return [(size, np.diff(offsets).astype("<i8"), nulls), (len(content), content, None)]
+
+
+def _lengths(array: Any, nulls: Values | None, kind: str) -> Values:
+    lengths = np.diff(values(array.offsets)).astype(kind)
+    if nulls is not None:
+        lengths[nulls] = 0
+    return lengths

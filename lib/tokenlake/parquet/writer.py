@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
+from tokenlake.arrays import levels_of, values
 from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.schema import open_writer
 
@@ -188,13 +188,11 @@ class _Column(NamedTuple):
         name: of the field.
         length: of each list; 0: any.
         leaves: of its values, or of the fields of the structs that they are.
-        of_structs: whether they are structs.
     """
 
     name: str
     length: int
     leaves: tuple[_LeafKind, ...]
-    of_structs: bool
 
 
 class _Form(NamedTuple):
@@ -228,9 +226,9 @@ def _column(field: Any) -> _Column:
     held, path = field.type.value_type, (field.name, "list", "element")
     length = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if not pa.types.is_struct(held):
-        return _Column(field.name, length, (_kind(held, path),), of_structs=False)
+        return _Column(field.name, length, (_kind(held, path),))
     leaves = tuple(_kind(child.type, (*path, child.name)) for child in held)
-    return _Column(field.name, length, leaves, of_structs=True)
+    return _Column(field.name, length, leaves)
 
 
 def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
@@ -262,20 +260,23 @@ class _Leaf(NamedTuple):
 
 
 def _leaves(column: _Column, rows: Any) -> Iterator[_Leaf]:
-    if length := column.length:
-        kind, flat = column.leaves[0], rows.values.slice(rows.offset * length, len(rows) * length)
-        found = _bits(flat) if kind.values == _BITS else values(flat)
-        entries = _entries(found) if kind.values == _INT32 else 0
-        yield _Leaf(kind, found, len(flat), length, entries)
+    length, kinds = column.length, column.leaves
+    if kinds[0].values == _BITS:
+        flat = rows.flatten()
+        yield _Leaf(kinds[0], _bits(flat), len(flat), length, 0)
         return
-    offsets = values(rows.offsets).astype(np.int64)
-    if len(empty := np.flatnonzero(offsets[1:] <= offsets[:-1])):
-        raise ValueError(f"{column.name}: row {empty[0]} has no values; expected at least one in every row")
-    flat = rows.values.slice(offsets[0], offsets[-1] - offsets[0])
-    begins = offsets[:-1] - offsets[0]
-    # A field of a struct does not know where a slice of the struct begins; flatten does.
-    for kind, data in zip(column.leaves, flat.flatten() if column.of_structs else [flat], strict=True):
-        yield _Leaf(kind, values(data), len(data), begins, 0)
+    (_, lengths, _), *levels = levels_of(rows)
+    begins: Any = length
+    if lengths is not None:
+        if len(empty := np.flatnonzero(lengths <= 0)):
+            raise ValueError(
+                f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
+            )
+        begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    found = (own for _, own, _ in levels if own is not None)
+    for kind, own in zip(kinds, found, strict=True):
+        entries = _entries(own) if length and kind.values == _INT32 else 0
+        yield _Leaf(kind, own, len(own), begins, entries)
 
 
 def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
