@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.errors import StoreError
-from tokenlake.etl.unit.clock import CLOCK
+from tokenlake.etl.job import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher, described
 from tokenlake.sources.batch import BadRecord
