@@ -16,7 +16,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int64
+from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
@@ -37,8 +37,8 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.spans import Spans
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
@@ -88,11 +88,7 @@ class TextDocuments:
     @property
     def _ends(self) -> Int64:
         """int64[n * parts + 1], where each text begins in Arrow's buffer, and where the last one ends."""
-        if not len(self):
-            return np.zeros(1, np.int64)
-        buffer: Any = self.text.buffers()[1]
-        first = self.text.offset
-        return np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1]
+        return string_buffers(self.text)[0]
 
     def slice(self, first: int, last: int) -> Self:
         """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""
