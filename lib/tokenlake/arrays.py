@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +118,6 @@ _LISTS: Final = frozenset({pa.list_(pa.int32()).id, pa.large_list(pa.int32()).id
 _STRUCT: Final = pa.struct([]).id
 _NUMBERS: Final = frozenset({pa.int32().id, pa.int64().id})
 
-
 Values = npt.NDArray[Any]
 Level = tuple[int, Values | None, Values | None]
 """How many values a level of a column has, the values (None: they are in the levels below), which are null."""
@@ -143,6 +143,29 @@ def levels_of(array: Any) -> list[Level]:
         children = array.flatten() if nulls is not None else map(array.field, range(kind.num_fields))
         return own + [level for child in children for level in levels_of(child)]
     return _flat(array, nulls)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FlatRows:
+    """Rows whose columns are taken apart, by their names, in the order of their schema.
+
+    Attributes:
+        count: how many rows.
+        levels: of each column, as :func:`levels_of` returns them.
+    """
+
+    count: int
+    levels: dict[str, list[Level]]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> Self:
+        """Take rows apart; what can be a view is one."""
+        names = zip(rows.schema.names, rows.columns, strict=True)
+        return cls(len(rows), {name: levels_of(column) for name, column in names})
+
+    def __len__(self) -> int:
+        return self.count
 
 
 def _flat(array: Any, nulls: Values | None) -> list[Level]:

@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenlake.arrays import Values, levels_of
+from tokenlake.arrays import FlatRows, Level, Values, levels_of
 from tokenlake.preference_columns import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
@@ -172,15 +172,21 @@ class LogicalHasher:
     def __init__(self) -> None:
         self._parts: dict[str, list[_LevelHash]] = {}
 
-    def update(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def update(self, rows: FlatRows | pa.RecordBatch | pa.Table) -> None:
         """Add rows, also none: then every column has a digest."""
+        if isinstance(rows, FlatRows):
+            for name, levels in rows.levels.items():
+                self._add(name, levels)
+            return
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             for chunk in chunks or [pa.array([], column.type)]:
-                flat = levels_of(chunk)
-                parts = self._parts.setdefault(name, [_LevelHash() for _ in flat])
-                for part, level in zip(parts, flat, strict=True):
-                    part.update(*level)
+                self._add(name, levels_of(chunk))
+
+    def _add(self, name: str, levels: Sequence[Level]) -> None:
+        parts = self._parts.setdefault(name, [_LevelHash() for _ in levels])
+        for part, level in zip(parts, levels, strict=True):
+            part.update(*level)
 
     def update_list(self, name: str, values: Values, lengths: Values | None = None) -> None:
         """Add some values of a column of lists without nulls, as :meth:`update` adds them with their rows.

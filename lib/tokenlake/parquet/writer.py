@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias, final
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import levels_of, values
+from tokenlake.arrays import FlatRows, Level
 from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.schema import open_writer
 
@@ -76,7 +76,7 @@ _PAGE: Final[Written] = {
 class RowGroupWriter(Protocol):
     """What writes a shard: Arrow's writer, or the one for packed rows."""
 
-    def write_batch(self, rows: pa.RecordBatch, /, row_group_size: int) -> None:
+    def write_batch(self, rows: Any, /, row_group_size: int) -> None:
         """Write rows, so many in a row group."""
         ...
 
@@ -113,14 +113,17 @@ class PackedWriter:
         self._encoder = PageEncoder()
         self._put(_MAGIC)
 
-    def write_batch(self, rows: pa.RecordBatch, row_group_size: int) -> None:
-        """Write rows, so many in a row group.
+    def write_batch(self, rows: FlatRows | pa.RecordBatch, row_group_size: int) -> None:
+        """Write rows, so many in a row group; those that are taken apart already are one.
 
         Raises:
             ValueError: a list is empty.
         """
+        if isinstance(rows, FlatRows):
+            self._write(rows)
+            return
         for begin in range(0, len(rows), row_group_size):
-            self._write(rows.slice(begin, row_group_size))
+            self._write(FlatRows.of(rows.slice(begin, row_group_size)))
 
     def close(self) -> None:
         """Write the footer."""
@@ -130,10 +133,10 @@ class PackedWriter:
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
         self._flush()
 
-    def _write(self, rows: pa.RecordBatch) -> None:
+    def _write(self, rows: FlatRows) -> None:
         chunks, decoded, begin = list[Fields](), 0, self._at
         for column in self._form.columns:
-            for leaf in _leaves(column, rows.column(column.name)):
+            for leaf in _leaves(column, rows.levels[column.name]):
                 facts = self._chunk(leaf)
                 chunks.append({2: 0, 3: facts})
                 decoded += facts[6]
@@ -259,24 +262,20 @@ class _Leaf(NamedTuple):
     entries: int
 
 
-def _leaves(column: _Column, rows: Any) -> Iterator[_Leaf]:
-    length, kinds = column.length, column.leaves
-    if kinds[0].values == _BITS:
-        flat = rows.flatten()
-        yield _Leaf(kinds[0], _bits(flat), len(flat), length, 0)
-        return
-    (_, lengths, _), *levels = levels_of(rows)
-    begins: Any = length
+def _leaves(column: _Column, levels: Sequence[Level]) -> Iterator[_Leaf]:
+    (_, lengths, _), *inner = levels
+    begins: Any = column.length
     if lengths is not None:
         if len(empty := np.flatnonzero(lengths <= 0)):
             raise ValueError(
                 f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
             )
         begins = np.cumsum(lengths, dtype=np.int64) - lengths
-    found = (own for _, own, _ in levels if own is not None)
-    for kind, own in zip(kinds, found, strict=True):
-        entries = _entries(own) if length and kind.values == _INT32 else 0
-        yield _Leaf(kind, own, len(own), begins, entries)
+    found = (own for _, own, _ in inner if own is not None)
+    for kind, own in zip(column.leaves, found, strict=True):
+        entries = _entries(own) if column.length and kind.values == _INT32 else 0
+        values = np.packbits(own, bitorder="little") if kind.values == _BITS else own
+        yield _Leaf(kind, values, len(own), begins, entries)
 
 
 def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
@@ -294,13 +293,6 @@ def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
         else:
             places = slice(begin // 8, (end + 7) // 8) if leaf.kind.values == _BITS else slice(begin, end)
             yield encoder.plain(end - begin, levels, leaf.values[places])
-
-
-def _bits(array: Any) -> npt.NDArray[np.uint8]:
-    """Return bits, eight in a byte, the first lowest; a view of them where they begin with a byte."""
-    if array.offset % 8:
-        return np.packbits(values(array), bitorder="little")
-    return np.frombuffer(array.buffers()[1], np.uint8, (len(array) + 7) // 8, array.offset // 8)
 
 
 def _entries(numbers: npt.NDArray[Any]) -> int:

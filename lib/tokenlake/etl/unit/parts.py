@@ -12,6 +12,7 @@ from typing import Any, Final, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.arrays import FlatRows
 from tokenlake.errors import StoreError
 from tokenlake.etl.job import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
@@ -50,7 +51,7 @@ class UnitFile:
     def bytes(self) -> int:
         return self._file.bytes
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: FlatRows | pa.RecordBatch) -> None:
         """Write one row group."""
         self._writer.write_batch(rows, row_group_size=min(len(rows), _MOST_ROWS))
         self.rows += len(rows)
@@ -107,11 +108,11 @@ class PartWriter:
         self._entries: list[ShardEntry] = []
         self._file: UnitFile | None = None
 
-    def write(self, rows: pa.RecordBatch, *, tokens: int, documents: int) -> None:
+    def write(self, rows: FlatRows | pa.RecordBatch, *, tokens: int, documents: int) -> None:
         """Write one row group.
 
         Args:
-            rows: the row group.
+            rows: the row group; of packed rows best taken apart, as both the file and the hash need them.
             tokens: tokens in it, padding not counted.
             documents: documents that begin in it.
         """

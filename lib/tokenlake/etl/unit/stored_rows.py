@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int32, Int64
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
 from tokenlake.etl.unit.parts import PartWriter
@@ -321,7 +321,7 @@ class SequencesOut:
         for first in range(0, len(rows), size):
             own = slice(first, first + size)
             told = {"tokens": int(tokens[own].sum()), "documents": int(begun[own].sum())}
-            self._writer.write(rows.slice(first, size), **told)
+            self._writer.write(FlatRows.of(rows.slice(first, size)), **told)
         self._rows += len(rows)
         self._tokens += int(tokens.sum())
         return int(tokens.sum())
