@@ -140,9 +140,9 @@ class PackedWriter:
                 facts = self._chunk(leaf)
                 chunks.append({2: 0, 3: facts})
                 decoded += facts[6]
-        group = {1: chunks, 2: decoded, 3: len(rows), 6: self._at - begin}
+        group = {1: chunks, 2: decoded, 3: rows.count, 6: self._at - begin}
         self._groups.append(thrift(_GROUP, group))
-        self._rows += len(rows)
+        self._rows += rows.count
         self._flush()
 
     def _chunk(self, leaf: _Leaf) -> Fields:

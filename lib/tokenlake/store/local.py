@@ -150,11 +150,12 @@ class LocalStore(Store):
 
     def _is_written(self, path: Path, put: Put, temps: dict[str, Path]) -> bool:
         """See that the bytes of an object are in a file of `temps`; False where an equal object is there already."""
+        if isinstance(put.data, Path):
+            return True
         with os_errors("publish", put.key):
             if _holds(path, put):
                 return False
-            if not isinstance(put.data, Path):
-                temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
+            temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
         return True
 
     def _sync(self, paths: Iterable[Path]) -> None:

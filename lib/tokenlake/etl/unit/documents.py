@@ -37,6 +37,7 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
+from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.spans import Spans
 
@@ -140,8 +141,7 @@ class TextDocuments:
 
 def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     """Return the kept fields of `rows` (int64[m]), any of them several times."""
-    indices: Any = pa.array(rows)
-    return None if kept is None else kept.take(indices)
+    return None if kept is None else kept.take(_ARROW.array(rows))
 
 
 def _all_kept(parts: Sequence[TextDocuments]) -> pa.RecordBatch | None:
@@ -354,16 +354,14 @@ class Recipe:
 
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
         texts, special = source.texts, source.tokenizer.special_tokens_in_text
-        self._source, self._chain = source, open_chain(texts)
-        self._renderer = (
-            None if texts.is_plain else open_renderer(texts, source.content_field, files, special)
-        )
+        self._source = source
         self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
-        wanted = None if self._renderer is None else self._renderer.columns
-        self._columns = self._chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
-        self._texts_alone = self._renderer is None and not self._keeper.names
+        self._steps: tuple[ChainedTransform, Renderer] | None = None
+        if not texts.is_plain:
+            self._steps = open_chain(texts), open_renderer(texts, source.content_field, files, special)
+        self._texts_alone = self._steps is None and not self._keeper.names
         self.rendered = texts.masked or texts.preference is not None
-        own = self._renderer is not None and self._renderer.control_tokens
+        own = self._steps is not None and self._steps[1].control_tokens
         self.control_tokens = own or special == "encode"
         self.special_tokens_in_text = "encode" if own else special
         """What the encoder does with special tokens that a text spells."""
@@ -377,8 +375,8 @@ class Recipe:
         Raises:
             as :func:`tokenlake.sources.records.read_range`.
         """
-        if self._renderer is not None:
-            return self._read_rows(part, self._renderer, block_bytes)
+        if self._steps is not None:
+            return self._read_rows(part, *self._steps, block_bytes)
         found = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
         # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
         return map(self._prepared_texts, found)
@@ -415,19 +413,23 @@ class Recipe:
             documents = documents.select(good)
         return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
 
-    def _read_rows(self, part: FileRange, renderer: Renderer, block_bytes: int) -> Iterator[Prepared]:
+    def _read_rows(
+        self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int
+    ) -> Iterator[Prepared]:
         """Records become rows, steps change them, and a renderer makes documents of them."""
+        wanted = renderer.columns
+        columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
         # Without steps a column that is missing here is one that the text needs; a step may make it.
-        if_there = bool(self._chain.steps)
-        for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
+        if_there = bool(chain.steps)
+        for batch in read_rows(part, self._source, columns, if_there=if_there, block_bytes=block_bytes):
             begin("preparing", batch.file, batch.positions)
-            yield self._prepared_rows(batch, renderer)
+            yield self._prepared_rows(batch, chain, renderer)
             begin("reading", part.file)
 
-    def _prepared_rows(self, batch: RowBatch, renderer: Renderer) -> Prepared:
+    def _prepared_rows(self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer) -> Prepared:
         rows = _table(batch)
         keeps = bool(self._keeper.names)
-        outcome = self._chain.on_rows(rows_of(rows) if keeps else rows)
+        outcome = chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = renderer.render(outcome.rows).without(unfit)
         row = outcome.origin[made.origin]
