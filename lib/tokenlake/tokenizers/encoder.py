@@ -101,6 +101,9 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
+_BEGIN: Final = 3  # characters of a special token that are looked for first, where there are many
+
+
 @final
 class SpecialScan:
     """Counts the occurrences of special tokens' strings, 20 GB/s of text per core.
@@ -113,11 +116,24 @@ class SpecialScan:
         longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
         self.pattern: Final = "|".join(map(re.escape, longest_first))
         """A regular expression of them all, "" for none."""
+        begins = {token[:_BEGIN] for token in longest_first}
+        # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and their few beginnings 10 us.
+        self._begins = "|".join(map(re.escape, sorted(begins))) if 4 * len(begins) < len(tokens) else ""
 
     def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
         """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
         if not self.pattern or not len(text):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            return _none(), _none()
+        if self._begins:
+            some = np.flatnonzero(np.asarray(pc.count_substring_regex(text, self._begins), np.int64))
+            if len(some) < len(text):
+                rows, counts = self._counted(text.take(pa.array(some, pa.int64())))
+                return some[rows], counts
+        return self._counted(text)
+
+    def _counted(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
+        if not len(text):
+            return _none(), _none()
         counts = np.asarray(pc.count_substring_regex(text, self.pattern), np.int64)
         rows = np.flatnonzero(counts)
         return rows, counts[rows]
