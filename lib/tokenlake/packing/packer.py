@@ -125,8 +125,8 @@ class GreedyRows:
             if len(self._held.ids) < self._group:
                 return
             yield self._emit(self._held)
-        full, new = new.cut(len(new.ids) - len(new.ids) % self._group)
-        if len(full.ids):
+        if len(new.ids) >= self._group:
+            full, new = new.cut(len(new.ids) - len(new.ids) % self._group)
             yield self._emit(full)
         self._held = replace(new, ids=new.ids.copy())
 
