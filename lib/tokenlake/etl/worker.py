@@ -27,7 +27,7 @@ from typing import Any, Final, cast, final
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.clean.signatures import Signer
 from tokenlake.config.references import hide, provide_blocks, scrub
-from tokenlake.config.resolved import ResolvedSource, ResolvedTokenizer, Signing
+from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl.job import (
     CLOCK,
@@ -214,7 +214,6 @@ class Workbench:
         self._stores: dict[str, Store] = {}
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
-        self._recipes: dict[str, tuple[ResolvedSource, TokenizerFiles, Recipe]] = {}
         self._signers: dict[Signing, Signer] = {}
         self._parents = OpenedParents()
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
@@ -239,7 +238,7 @@ class Workbench:
         store = self._store(job.store)
         files = self._tokenizer(job)
         settings = job.source.tokenizer
-        recipe = self._recipe(job.source, files)
+        recipe = Recipe(job.source, files)
         mode = recipe.special_tokens_in_text
         key = _encoder_key(files, job.engine, mode, settings)
         if key not in self._encoders:
@@ -262,7 +261,7 @@ class Workbench:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
         files = self._tokenizer(job)
         settings = job.source.tokenizer
-        recipe = self._recipe(job.source, files)
+        recipe = Recipe(job.source, files)
         mode = recipe.special_tokens_in_text
         sample = list(_first_documents(job, recipe))
         choice, encoder = choose_encoder(
@@ -312,13 +311,6 @@ class Workbench:
         if key not in self._stores:
             self._stores[key] = open_store(address)
         return self._stores[key]
-
-    def _recipe(self, source: ResolvedSource, files: TokenizerFiles) -> Recipe:
-        """Return how a source's records become documents; a chat template takes milliseconds to open."""
-        found = self._recipes.get(source.name)
-        if found is None or found[0] != source or found[1] is not files:
-            found = self._recipes[source.name] = source, files, Recipe(source, files)
-        return found[2]
 
     def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
         """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
