@@ -35,8 +35,7 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import TextBuild
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING
-from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.fast import Sampler
+from tokenlake.tokenizers.encoder import Encoder, Sampler
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import FINGERPRINT_TEXTS
 from tokenlake.tokenizers.gate import choose_encoder

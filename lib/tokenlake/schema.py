@@ -36,8 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenlake.arrays import values as plain_values
-from tokenlake.column_types import STRINGS
+from tokenlake.arrays import FlatRows, Level, Values, levels_of
 from tokenlake.preference_columns import Method, Trainer, columns_for
 
 FORMAT_VERSION: Final = 1
@@ -173,17 +172,23 @@ class LogicalHasher:
     def __init__(self) -> None:
         self._parts: dict[str, list[_LevelHash]] = {}
 
-    def update(self, rows: pa.RecordBatch | pa.Table) -> None:
+    def update(self, rows: FlatRows | pa.RecordBatch | pa.Table) -> None:
         """Add rows, also none: then every column has a digest."""
+        if isinstance(rows, FlatRows):
+            for name, levels in rows.levels.items():
+                self._add(name, levels)
+            return
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
             for chunk in chunks or [pa.array([], column.type)]:
-                flat = _flatten(chunk)
-                parts = self._parts.setdefault(name, [_LevelHash() for _ in flat])
-                for part, level in zip(parts, flat, strict=True):
-                    part.update(*level)
+                self._add(name, levels_of(chunk))
 
-    def update_list(self, name: str, values: _Values, lengths: _Values | None = None) -> None:
+    def _add(self, name: str, levels: Sequence[Level]) -> None:
+        parts = self._parts.setdefault(name, [_LevelHash() for _ in levels])
+        for part, level in zip(parts, levels, strict=True):
+            part.update(*level)
+
+    def update_list(self, name: str, values: Values, lengths: Values | None = None) -> None:
         """Add some values of a column of lists without nulls, as :meth:`update` adds them with their rows.
 
         Args:
@@ -201,11 +206,6 @@ class LogicalHasher:
         return {name: "".join(part.hexdigest() for part in parts) for name, parts in self._parts.items()}
 
 
-_Values = np.ndarray[Any, Any]
-_Level = tuple[int, "_Values | None", "_Values | None"]
-"""How many values a level of a column has, the values (None: they are in the levels below), which are null."""
-
-
 @final
 class _LevelHash:
     """The hashes of one level of one column."""
@@ -215,7 +215,7 @@ class _LevelHash:
         self._nulls: xxhash.xxh3_128 | None = None
         self._seen = 0
 
-    def update(self, count: int, values: _Values | None, nulls: _Values | None) -> None:
+    def update(self, count: int, values: Values | None, nulls: Values | None) -> None:
         if values is not None:
             self._values = self._values or xxhash.xxh3_128()
             self._values.update(values.view(np.uint8).data)
@@ -226,66 +226,3 @@ class _LevelHash:
 
     def hexdigest(self) -> str:
         return "".join(found.hexdigest() for found in (self._values, self._nulls) if found is not None)
-
-
-# Numbers of types: to ask the functions of `pyarrow.types` one after the other took a fifth of a small shard's hash.
-_DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string()).id
-_ROWS: Final = pa.list_(pa.int32(), 1).id
-_LISTS: Final = frozenset({pa.list_(pa.int32()).id, pa.large_list(pa.int32()).id})
-_STRUCT: Final = pa.struct([]).id
-_NUMBERS: Final = frozenset({pa.int32().id, pa.int64().id})
-
-
-def _flatten(array: Any) -> list[_Level]:
-    """The levels that make up ``array``, in a fixed order."""
-    kind, form = array.type, array.type.id
-    if form == _DICTIONARY:
-        return _flatten(array.dictionary_decode())
-    nulls = np.flatnonzero(plain_values(array.is_null())) if array.null_count else None
-    own: list[_Level] = [(len(array), None, nulls)]
-    if form == _ROWS:
-        return own + _flatten(array.flatten())
-    if form in _LISTS:
-        return [(len(array), _lengths(array, nulls, "<i4"), nulls), *_flatten(array.flatten())]
-    if form == _STRUCT:
-        children = array.flatten() if nulls is not None else map(array.field, range(kind.num_fields))
-        return own + [level for child in children for level in _flatten(child)]
-    return _flat(array, nulls)
-
-
-def _flat(array: Any, nulls: _Values | None) -> list[_Level]:
-    """The level, or two, of an array that is not nested."""
-    kind, types = array.type, pa.types
-    if kind.id in _NUMBERS and nulls is None:
-        return [(len(array), plain_values(array), nulls)]
-    if kind in STRINGS:
-        return _bytes(array.cast(pa.large_string()).cast(pa.large_binary()), nulls)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return _bytes(array.cast(pa.large_binary()), nulls)
-    if types.is_decimal(kind) or types.is_null(kind):
-        return _bytes(array.cast(pa.string()).cast(pa.large_binary()), nulls)
-    if types.is_temporal(kind):
-        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    if nulls is not None:
-        array = array.fill_null(False if types.is_boolean(kind) else 0)
-    values = plain_values(array)
-    return [(len(array), np.ascontiguousarray(values), nulls)]
-
-
-def _bytes(array: Any, nulls: _Values | None) -> list[_Level]:
-    if nulls is not None:
-        array = array.fill_null(b"")
-    size = len(array)
-    if not size:
-        return [(0, np.zeros(0, "<i8"), None), (0, np.zeros(0, np.uint8), None)]
-    _, places, data = array.buffers()
-    offsets = np.frombuffer(places, np.int64, size + 1, 8 * array.offset)
-    content = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return [(size, np.diff(offsets).astype("<i8"), nulls), (len(content), content, None)]
-
-
-def _lengths(array: Any, nulls: _Values | None, kind: str) -> _Values:
-    lengths = np.diff(plain_values(array.offsets)).astype(kind)
-    if nulls is not None:
-        lengths[nulls] = 0
-    return lengths

@@ -42,7 +42,6 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.etl.unit.rows import check_boundaries
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
@@ -718,11 +717,11 @@ def test_a_wrong_boundary_in_packed_ids_is_found():
         ends=np.array([True, True]),
         pad=0,
     )
-    check_boundaries(packed, (7,), (9,))
+    packed.check_boundaries((7,), (9,))
     with pytest.raises(AccountError, match="begins with id 7, expected 8"):
-        check_boundaries(packed, (8,), (9,))
+        packed.check_boundaries((8,), (9,))
     with pytest.raises(AccountError, match="ends with id 9, expected 2"):
-        check_boundaries(packed, (7,), (2,))
+        packed.check_boundaries((7,), (2,))
 
 
 def test_text_files_are_documents_or_lines(config, tmp_path, tokenizer_dir):

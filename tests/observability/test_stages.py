@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.observability.test_build import _record
 from tokenlake.etl.events import Event, UnitFinished
+from tokenlake.etl.job import StageClock
 from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.unit.clock import StageClock
 from tokenlake.observability.build import time_tables
 
 

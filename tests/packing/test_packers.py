@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tests.seeds import promise
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing import packer as packer_module
-from tokenlake.packing.greedy import join_documents
-from tokenlake.packing.packer import STRATEGIES, Packer, open_packer
+from tokenlake.packing.packer import STRATEGIES, Packer, join_documents, open_packer
 from tokenlake.packing.segments import Packed
 
 BOS, EOS, PAD, FILE = 7, 9, 0, 42

@@ -95,7 +95,7 @@ def test_equations_close_before_the_readers_eyes() -> None:
         "tokens": "1,000 = 990 written + 10 dropped (truncated)",
         "slots": "1,024 = 8 x 128 = 990 content + 9 EOS + 25 padding",
     }
-    assert dict(equations(Account(), None)) == {
+    assert dict(equations(Account(), 0)) == {
         "rows read": "0 = 0 kept",
         "documents": "0 = 0 kept",
         "tokens": "0 = 0 written",

@@ -321,7 +321,7 @@ def test_links_and_folders_are_refused(store: Store, tmp_path: Path) -> None:
 
 def test_what_is_read_back_must_be_what_was_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.swap(KEY, b"one", None)
-    monkeypatch.setattr("tokenlake.store.local.hash_regular", lambda _: "0" * 64)
+    monkeypatch.setattr("tokenlake.store.local.made_final", lambda _: "0" * 64)
     with pytest.raises(StoreError, match="read back is not what was written"):
         store.swap(KEY, b"two", b"one")
     assert store.read(KEY) == b"one"

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
+from tokenlake.arrays import is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.ragged import Ragged
-from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard, is_ascii
-from tokenlake.tokenizers.encoder import Encoded, Encoder
+from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
+from tokenlake.tokenizers.encoder import Encoded, Encoder, SpecialScan
 from tokenlake.tokenizers.fast import WINDOW
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine, cut_rule
@@ -92,6 +93,22 @@ def test_special_tokens_in_text(engine: str) -> None:
     assert not {0, 1, 2} & set(literal.ids.tolist())
     assert {1, 2} <= set(control.ids.tolist())
     assert rows(fail) == rows(literal)
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["<|a_1|>", "<|a_12|>", "<|", "a_1|>", "[b]", "é", " "]), max_size=6).map(
+            "".join
+        )
+    )
+)
+def test_hundreds_of_special_tokens_are_counted_as_a_few_are(texts: list[str]) -> None:
+    few = SpecialScan(["<|a_1|>", "<|a_12|>", "[b]"])
+    many = SpecialScan([*(f"<|a_{number}|>" for number in range(300)), "[b]"])
+    rows, counts = many.count(samples.large(texts))
+    assert dict(zip(rows.tolist(), counts.tolist(), strict=True)) == {
+        row: times for row, text in enumerate(texts) if (times := few.times(text))
+    }
 
 
 def test_a_special_token_across_two_documents_is_none() -> None:

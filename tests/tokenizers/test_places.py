@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
-from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import TokenSizes, touched
+from tokenlake.tokenizers.spans import Spans
 
 Place = tuple[int, int, int]
 MARKUP = ("<s>", "</s>", "<|endoftext|>", "<tag>", "<unk>")

@@ -183,7 +183,7 @@ class _TextPlan:
         splits = {name: part for source in build.sources for name, part in source.splits}
         held = [f"{source.held_out.split} (held out)" for source in build.sources if source.held_out]
         exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in self.plan.units)
-        rows = f"{_about(whole.sequences)} of {pack.seq_length:,} tokens" if pack else "one per document"
+        rows = f"{_about(whole.sequences)} of {build.width:,} tokens" if build.width else "one per document"
         if (preference := build.preference) is not None:
             rows = (
                 f"{_about(whole.documents)} for {preference.method}, in the columns of {preference.trainer}"
@@ -439,4 +439,4 @@ def _end(mixture: ResolvedMixture) -> str:
 
 def _packed(asked: ResolvedBuild) -> str:
     assert asked.pack is not None
-    return f"of {numbers.count(asked.pack.seq_length)} tokens, {asked.pack.strategy}"
+    return f"of {numbers.count(asked.width)} tokens, {asked.pack.strategy}"

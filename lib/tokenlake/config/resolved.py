@@ -397,6 +397,11 @@ class ResolvedBuild:
         return "tokens" if self.pack is None else "packed"
 
     @property
+    def width(self) -> int:
+        """Ids of a row that documents are packed into; 0 where they are not."""
+        return 0 if self.pack is None else self.pack.seq_length
+
+    @property
     def preference(self) -> ResolvedPreference | None:
         """The preference of the first source; all sources have the same method and trainer, or none has one."""
         return self.sources[0].texts.preference if self.sources else None

@@ -61,7 +61,7 @@ def draft_manifest(
         dataset=plan.dataset,
         version=version,
         fingerprint=plan.fingerprint,
-        seq_length=plan.seq_length,
+        seq_length=plan.width or None,
         config=dict(plan.config),
         tokenizer=_tokenizers(plan),
         files=tuple(part for record in records for part in record.parts),

@@ -37,14 +37,13 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
-from tokenlake.etl.job import NO_ENGINE, REFERENCE, Job
+from tokenlake.etl.job import NO_ENGINE, REFERENCE, STAGES, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.plan.units import most_records
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
-from tokenlake.etl.unit.clock import STAGES
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import StoreAddress, open_store

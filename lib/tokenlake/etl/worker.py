@@ -30,6 +30,7 @@ from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
 from tokenlake.etl.job import (
+    CLOCK,
     EngineJob,
     Job,
     MixJob,
@@ -46,7 +47,6 @@ from tokenlake.etl.job import (
     to_line,
 )
 from tokenlake.etl.pool import NOTE_BYTES
-from tokenlake.etl.unit.clock import CLOCK
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.text import Progress, TextBuild
 from tokenlake.store.address import StoreAddress, open_store

@@ -203,7 +203,7 @@ class _Verification:
         for path in expected.keys() & intact:
             progress.on_read(path, expected[path].bytes)
             progress.end(path)
-        rules, seen = RowRules.of(self.manifest), SeenLevels(self.manifest.seq_length or 1)
+        rules, seen = RowRules.of(self.manifest), SeenLevels(self.manifest.width or 1)
 
         def read(path: str) -> ShardResult:
             result = self._read(path, expected[path], rules, seen, progress)

@@ -85,7 +85,7 @@ def ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collect
 
 def _closes(manifest: Manifest, record: UnitRecord, path: str) -> list[Problem]:
     try:
-        record.account.check(manifest.seq_length, where=path)
+        record.account.check(manifest.width, where=path)
         for source, share in record.shares.items():
             share.check(where=f"{path}: share of {source!r}")
     except AccountError as error:

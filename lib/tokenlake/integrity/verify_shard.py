@@ -44,14 +44,14 @@ class RowRules:
     """What a manifest says of the rows of all its shards.
 
     Attributes:
-        seq_length: L of a packed dataset, None for tokens.
+        width: ids of a row of a packed dataset, 0 for tokens.
         kept: names of the kept fields, the only columns that may hold nulls.
         preference: method and trainer of preferences, None for the other kinds.
         schema: the columns that every shard has.
         file_ids: of the input files, ascending (int64).
     """
 
-    seq_length: int | None
+    width: int
     kept: frozenset[str]
     preference: tuple[Method, Trainer] | None
     schema: pa.Schema
@@ -62,7 +62,7 @@ class RowRules:
         """Read it off a manifest."""
         kept = frozenset(name for name, _ in manifest.config.get("build", {}).get("kept", ()))
         file_ids = np.sort(np.array([entry.file_id for entry in manifest.inputs], dtype=np.int64))
-        return cls(manifest.seq_length, kept, manifest.preference, stored_schema(manifest), file_ids)
+        return cls(manifest.width, kept, manifest.preference, stored_schema(manifest), file_ids)
 
     @property
     def columns(self) -> tuple[TrainerColumn, ...]:
@@ -100,13 +100,13 @@ class RowCheck:
     def _by_kind(self, table: pa.Table) -> None:
         if self.rules.preference is not None:
             self._judged(table)
-        elif self.rules.seq_length is None:
+        elif not self.rules.width:
             self._ragged(table)
         else:
             self._packed(table)
 
     def _packed(self, table: pa.Table) -> None:
-        length = self.rules.seq_length or 0
+        length = self.rules.width
         lengths, pieces = _list(table, "segment_lengths")
         documents, provenance = _list(table, "documents")
         limits = offsets_of(lengths)
@@ -271,9 +271,9 @@ def check_shard(
         return ShardResult(0, 0, tuple(wrong))
     schema: Any = file.schema_arrow
     fixed = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
-    if rules.seq_length and fixed:
+    if rules.width and fixed:
         try:
-            pages = _FixedColumns(file.source, fixed, rules.seq_length, seen)
+            pages = _FixedColumns(file.source, fixed, rules.width, seen)
             return _Decoding(file, entry, rules, on_decoded, pages).run()
         except Unfamiliar:
             pass  # written by another writer: all over again, through Arrow

@@ -240,11 +240,11 @@ class Assembler:
         fresh: bool = False,
         layout: BatchLayout | None = None,
     ) -> None:
-        found = {rows.name: (rows.manifest.kind, rows.manifest.seq_length) for rows in sources}
+        found = {rows.name: (rows.manifest.kind, rows.manifest.width) for rows in sources}
         if any(kind != "packed" for kind, _ in found.values()) or len(set(found.values())) != 1:
             shown = ", ".join(f"{name} ({kind}, {length})" for name, (kind, length) in found.items())
             raise ConfigError(f"a batch has rows of one length; expected datasets packed to one, got {shown}")
-        self.length = sources[0].manifest.seq_length or 0
+        self.length = sources[0].manifest.width
         self._columns, self._fresh = frozenset(columns), fresh
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
         self._layout = layout or BatchLayout()

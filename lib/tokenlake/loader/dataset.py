@@ -92,7 +92,7 @@ class Dataset:
     def seq_length(self) -> int:
         """Ids of a row; ConfigError where rows are of many lengths."""
         self._require_packed("seq_length")
-        return self.manifest.seq_length or 0
+        return self.manifest.width
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -286,7 +286,7 @@ class Dataset:
         return Dataset, (self._store, self.manifest, self.split)
 
     def __repr__(self) -> str:
-        length = "" if self.manifest.seq_length is None else f" x {self.manifest.seq_length}"
+        length = f" x {self.manifest.width}" if self.manifest.width else ""
         return f"Dataset({one_line(self.name)}: {numbers.plural(len(self), 'row')}{length}, {self.kind})"
 
     def _repr_html_(self) -> str:
@@ -294,7 +294,7 @@ class Dataset:
         facts = {
             "kind": self.kind,
             "rows": len(self),
-            "ids of a row": self.manifest.seq_length,
+            "ids of a row": self.manifest.width or None,
             "tokens": totals.tokens,
             "documents": totals.documents,
             "shards": totals.files,

@@ -395,7 +395,7 @@ def _size(dataset: Dataset) -> SourceSize:
         groups=len(dataset.rows.group_rows),
         tokens=totals.tokens,
         documents=totals.documents,
-        seq_length=dataset.manifest.seq_length,
+        width=dataset.manifest.width,
     )
 
 

@@ -112,7 +112,7 @@ class BatchPlan:
     @property
     def stored_length(self) -> int:
         """Ids of each stored row; 0 where they are of many lengths."""
-        return 0 if self.padding is not None else self.sources[0].manifest.seq_length or 0
+        return 0 if self.padding is not None else self.sources[0].manifest.width
 
     @property
     def batch_shapes(self) -> tuple[tuple[int, int], ...] | None:
@@ -405,9 +405,8 @@ class BatchPlan:
     def _most_lanes(self) -> int:
         """Of a single dataset: more than :data:`MOST_LANES` where row groups are many, and those of all lanes fit."""
         (rows,) = self.sources
-        groups, ids = len(rows.group_rows), rows.rows * (rows.manifest.seq_length or 0)
-        ids = ids or rows.manifest.splits[rows.split].tokens
-        held = max(1, 4 * ids // max(1, groups))
+        groups = len(rows.group_rows)
+        held = max(1, 4 * rows.ids // max(1, groups))
         return max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, groups))
 
     def _fitting(self, lanes: int) -> int:

@@ -234,10 +234,7 @@ def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     All, where it is all that there is: further epochs decode nothing. Where several sources are mixed, a rare one's row
     group may be needed again after all that is planned. Of one large dataset it is done with.
     """
-    whole = sum(
-        4 * (rows.rows * (rows.manifest.seq_length or 0) or rows.manifest.splits[rows.split].tokens)
-        for rows in sources
-    )
+    whole = sum(4 * rows.ids for rows in sources)
     if whole <= max_bytes:
         return max_bytes
     return max_bytes // 4 if len(sources) > 1 else 0

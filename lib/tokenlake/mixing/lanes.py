@@ -218,14 +218,14 @@ class SourceSize:
     decoded_bytes: int
 
     @classmethod
-    def of(cls, *, rows: int, groups: int, tokens: int, documents: int, seq_length: int | None) -> Self:
+    def of(cls, *, rows: int, groups: int, tokens: int, documents: int, width: int) -> Self:
         """Return the size of a split.
 
         Args:
             tokens: ids that are not padding.
-            seq_length: ids of a packed row; None where rows are documents.
+            width: ids of a packed row; 0 where rows are documents.
         """
-        ids = rows * (seq_length or 0) or tokens
+        ids = rows * width or tokens
         return cls(rows, groups, (4 * ids + _DOCUMENT_BYTES * documents) // max(1, groups))
 
     def shortened(self, rows: int | None) -> Self:

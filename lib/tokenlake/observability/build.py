@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from tokenlake import numbers
 from tokenlake.etl import events
 from tokenlake.etl.events import UnitFinished
-from tokenlake.etl.unit.clock import STAGES
+from tokenlake.etl.job import STAGES
 from tokenlake.metrics import Metric, MetricsExport
 from tokenlake.observability.display import Display, DisplayOptions, display_of
 from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name

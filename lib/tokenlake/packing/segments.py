@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.errors import AccountError
 from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 
 
@@ -240,6 +241,45 @@ class Packed:
         row_begins = np.arange(self.rows) * self.width
         # Within its row a piece lies where it lies among all pieces, less what went before the row.
         return before + np.repeat(row_begins - before[self.row_offsets[:-1]], counts)
+
+    def groups(self, rows: int) -> Iterator[Self]:
+        """Yield so many rows at a time, fewer at the end, as views."""
+        width, ends = self.width, self.row_offsets
+        for first in range(0, self.rows, rows):
+            last = min(first + rows, self.rows)
+            own = slice(int(ends[first]), int(ends[last]))
+            ids, lengths = self.input_ids[first * width : last * width], self.segment_lengths[own]
+            yield type(self)(
+                input_ids=ids,
+                segment_lengths=lengths,
+                row_offsets=ends[first : last + 1] - ends[first],
+                file=self.file[own],
+                position=self.position[own],
+                start=self.start[own],
+                ends=self.ends[own],
+                pad=len(ids) - int(lengths.sum(dtype=np.int64)),
+            )
+
+    def check_boundaries(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
+        """Assert on the packed ids themselves that documents begin with BOS and end with EOS.
+
+        Raises:
+            AccountError: a document begins or ends with another id, which would be a bug.
+        """
+        begins = self.begins
+        if prefix:
+            self._require(self.input_ids[begins[self.start == 0]], prefix[0], "begins")
+        if suffix:
+            last = (begins + self.segment_lengths)[self.ends] - 1
+            self._require(self.input_ids[last], suffix[-1], "ends")
+
+    def _require(self, found: Int32, expected: int, what: str) -> None:
+        wrong = np.flatnonzero(found != expected)
+        if len(wrong):
+            raise AccountError(
+                f"a document {what} with id {int(found[wrong[0]])}, expected {expected}, in rows packed from file id "
+                f"{int(self.file[0])}; this is a bug, nothing was committed"
+            )
 
     @property
     def segment_ids(self) -> Int32:

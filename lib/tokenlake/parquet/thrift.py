@@ -1,16 +1,12 @@
-"""Thrift's compact protocol, in which Parquet writes footers and the headers of pages.
+"""Thrift's compact protocol, in which Parquet has footers and the headers of pages, as it is read.
 
 Neither has a checksum, and Arrow's Python objects end the process where some of their fields contradict each other. So
 both are read here: structs are ``{id of a field: its value}``, and nothing is believed; what cannot be is a ValueError.
-
-Written values carry their type, as the protocol wants it: :func:`int32`, :func:`int64`, :func:`text`, :func:`listed`
-and :func:`struct` return it with the bytes.
+:mod:`tokenlake.parquet.writer` writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 STRUCT: Final = 12
@@ -133,52 +129,3 @@ def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise ValueError("a number has more than 64 bits")
-
-
-Encoded = tuple[int, bytes]
-"""The type of a value, and its bytes."""
-
-
-def int32(value: int) -> Encoded:
-    """Return a number of 32 bits as it is written."""
-    return 5, unsigned(value << 1 ^ value >> 63)
-
-
-def int64(value: int) -> Encoded:
-    """Return a number of 64 bits as it is written."""
-    return 6, unsigned(value << 1 ^ value >> 63)
-
-
-def text(value: bytes) -> Encoded:
-    """Return bytes as they are written, after their number."""
-    return _BINARY, unsigned(len(value)) + value
-
-
-def listed(values: Sequence[Encoded], kind: int = STRUCT) -> Encoded:
-    """Return a list of values of one type, which is `kind` where there are none."""
-    kind = values[0][0] if values else kind
-    size = len(values)
-    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + unsigned(size)
-    return _LISTS[0], head + b"".join(data for _, data in values)
-
-
-def struct(fields: Mapping[int, Encoded]) -> Encoded:
-    """Return a struct of fields, whose ids rise, each at most 15 more than the one before."""
-    found, last = bytearray(), 0
-    for number, (kind, data) in fields.items():
-        found.append(number - last << 4 | kind)
-        found += data
-        last = number
-    found.append(0)
-    return STRUCT, bytes(found)
-
-
-@lru_cache(maxsize=1 << 12)
-def unsigned(value: int) -> bytes:
-    """Return a number of at least 0 in groups of seven bits, the lowest first."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

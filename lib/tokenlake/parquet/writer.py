@@ -2,34 +2,26 @@
 
 All rows have one length and nothing is null, so that levels are known without a look at the rows. Ids below 65,536,
 where there are enough of them, are stored as indices of 16 bits into
-:func:`tokenlake.parquet.dictionary.identity_dictionary`: to every reader a column of int32. Others are PLAIN. The
-format: https://parquet.apache.org/docs/file-format/.
+:func:`tokenlake.parquet.dictionary.identity_dictionary`: to every reader a column of int32. Others are PLAIN.
+
+A page is a header, then its compressed body: levels, each kind after its length in four bytes, then values. Headers and
+the footer are structs of Thrift's compact protocol. The format: https://parquet.apache.org/docs/file-format/.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from functools import cache
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol, final
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
-from tokenlake.parquet.dictionary import MOST_ENTRIES, STEP
-from tokenlake.parquet.pages import (
-    PLAIN,
-    RLE,
-    RLE_DICTIONARY,
-    PageEncoder,
-    WrittenPage,
-    dictionary_page,
-    fixed_levels,
-    list_levels,
-)
-from tokenlake.parquet.thrift import Encoded, int32, int64, listed, struct, text
+from tokenlake.arrays import FlatRows, Level
+from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.schema import open_writer
 
 PAGE_VALUES: Final = 1 << 18
@@ -38,6 +30,10 @@ PAGE_VALUES: Final = 1 << 18
 LEAST_INDICES: Final = 1 << 16
 """Values of a column chunk, from which on indices save more than their dictionary takes, some 4 KiB."""
 
+PLAIN: Final = 0
+RLE: Final = 3
+RLE_DICTIONARY: Final = 8
+
 _SMALL: Final = 1 << 14  # bytes that are held back
 _MAGIC: Final = b"PAR1"
 _CREATED_BY: Final = b"tokenlake version 1.0"
@@ -45,12 +41,42 @@ _ZSTD: Final = 6
 _REQUIRED, _REPEATED, _LIST = 0, 2, 3
 _BITS, _INT32 = pa.bool_(), pa.int32()
 _TYPES: Final[dict[Any, int]] = {_BITS: 0, _INT32: 1, pa.int64(): 2}
+_DATA, _DICTIONARY = 0, 2
+_SHORT: Final = 64  # values of a row, up to which levels as bits are shorter than two runs
+_ALIGNED: Final = 64  # levels that are a run of their own, of three bytes
+
+# Of indices, level 3 makes a thirtieth less and takes a third longer (measured on text, code and other languages).
+_INDICES: Final = pa.Codec("zstd", compression_level=2)
+_VALUES: Final = pa.Codec("zstd", compression_level=3)
+
+Written: TypeAlias = "int | list[Written] | dict[int, Written]"
+"""What a value is written as: numbers and bytes by Thrift's number of their type, a list by the type of its values, and
+a struct by those of its fields."""
+
+_I32, _I64, _BINARY = 5, 6, 8
+_LISTED, _STRUCT = 9, 12
+_ELEMENT: Final[Written] = {1: _I32, 3: _I32, 4: _BINARY, 5: _I32, 6: _I32, 10: {3: {}}}
+_FACTS: Final[dict[int, Written]] = {
+    1: _I32,
+    2: [_I32],
+    3: [_BINARY],
+    4: _I32,
+    **dict.fromkeys((5, 6, 7, 9, 11), _I64),
+}
+_GROUP: Final[Written] = {1: [{2: _I64, 3: _FACTS}], 2: _I64, 3: _I64, 6: _I64}
+_KEY_VALUES: Final[Written] = [{1: _BINARY, 2: _BINARY}]
+_FILE: Final[Written] = {1: _I32, 2: [_ELEMENT], 3: _I64, 4: [_GROUP], 5: _KEY_VALUES, 6: _BINARY}
+_PAGE: Final[Written] = {
+    **dict.fromkeys((1, 2, 3, 4), _I32),
+    5: dict.fromkeys((1, 2, 3, 4), _I32),
+    7: {1: _I32, 2: _I32},
+}
 
 
 class RowGroupWriter(Protocol):
     """What writes a shard: Arrow's writer, or the one for packed rows."""
 
-    def write_batch(self, rows: pa.RecordBatch, /, row_group_size: int) -> None:
+    def write_batch(self, rows: Any, /, row_group_size: int) -> None:
         """Write rows, so many in a row group."""
         ...
 
@@ -82,63 +108,53 @@ class PackedWriter:
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
         self._sink, self._form, self._at = sink, _form(schema), 0
-        self._rows, self._groups = 0, list[Encoded]()
+        self._rows, self._groups = 0, list[bytes]()
         self._held = bytearray()
         self._encoder = PageEncoder()
         self._put(_MAGIC)
 
-    def write_batch(self, rows: pa.RecordBatch, row_group_size: int) -> None:
-        """Write rows, so many in a row group.
+    def write_batch(self, rows: FlatRows | pa.RecordBatch, row_group_size: int) -> None:
+        """Write rows, so many in a row group; those that are taken apart already are one.
 
         Raises:
             ValueError: a list is empty.
         """
+        if isinstance(rows, FlatRows):
+            self._write(rows)
+            return
         for begin in range(0, len(rows), row_group_size):
-            self._write(rows.slice(begin, row_group_size))
+            self._write(FlatRows.of(rows.slice(begin, row_group_size)))
 
     def close(self) -> None:
         """Write the footer."""
-        metadata = {
-            1: int32(2),
-            2: self._form.elements,
-            3: int64(self._rows),
-            4: listed(self._groups),
-            5: self._form.described,
-            6: text(_CREATED_BY),
-        }
-        footer = struct(metadata)[1]
+        form = self._form
+        metadata = {1: 2, 2: form.elements, 3: self._rows, 4: self._groups, 5: form.described, 6: _CREATED_BY}
+        footer = thrift(_FILE, metadata)
         self._put(footer + len(footer).to_bytes(4, "little") + _MAGIC)
         self._flush()
 
-    def _write(self, rows: pa.RecordBatch) -> None:
-        chunks, decoded, begin = list[Encoded](), 0, self._at
+    def _write(self, rows: FlatRows) -> None:
+        chunks, decoded, begin = list[Fields](), 0, self._at
         for column in self._form.columns:
-            for leaf in _leaves(column, rows.column(column.name)):
-                metadata, size = self._chunk(leaf)
-                chunks.append(metadata)
-                decoded += size
-        group = {1: listed(chunks), 2: int64(decoded), 3: int64(len(rows)), 6: int64(self._at - begin)}
-        self._groups.append(struct(group))
-        self._rows += len(rows)
+            for leaf in _leaves(column, rows.levels[column.name]):
+                facts = self._chunk(leaf)
+                chunks.append({2: 0, 3: facts})
+                decoded += facts[6]
+        group = {1: chunks, 2: decoded, 3: rows.count, 6: self._at - begin}
+        self._groups.append(thrift(_GROUP, group))
+        self._rows += rows.count
         self._flush()
 
-    def _chunk(self, leaf: _Leaf) -> tuple[Encoded, int]:
-        """Write a column chunk; returns what the footer says of it, and its bytes without compression."""
+    def _chunk(self, leaf: _Leaf) -> Fields:
+        """Write a column chunk; returns what the footer says of it."""
         begin, stored, decoded = self._at, list[int](), 0
         for page in _pages(leaf, self._encoder):
             self._put(page.header)
             self._put(page.body)
-            stored.append(page.stored)
-            decoded += page.decoded
-        facts = {
-            **leaf.kind.facts[leaf.entries > 0],
-            5: int64(leaf.size),
-            6: int64(decoded),
-            7: int64(sum(stored)),
-            9: int64(begin + stored[0] if leaf.entries else begin),
-            **({11: int64(begin)} if leaf.entries else {}),
-        }
-        return struct({2: int64(0), 3: struct(facts)}), decoded
+            stored.append(len(page.header) + len(page.body))
+            decoded += len(page.header) + page.size
+        facts = {**leaf.kind.facts[leaf.entries > 0], 5: leaf.size, 6: decoded, 7: sum(stored), 9: begin}
+        return {**facts, 9: begin + stored[0], 11: begin} if leaf.entries else facts
 
     def _put(self, data: bytes | memoryview) -> None:
         """Write data, after the small ones before it: each call of the sink takes as long as hashing 10 KB."""
@@ -150,10 +166,8 @@ class PackedWriter:
         self._sink.write(data)
 
     def _flush(self) -> None:
-        held, self._held = (
-            self._held,
-            bytearray(),
-        )  # let go of first: a write that fails may be followed by another
+        # Let go of first: a write that fails may be followed by another.
+        held, self._held = self._held, bytearray()
         if held:
             self._sink.write(held)
 
@@ -167,7 +181,7 @@ class _LeafKind(NamedTuple):
     """
 
     values: pa.DataType
-    facts: tuple[dict[int, Encoded], dict[int, Encoded]]
+    facts: tuple[Fields, Fields]
 
 
 class _Column(NamedTuple):
@@ -177,13 +191,11 @@ class _Column(NamedTuple):
         name: of the field.
         length: of each list; 0: any.
         leaves: of its values, or of the fields of the structs that they are.
-        of_structs: whether they are structs.
     """
 
     name: str
     length: int
     leaves: tuple[_LeafKind, ...]
-    of_structs: bool
 
 
 class _Form(NamedTuple):
@@ -191,13 +203,13 @@ class _Form(NamedTuple):
 
     Attributes:
         columns: in order.
-        elements: the schema as Parquet has it.
-        described: the file's key-values.
+        elements: the schema as Parquet has it, written.
+        described: the file's key-values, written.
     """
 
     columns: tuple[_Column, ...]
-    elements: Encoded
-    described: Encoded
+    elements: bytes
+    described: bytes
 
 
 @cache
@@ -205,10 +217,11 @@ def _form(schema: pa.Schema) -> _Form:
     """Return what a schema says: made once, where thousands of small shards have the same."""
     serialized = base64.b64encode(schema.serialize().to_pybytes())
     described = {**(schema.metadata or {}), b"ARROW:schema": serialized}
+    elements = [_element("schema", children=len(schema.names)), *_fields(schema)]
     return _Form(
         columns=tuple(_column(field) for field in schema),
-        elements=listed([_element("schema", children=len(schema.names)), *_fields(schema)]),
-        described=listed([struct({1: text(key), 2: text(value)}) for key, value in described.items()]),
+        elements=thrift([_ELEMENT], elements),
+        described=thrift(_KEY_VALUES, [{1: key, 2: value} for key, value in described.items()]),
     )
 
 
@@ -216,19 +229,16 @@ def _column(field: Any) -> _Column:
     held, path = field.type.value_type, (field.name, "list", "element")
     length = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
     if not pa.types.is_struct(held):
-        return _Column(field.name, length, (_kind(held, path),), of_structs=False)
+        return _Column(field.name, length, (_kind(held, path),))
     leaves = tuple(_kind(child.type, (*path, child.name)) for child in held)
-    return _Column(field.name, length, leaves, of_structs=True)
+    return _Column(field.name, length, leaves)
 
 
 def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
+    # Lists that are the same in every chunk are written once.
+    names = thrift([_BINARY], [name.encode() for name in path])
     plain, indices = (
-        {
-            1: int32(_TYPES[values]),
-            2: listed([int32(each) for each in encodings]),
-            3: listed([text(name.encode()) for name in path]),
-            4: int32(_ZSTD),
-        }
+        {1: _TYPES[values], 2: thrift([_I32], encodings), 3: names, 4: _ZSTD}
         for encodings in ((PLAIN, RLE), (PLAIN, RLE, RLE_DICTIONARY))
     )
     return _LeafKind(values, (plain, indices))
@@ -252,21 +262,20 @@ class _Leaf(NamedTuple):
     entries: int
 
 
-def _leaves(column: _Column, rows: Any) -> Iterator[_Leaf]:
-    if length := column.length:
-        kind, flat = column.leaves[0], rows.values.slice(rows.offset * length, len(rows) * length)
-        found = _bits(flat) if kind.values == _BITS else values(flat)
-        entries = _entries(found) if kind.values == _INT32 else 0
-        yield _Leaf(kind, found, len(flat), length, entries)
-        return
-    offsets = values(rows.offsets).astype(np.int64)
-    if len(empty := np.flatnonzero(offsets[1:] <= offsets[:-1])):
-        raise ValueError(f"{column.name}: row {empty[0]} has no values; expected at least one in every row")
-    flat = rows.values.slice(offsets[0], offsets[-1] - offsets[0])
-    begins = offsets[:-1] - offsets[0]
-    # A field of a struct does not know where a slice of the struct begins; flatten does.
-    for kind, data in zip(column.leaves, flat.flatten() if column.of_structs else [flat], strict=True):
-        yield _Leaf(kind, values(data), len(data), begins, 0)
+def _leaves(column: _Column, levels: Sequence[Level]) -> Iterator[_Leaf]:
+    (_, lengths, _), *inner = levels
+    begins: Any = column.length
+    if lengths is not None:
+        if len(empty := np.flatnonzero(lengths <= 0)):
+            raise ValueError(
+                f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
+            )
+        begins = np.cumsum(lengths, dtype=np.int64) - lengths
+    found = (own for _, own, _ in inner if own is not None)
+    for kind, own in zip(column.leaves, found, strict=True):
+        entries = _entries(own) if column.length and kind.values == _INT32 else 0
+        values = np.packbits(own, bitorder="little") if kind.values == _BITS else own
+        yield _Leaf(kind, values, len(own), begins, entries)
 
 
 def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
@@ -286,13 +295,6 @@ def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
             yield encoder.plain(end - begin, levels, leaf.values[places])
 
 
-def _bits(array: Any) -> npt.NDArray[np.uint8]:
-    """Return bits, eight in a byte, the first lowest; a view of them where they begin with a byte."""
-    if array.offset % 8:
-        return np.packbits(values(array), bitorder="little")
-    return np.frombuffer(array.buffers()[1], np.uint8, (len(array) + 7) // 8, array.offset // 8)
-
-
 def _entries(numbers: npt.NDArray[Any]) -> int:
     """Return how many entries the dictionary of int32 numbers has; 0 where they have none.
 
@@ -304,7 +306,7 @@ def _entries(numbers: npt.NDArray[Any]) -> int:
     return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
 
 
-def _fields(schema: pa.Schema) -> Iterator[Encoded]:
+def _fields(schema: pa.Schema) -> Iterator[Fields]:
     """Yield the fields as Parquet's schema has them: a list is a group of a repeated group of its values."""
     for field in schema:
         element: Any = field.type.value_type
@@ -319,13 +321,171 @@ def _fields(schema: pa.Schema) -> Iterator[Encoded]:
 
 def _element(
     name: str, form: int | None = None, *, kind: int | None = None, children: int = 0, is_list: bool = False
-) -> Encoded:
+) -> Fields:
     fields = {
-        1: None if kind is None else int32(kind),
-        3: None if form is None else int32(form),
-        4: text(name.encode()),
-        5: int32(children) if children else None,
-        6: int32(_LIST) if is_list else None,
-        10: struct({3: struct({})}) if is_list else None,
+        1: kind,
+        3: form,
+        4: name.encode(),
+        5: children or None,
+        6: _LIST if is_list else None,
+        10: {3: {}} if is_list else None,
     }
-    return struct({number: value for number, value in fields.items() if value is not None})
+    return {number: value for number, value in fields.items() if value is not None}
+
+
+class WrittenPage(NamedTuple):
+    """A page.
+
+    Attributes:
+        header, body: its bytes.
+        size: bytes of the body before it was compressed.
+    """
+
+    header: bytes
+    body: bytes | memoryview
+    size: int
+
+
+def dictionary_page(entries: int) -> WrittenPage:
+    """Return the page of a dictionary whose entries are their own indices."""
+    return _page(_DICTIONARY, identity_dictionary(entries), 4 * entries, {7: {1: entries, 2: PLAIN}})
+
+
+@final
+class PageEncoder:
+    """Makes data pages, in memory that is used again: fresh memory for each would cost a tenth of writing it."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def plain(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
+        """Return a page of so many values, as they lie in memory."""
+        data = values.view(np.uint8)
+        body, place = self._body(_prefixed(repetition) + _prefixed(_ones(count)), len(data))
+        place[:] = data
+        return _data_page(_VALUES, body, count, PLAIN)
+
+    def indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
+        """Return a page of indices, each below 65,536; they lie at an even place of the body."""
+        groups = (len(numbers) + 7) // 8
+        width = bytes([BITS]) + unsigned(groups << 1 | 1)
+        levels = _prefixed(repetition) + _prefixed(_ones(len(numbers), len(repetition) + 8 + len(width)))
+        body, place = self._body(levels + width, BITS * groups)
+        indices = place.view("<u2")
+        indices[: len(numbers)], indices[len(numbers) :] = numbers, 0
+        return _data_page(_INDICES, body, len(numbers), RLE_DICTIONARY)
+
+    def _body(self, head: bytes, size: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """Return memory for a body, and what of it follows the head, which is there already."""
+        whole = len(head) + size
+        if len(self._memory) < whole:
+            self._memory = np.empty(whole, np.uint8)
+        body = self._memory[:whole]
+        body[: len(head)] = np.frombuffer(head, np.uint8)
+        return body, body[len(head) :]
+
+
+def _data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding: int) -> WrittenPage:
+    # Arrow's memory is used again, too; its own view of a buffer is as long as what was reserved for it.
+    given: Any = body
+    stored: Any = codec.compress(given)
+    return _page(
+        _DATA, memoryview(stored)[: stored.size], len(body), {5: {1: count, 2: encoding, 3: RLE, 4: RLE}}
+    )
+
+
+def _page(kind: int, body: bytes | memoryview, size: int, detail: Fields) -> WrittenPage:
+    crc = zlib.crc32(body)
+    crc -= crc >> 31 << 32  # it is written as a signed number
+    header = {1: kind, 2: size, 3: len(body), 4: crc, **detail}
+    return WrittenPage(thrift(_PAGE, header), body, size)
+
+
+@lru_cache(maxsize=64)
+def fixed_levels(length: int, begin: int, count: int) -> bytes:
+    """Return levels of the values from `begin` on, of rows of one length: 0 where a row begins, else 1."""
+    before = min(-begin % length, count)
+    if length < _SHORT:
+        return list_levels(np.arange(before, count, length), 0, count)
+    rows, rest = divmod(count - before, length)
+    return _run(before, 1) + _row(length) * rows + _row(rest)
+
+
+def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
+    """Return levels of the values from `begin` to `end`, as one run of bits; rows begin at `begins`, ascending."""
+    levels = np.ones(end - begin, np.uint8)
+    levels[begins[slice(*np.searchsorted(begins, (begin, end)))] - begin] = 0
+    bits = np.packbits(levels, bitorder="little")
+    return unsigned(len(bits) << 1 | 1) + bits.tobytes()
+
+
+def _row(length: int) -> bytes:
+    return _run(1, 0) + _run(length - 1, 1) if length else b""
+
+
+def _run(count: int, level: int) -> bytes:
+    """One level, repeated."""
+    return unsigned(count << 1) + bytes([level]) if count else b""
+
+
+def _ones(count: int, before: int = 0) -> bytes:
+    """Levels of 1, in as many bytes as let what stands `before` bytes further begin at an even place."""
+    whole = _run(count, 1)
+    if (before + len(whole)) % 2 == 0 or count < 3 * _ALIGNED:
+        return whole
+    parted = _run(_ALIGNED, 1) + _run(count - _ALIGNED, 1)
+    return parted if (before + len(parted)) % 2 == 0 else whole
+
+
+def _prefixed(levels: bytes) -> bytes:
+    return len(levels).to_bytes(4, "little") + levels
+
+
+Fields: TypeAlias = Mapping[int, Any]
+"""A struct of Thrift: the values of its fields by their ids, which rise, each at most 15 more than the one before."""
+
+
+def thrift(kind: Written, value: Any) -> bytes:
+    """Return a value as Thrift's compact protocol has it.
+
+    Args:
+        value: a number; bytes; a sequence of values; or a struct (:data:`Fields`). In the place of a list or a struct,
+            bytes are what this returned for it before.
+    """
+    if isinstance(value, bytes):
+        return unsigned(len(value)) + value if kind == _BINARY else value
+    if isinstance(kind, int):
+        return unsigned(value << 1 ^ value >> 63)
+    if isinstance(kind, list):
+        (each,), size = kind, len(value)
+        head = bytes([size << 4 | _code(each)]) if size < 15 else bytes([0xF0 | _code(each)]) + unsigned(size)
+        return head + b"".join([thrift(each, item) for item in value])
+    found, last = bytearray(), 0
+    kinds: Mapping[int, Any] = kind
+    for number, item in value.items():
+        inner = kinds[number]
+        if isinstance(item, int):  # as most are: to call for each would take as long again
+            found.append(number - last << 4 | inner)
+            found += unsigned(item << 1 ^ item >> 63)
+        else:
+            found.append(number - last << 4 | _code(inner))
+            found += thrift(inner, item)
+        last = number
+    found.append(0)
+    return bytes(found)
+
+
+def _code(kind: Written) -> int:
+    """Return Thrift's number of a type."""
+    return kind if isinstance(kind, int) else _LISTED if isinstance(kind, list) else _STRUCT
+
+
+@lru_cache(maxsize=1 << 12)
+def unsigned(value: int) -> bytes:
+    """Return a number of at least 0 in groups of seven bits, the lowest first."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

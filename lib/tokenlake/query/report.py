@@ -82,7 +82,7 @@ def data_sections(catalog: Catalog, manifest: Manifest) -> Sections:
         return found
     names = mixed_as(catalog, manifest)
     sample = sample_rows(store, manifest, names)
-    rows = [("Rows", _fullness(sample, manifest.seq_length))] if manifest.seq_length else []
+    rows = [("Rows", _fullness(sample, manifest.width))] if manifest.width else []
     return [
         ("Lengths", _lengths(sample)),
         *rows,

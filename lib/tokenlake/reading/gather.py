@@ -82,7 +82,7 @@ def wanted_parts(
 
 def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
     """Raise ConfigError unless there are sources, all of a kind, and of one length where they are packed."""
-    found = {rows.name: (rows.manifest.kind, rows.manifest.seq_length) for rows in sources}
+    found = {rows.name: (rows.manifest.kind, rows.manifest.width) for rows in sources}
     if not found or any(each != kind for each, _ in found.values()):
         raise ConfigError(f"expected datasets of kind {kind}, got {_listed(found) or 'none'}")
     if len({length for _, length in found.values()}) > 1:
@@ -92,9 +92,9 @@ def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
         )
 
 
-def _listed(found: dict[str, tuple[str, int | None]]) -> str:
+def _listed(found: dict[str, tuple[str, int]]) -> str:
     return ", ".join(
-        f"{name} ({kind}{'' if length is None else f', {length} ids a row'})"
+        f"{name} ({kind}{f', {length} ids a row' if length else ''})"
         for name, (kind, length) in found.items()
     )
 
@@ -291,7 +291,7 @@ def take_packed(
         IntegrityError: a row group is damaged.
     """
     check_kind(sources, "packed")
-    length, masked = sources[0].manifest.seq_length or 0, any(rows.has_loss_mask for rows in sources)
+    length, masked = sources[0].manifest.width, any(rows.has_loss_mask for rows in sources)
     ids = np.empty((len(source), length), np.int32)
     learned = np.empty((len(source), -(-length // 8)), np.uint8) if masked else None
     pieces: list[Pieces] = []

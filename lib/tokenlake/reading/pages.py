@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
-from tokenlake.parquet.pages import PLAIN, RLE_DICTIONARY
-from tokenlake.parquet.thrift import Truncated, read_struct, unsigned
+from tokenlake.parquet.thrift import Truncated, read_struct
+from tokenlake.parquet.writer import PLAIN, RLE_DICTIONARY, unsigned
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
 

@@ -51,9 +51,9 @@ def stored_schema(manifest: Manifest) -> pa.Schema:
     if manifest.preference is not None:
         return preference_schema(*manifest.preference, kept)
     masked = "loss_mask" in names
-    if manifest.seq_length is not None:
+    if manifest.width:
         pieces = "segment_ids" in names
-        return packed_schema(manifest.seq_length, store_segment_ids=pieces, loss_mask=masked)
+        return packed_schema(manifest.width, store_segment_ids=pieces, loss_mask=masked)
     return tokens_schema(loss_mask=masked, attention_mask=bool(build.get("attention_mask")), kept=kept)
 
 
@@ -145,7 +145,7 @@ class StoredRows:
         self._first_rows = offsets_of(self.group_rows)
         self._open = OpenShards(self._opened)
         self._schema = stored_schema(manifest)
-        self._packed = PackedReader(self._open, manifest.seq_length or 0)
+        self._packed = PackedReader(self._open, manifest.width)
         self._lengths: dict[str, npt.NDArray[Any]] = {}
         self._lengths_lock = Lock()
 
@@ -158,6 +158,11 @@ class StoredRows:
     def rows(self) -> int:
         """Rows of all row groups."""
         return int(self._first_rows[-1])
+
+    @property
+    def ids(self) -> int:
+        """Ids of all rows, padding included."""
+        return self.rows * self.manifest.width or self.manifest.splits[self.split].tokens
 
     @property
     def has_loss_mask(self) -> bool:

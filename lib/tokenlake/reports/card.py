@@ -102,11 +102,9 @@ def _introduction(manifest: Manifest) -> str:
             f"tokenlake: {numbers.plural(account.documents, 'row')} with "
             f"{numbers.plural(account.tokens, 'token')} of text; {dataset.stored(manifest)}.\n"
         )
-    if manifest.seq_length is None:
+    if not manifest.width:
         return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
-    rows = (
-        f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.seq_length)} tokens"
-    )
+    rows = f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.width)} tokens"
     return (
         f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
         f"{dataset.stored(manifest)}.\n"
@@ -114,13 +112,13 @@ def _introduction(manifest: Manifest) -> str:
 
 
 def _mixed(manifest: Manifest, mixture: MixtureRecord) -> str:
-    rows = numbers.plural(manifest.totals.rows, "document" if manifest.seq_length is None else "sequence")
+    rows = numbers.plural(manifest.totals.rows, "sequence" if manifest.width else "document")
     full = ""
-    if manifest.seq_length is not None:
-        rows += f" of {numbers.count(manifest.seq_length)} tokens"
+    if manifest.width:
+        rows += f" of {numbers.count(manifest.width)} tokens"
         full = f", {dataset.fill(manifest)} full"
     return (
-        f"{'Tokenized documents' if manifest.seq_length is None else 'Packed token sequences'}, mixed by tokenlake of "
+        f"{'Packed token sequences' if manifest.width else 'Tokenized documents'}, mixed by tokenlake of "
         f"{sentence(mixture)}; {rows}{full}; {dataset.stored(manifest)}.\n"
     )
 
@@ -129,9 +127,9 @@ def _columns(manifest: Manifest) -> str:
     if manifest.preference is not None:
         lines = [f"- `{column.name}`: {_told(column)}.\n" for column in columns_for(*manifest.preference)]
         return "".join(lines) + _further(manifest) + _PLACE
-    if manifest.seq_length is None:
+    if not manifest.width:
         return "- `input_ids`: the document's token ids (int32).\n" + _further(manifest) + _PLACE
-    length = numbers.count(manifest.seq_length)
+    length = numbers.count(manifest.width)
     return (
         f"- `input_ids`: exactly {length} token ids (int32).\n"
         "- `segment_lengths`: how many ids each piece of a document takes, in order; what is left is padding.\n"

@@ -30,9 +30,9 @@ def shape(manifest: Manifest) -> str:
     rows = numbers.count(manifest.totals.rows)
     if manifest.preference is not None:
         return f"{rows} for {manifest.preference[0]}, in the columns of {manifest.preference[1]}"
-    if manifest.seq_length is None:
+    if not manifest.width:
         return f"{rows} documents"
-    return f"{rows} x {numbers.count(manifest.seq_length)}, {fill(manifest)} full"
+    return f"{rows} x {numbers.count(manifest.width)}, {fill(manifest)} full"
 
 
 def stored(manifest: Manifest) -> str:
@@ -50,7 +50,7 @@ def headline(manifest: Manifest) -> Table:
     pairs = [
         *([] if passed_on else [("documents", numbers.count(account.documents))]),
         ("tokens", _tokens(manifest)),
-        ("sequences" if manifest.seq_length else "rows", shape(manifest)),
+        ("sequences" if manifest.width else "rows", shape(manifest)),
         ("stored", stored(manifest)),
     ]
     return facts(pairs)
@@ -70,7 +70,7 @@ def splits_table(manifest: Manifest) -> Table:
     """Totals of each split."""
     columns = [
         label("split"),
-        number("rows", "sequences" if manifest.seq_length else "rows"),
+        number("rows", "sequences" if manifest.width else "rows"),
         number("tokens"),
         number("documents"),
         number("files", "shards"),
@@ -156,10 +156,10 @@ CALLED: Final = {"content_packed": "content", "bos": "BOS", "eos": "EOS", "pad":
 """What people call some terms of the account."""
 
 
-def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]:
+def equations(account: Account, width: int) -> list[tuple[str, str]]:
     """Return (left side's name, the rest of the equation) for each law of the account.
 
-    A packed dataset (``seq_length`` given) has the equation on slots too. Terms that are 0 are left out:
+    A packed dataset (`width`: ids of a row; else 0) has the equation on slots too. Terms that are 0 are left out:
     ``("rows read", "1,834 = 1,832 kept + 2 filtered (empty)")``.
     """
     found: list[tuple[str, str]] = []
@@ -168,9 +168,9 @@ def equations(account: Account, seq_length: int | None) -> list[tuple[str, str]]
         names = {part: called.get(part, part) for part in parts}
         terms = [_term(account, part, name) for part, name in names.items() if account.count(part)]
         sums = [count(getattr(account, whole)), " + ".join(terms) or f"0 {names[parts[0]]}"]
-        if whole == "slots" and seq_length is not None:
-            sums.insert(1, f"{count(account.sequences)} x {count(seq_length)}")
-        if whole != "slots" or seq_length is not None:
+        if whole == "slots" and width:
+            sums.insert(1, f"{count(account.sequences)} x {count(width)}")
+        if whole != "slots" or width:
             found.append((whole.replace("_", " "), " = ".join(sums)))
     return found
 
@@ -191,7 +191,7 @@ def _drawn(source: MixedSource) -> str:
 
 def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
     """The equations as a table of two columns."""
-    rows = equations(manifest.account, manifest.seq_length) + draws(manifest)
+    rows = equations(manifest.account, manifest.width) + draws(manifest)
     return Table((label("quantity", ""), label("equation", "")), tuple(rows), title)
 
 

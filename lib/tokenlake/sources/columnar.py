@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import Int64s, bytes_of, is_utf8, mask_of, no_text, select, sizes_of, text_over
+from tokenlake.arrays import Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
 from tokenlake.column_types import STRINGS
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
@@ -107,11 +107,11 @@ def all_utf8(text: pa.LargeStringArray) -> bool:
     buffers: Any = text.buffers()
     if not len(text):
         return True
-    offsets = np.frombuffer(buffers[1], np.int64, len(text) + 1)
+    offsets, data = string_buffers(text)
     if not is_utf8(text_over(offsets[[0, -1]], buffers[2])):
         return False
     starts = offsets[1:-1]
-    return not (bytes_of(text)[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
+    return not (data[starts[starts < offsets[-1]]] & 0xC0 == 0x80).any()
 
 
 def counted_records(first: int, count: int, weight: Callable[[int], int]) -> Iterator[Parsed]:
@@ -191,7 +191,7 @@ def _without(text: pa.LargeStringArray | None, rows: list[int]) -> pa.LargeStrin
 
 def _faults(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, tuple[Fault, bytes]]]:
     """Yield (row, what is wrong with its text and its first bytes)."""
-    whole, sizes = all_utf8(text), sizes_of(text)
+    whole, sizes = all_utf8(text), np.diff(string_buffers(text)[0])
     if whole and not text.null_count and sizes.max(initial=0) <= limit:
         return
     nulls: npt.NDArray[np.bool_] = text.is_null().to_numpy(zero_copy_only=False)
@@ -207,8 +207,8 @@ def _faults(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, tuple[
 
 
 def _head(text: pa.LargeStringArray, row: int) -> bytes:
-    offsets = np.frombuffer(text.buffers()[1], np.int64, 2, 8 * row)  # type: ignore[arg-type]
-    return bytes_of(text)[offsets[0] : min(offsets[1], offsets[0] + RAW_LIMIT)].tobytes()
+    offsets, data = string_buffers(text)
+    return data[offsets[row] : min(offsets[row + 1], offsets[row] + RAW_LIMIT)].tobytes()
 
 
 def _undecodable(rows: pa.RecordBatch) -> dict[int, str]:

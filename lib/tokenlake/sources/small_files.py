@@ -1,4 +1,4 @@
-"""Many small files of lines of JSON, read and parsed as if they were one: what a file costs is more than its bytes do.
+"""Small files of lines of JSON, read and parsed as if they were one: what a file costs is more than its bytes do.
 
 Only whole plain files are, of which texts alone are wanted. Whatever else there is to see in one of them, say a bad
 record, a byte order mark or an end in the midst of a line, sends its group back to be read file by file, where all of
@@ -56,7 +56,7 @@ def groups_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Se
     """Yield the ranges of a source in order: small files that may be read together in groups, any other by itself."""
     group, size = list[FileRange](), 0
     for part in parts:
-        fits = source.where is None and _is_small(part)
+        fits = _fits(part, source)
         if group and not (fits and size + part.weight <= _TOGETHER and len(group) < _MOST_FILES):
             yield group
             group, size = [], 0
@@ -70,11 +70,13 @@ def groups_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Se
 
 
 def read_together(parts: Sequence[FileRange], source: ResolvedSource) -> SmallFiles | None:
-    """Read small files (:func:`groups_of`); None where they have to be read one by one.
+    """Read one of :func:`groups_of`; None where its files have to be read one by one.
 
     Raises:
         InputChangedError: a file is not, or does not stay, what was planned.
     """
+    if not _fits(parts[0], source):  # then it is by itself
+        return None
     contents: list[bytes] = []
     for part in parts:
         with opened(part.file) as data:
@@ -105,10 +107,11 @@ def _parsed(parts: Sequence[FileRange], contents: Sequence[bytes], want: Want) -
     )
 
 
-def _is_small(part: FileRange) -> bool:
+def _fits(part: FileRange, source: ResolvedSource) -> bool:
     file = part.file
     return (
-        file.size <= SMALL
+        source.where is None
+        and file.size <= SMALL
         and (part.start, part.stop, part.rows) == (0, file.size, None)
         and (file.format, file.compression) == ("jsonl", None)
         and file.is_local

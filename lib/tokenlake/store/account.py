@@ -87,11 +87,11 @@ class Account:
         """Return a JSON-able dict with every field."""
         return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
 
-    def check(self, seq_length: int | None = None, *, where: str = "account") -> None:
+    def check(self, width: int | None = None, *, where: str = "account") -> None:
         """Check that the account closes.
 
         Args:
-            seq_length: L of a packed dataset; None leaves the equations on slots out.
+            width: ids of a row of a packed dataset; None or 0 leaves the equations on slots out.
             where: what the account is of, for messages.
 
         Raises:
@@ -102,7 +102,7 @@ class Account:
                 f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
                 where=where,
             )
-        for equation, left, right in self._equations(seq_length):
+        for equation, left, right in self._equations(width):
             if left != sum(right):
                 terms = " + ".join(str(term) for term in right)
                 raise AccountError(
@@ -123,16 +123,14 @@ class Account:
     def _items(self) -> list[tuple[str, int | dict[str, int]]]:
         return [(name, getattr(self, name)) for name in _NAMES]
 
-    def _equations(self, seq_length: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
+    def _equations(self, width: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
         found = [
             (f"{whole} = {' + '.join(parts)}", getattr(self, whole), tuple(map(self.count, parts)))
             for whole, parts in LAWS.items()
-            if whole != "slots" or seq_length is not None
+            if whole != "slots" or width
         ]
-        if seq_length is not None:
-            found.insert(
-                -1, (f"slots = sequences * {seq_length}", self.slots, (self.sequences * seq_length,))
-            )
+        if width:
+            found.insert(-1, (f"slots = sequences * {width}", self.slots, (self.sequences * width,)))
         return found
 
 

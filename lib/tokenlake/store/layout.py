@@ -187,7 +187,7 @@ class Layout:
 
     def key(self, path: str) -> str:
         """Return the key of a path relative to the version (as manifests hold it)."""
-        return check_key(f"{self.prefix}/{check_key(path)}")
+        return check_key(f"{self.dataset}/v{self.version}/{path}")
 
     def path(self, key: str) -> str:
         """Return the path of a key of this version; the inverse of :meth:`key`."""

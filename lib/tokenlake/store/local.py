@@ -29,7 +29,7 @@ from tokenlake.store.local_files import (
     hash_regular,
     is_abandoned,
     locked,
-    make_final,
+    made_final,
     new_temp_name,
     open_regular,
     os_errors,
@@ -134,9 +134,7 @@ class LocalStore(Store):
         for key, temp in temps.items():
             self.check_temp(temp, key)
         try:
-            left = [put for put in puts if not _holds(paths[put.key], put)]
-            for put in left:
-                temps[put.key] = self._written(paths[put.key], put)
+            left = [put for put in puts if self._is_written(paths[put.key], put, temps)]
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
             for _ in in_order(lambda put: _require_written(put, temps[put.key]), left, _SYNCED):
                 pass
@@ -150,18 +148,21 @@ class LocalStore(Store):
                 remove_temp(temp)
         return [done.get(put.key, "equal") for put in puts]
 
+    def _is_written(self, path: Path, put: Put, temps: dict[str, Path]) -> bool:
+        """See that the bytes of an object are in a file of `temps`; False where an equal object is there already."""
+        if isinstance(put.data, Path):
+            return True
+        with os_errors("publish", put.key):
+            if _holds(path, put):
+                return False
+            temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
+        return True
+
     def _sync(self, paths: Iterable[Path]) -> None:
         for folder in sorted({path.parent for path in paths}):
             with os_errors("sync", str(folder)):
                 self._make_durable(folder)
                 fsync_directory(folder)
-
-    def _written(self, path: Path, put: Put) -> Path:
-        """Return a temporary file with the bytes of an object."""
-        if isinstance(put.data, Path):
-            return put.data
-        with os_errors("write below", put.key):
-            return self._new_temp(_temp_folder(path, put.key), put.data)
 
     def _place(self, path: Path, put: Put, temp: Path) -> Outcome:
         """Name a file that is durable, if what has its name may be replaced.
@@ -304,15 +305,12 @@ def _temp_folder(path: Path, key: str) -> Path:
 def _require_written(put: Put, temp: Path) -> None:
     """Make a written file durable, and see that it is what was written."""
     with os_errors("publish", put.key):
-        make_final(temp)
-        found = hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
-    put.require_written(found)
+        put.require_written(made_final(temp))
 
 
 def _holds(path: Path, put: Put) -> bool:
     """Say whether an equal object is there, for which nothing need be written."""
-    with os_errors("publish", put.key):
-        found = _hash_of(path)
+    found = _hash_of(path)
     return found is not None and found[0] == put.sha256
 
 

@@ -123,14 +123,15 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_final(temp: Path) -> None:
-    """Make a written file durable and read-only."""
+def made_final(temp: Path) -> str:
+    """Make a written file durable and read-only; return the sha256 (hex) of what it holds then."""
     descriptor = os.open(temp, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o444)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return hash_regular(temp)  # opened again: what a network file system keeps elsewhere is asked for
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -178,6 +178,11 @@ class Manifest(Sealed):
         """The manifest's own hash: of the canonical form without this member."""
         return seal_of(self._canonical())
 
+    @property
+    def width(self) -> int:
+        """Ids of a row of a packed dataset, padding included; 0 where a row is a document."""
+        return self.seq_length or 0
+
     def to_json(self) -> dict[str, Any]:
         """Return what the file says."""
         return json.loads(self.to_bytes())

@@ -34,7 +34,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.ragged import Int64
-from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _SPACE: Final = "\u2581"
@@ -355,15 +354,7 @@ COMPOSING: Final = _ranges(
 )
 
 
-_NON_ASCII: Final = 0x80
 _NO_ROWS: Final = np.empty(0, np.int64)
-
-
-def is_ascii(text: pa.LargeStringArray) -> bool:
-    """Whether every byte of the array is ASCII (30 GB/s)."""
-    offsets, data = string_buffers(text)
-    used = data[offsets[0] : offsets[-1]]
-    return not used.size or int(used.max()) < _NON_ASCII
 
 
 @final

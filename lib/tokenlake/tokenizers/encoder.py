@@ -3,13 +3,14 @@
 An analogy: the reference engine is the court interpreter whose word counts; gigatoken is a much faster colleague who
 was examined before being hired (:mod:`tokenlake.tokenizers.gate`), who hands over the dialects known to give trouble
 (:mod:`tokenlake.tokenizers.allowlist`), and who is checked on samples while working
-(:mod:`tokenlake.tokenizers.fast`). One mistake ends the job.
+(:class:`Sampler`). One mistake ends the job.
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final, final
@@ -18,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import text_of_strings
+from tokenlake.arrays import is_ascii, string_buffers, text_of_strings
 from tokenlake.config.values import require_one_of
-from tokenlake.errors import TokenizerError
+from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
-from tokenlake.tokenizers.allowlist import UnicodeGuard, is_ascii
-from tokenlake.tokenizers.arrays import Spans, string_buffers
-from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, Sampler
+from tokenlake.tokenizers.allowlist import UnicodeGuard
+from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator
 from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.segments import SegmentEngine
+from tokenlake.tokenizers.spans import Spans
 
 
 def _none() -> Int64:
@@ -100,6 +101,9 @@ def checked(text: pa.LargeStringArray, name: str) -> bool:
     return False
 
 
+_BEGIN: Final = 3  # characters of a special token that are looked for first, where there are many
+
+
 @final
 class SpecialScan:
     """Counts the occurrences of special tokens' strings, 20 GB/s of text per core.
@@ -112,11 +116,24 @@ class SpecialScan:
         longest_first = sorted({token for token in tokens if token}, key=lambda token: (-len(token), token))
         self.pattern: Final = "|".join(map(re.escape, longest_first))
         """A regular expression of them all, "" for none."""
+        begins = {token[:_BEGIN] for token in longest_first}
+        # Arrow compiles a pattern for every call: hundreds of tokens take 0.3 ms, and their few beginnings 10 us.
+        self._begins = "|".join(map(re.escape, sorted(begins))) if 4 * len(begins) < len(tokens) else ""
 
     def count(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
         """Return the rows that hold special tokens (int64[k], ascending) and how many each (int64[k])."""
         if not self.pattern or not len(text):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            return _none(), _none()
+        if self._begins:
+            some = np.flatnonzero(np.asarray(pc.count_substring_regex(text, self._begins), np.int64))
+            if len(some) < len(text):
+                rows, counts = self._counted(text.take(pa.array(some, pa.int64())))
+                return some[rows], counts
+        return self._counted(text)
+
+    def _counted(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
+        if not len(text):
+            return _none(), _none()
         counts = np.asarray(pc.count_substring_regex(text, self.pattern), np.int64)
         rows = np.flatnonzero(counts)
         return rows, counts[rows]
@@ -129,6 +146,84 @@ class SpecialScan:
         """Return the first special token in a text, "" where there is none."""
         found = re.search(self.pattern, text)
         return found[0] if found else ""
+
+
+_MOST_DRAWS: Final = 1000  # in one batch
+_LEAST_COST: Final = 32  # bytes that any sample costs, however short
+
+
+@final
+class Sampler:
+    """Draws documents until their windows make up the share `rate` of the bytes seen, one at least.
+
+    Which ones is pseudo-random but the same in every run. It has no influence on the ids. Of a long document a window
+    of :data:`WINDOW` bytes somewhere in it is encoded by both engines: the reference is 30 times slower, and whole long
+    documents would make 0.1% cost 5%.
+    """
+
+    def __init__(self, rate: float, engine: str) -> None:
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
+        self._rate, self._engine = rate, engine
+        self._random = random.Random(20)
+        self._budget = float(WINDOW) if rate else 0.0
+
+    def check(
+        self,
+        text: pa.LargeStringArray,
+        skip: Int64,
+        made: Callable[[int], Sample],
+        again: Callable[[pa.LargeStringArray], Sequence[Sample]],
+        expected: Callable[[pa.LargeStringArray], Sequence[Sample]],
+    ) -> int:
+        """Compare a sample of a batch and return its size.
+
+        Args:
+            text: the batch.
+            skip: rows (ascending) that are not the fast engine's.
+            made: what the fast engine made of a row.
+            again: what it makes of texts, for windows of long documents.
+            expected: what the reference makes of texts.
+
+        Raises:
+            EngineMismatchError: with the text, the expected and the actual ids.
+        """
+        if not (rows := self._draw(text, skip)):
+            return 0
+        windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
+        cut = [row for row, (_, whole) in windows.items() if not whole]
+        of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))
+        wanted = expected(text_of_strings([window for window, _ in windows.values()]))
+        for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
+            require_equal(self._engine, window, want, made(row) if whole else of_cut[row])
+        return len(rows)
+
+    def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
+        if not self._rate or not len(text):
+            return []
+        starts, _ = string_buffers(text)
+        total = float(starts[-1] - starts[0])
+        self._budget += self._rate * total
+        skipped = set(skip.tolist())
+        # Twice the draws that documents of the usual size would take.
+        usual = max(_LEAST_COST, min(WINDOW, total / len(text)))
+        draws = min(len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual)) + 8)
+        rows: list[int] = []
+        for row in self._random.sample(range(len(text)), draws):
+            if self._budget <= 0:
+                break
+            if row not in skipped:
+                rows.append(row)
+                self._budget -= max(_LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row])))
+        return rows
+
+
+def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
+    """Return a window of a UTF-8 text, cut between characters, and whether it is the whole text."""
+    if buffer.size <= WINDOW:
+        return buffer.to_pybytes().decode(), True
+    start = rng.randrange(buffer.size - WINDOW)
+    return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False
 
 
 #: Bytes of a long document that are encoded at a time; the reference needs 120 times as much memory.

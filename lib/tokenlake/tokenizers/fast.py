@@ -1,20 +1,16 @@
-"""The fast engine, gigatoken on Arrow buffers, and the samples on which it is compared with the reference.
+"""The fast engine, gigatoken on Arrow buffers, and how what it makes is compared with the reference.
 
 gigatoken takes many documents at once only as an awkward array, and returns one; both are views of plain buffers, so
 nothing is copied on the way in, and out comes one flat uint32 array with row offsets. A few documents, or long
 ones, are encoded one by one: awkward costs 0.5 to 2 ms a call, and documents of 8 KB take 15% less CPU (GPT-2; 10% with
 Llama 2; those of 4 KB as much, those of 1 KB a third more). Invalid UTF-8 crashes the process inside its SentencePiece
 backend: the caller validates.
-
-Samples are bounded: of a long document a window of :data:`WINDOW` bytes somewhere in it, encoded by both engines,
-because the reference is 30 times slower and whole long documents would make 0.1% cost 5%.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
@@ -25,10 +21,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import text_of_strings
-from tokenlake.errors import ConfigError, EngineMismatchError, MissingExtraError
+from tokenlake.arrays import string_buffers
+from tokenlake.errors import EngineMismatchError, MissingExtraError
 from tokenlake.ragged import Int32, Int64, Ragged, offsets_of
-from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
 
@@ -131,8 +126,7 @@ FEW: Final = 256
 """Documents that are encoded one by one, however short they are."""
 _LONG: Final = 6 << 10  # bytes of a document, in the mean, from which on all are
 WINDOW: Final = 4096
-_MOST_DRAWS: Final = 1000  # in one batch
-_LEAST_COST: Final = 32  # bytes that any sample costs, however short
+"""Bytes of a text that are compared."""
 _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
 _PARTS: Final = ("id", "the first byte of id", "the end of id")
@@ -140,70 +134,6 @@ _PARTS: Final = ("id", "the first byte of id", "the end of id")
 _Ints = Int32 | Int64
 Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 """The ids of a text, and where each begins and ends (bytes) where that is wanted."""
-
-
-@final
-class Sampler:
-    """Draws documents until their windows make up the share `rate` of the bytes seen, one at least.
-
-    Which ones is pseudo-random but the same in every run. It has no influence on the ids.
-    """
-
-    def __init__(self, rate: float, engine: str) -> None:
-        if not 0 <= rate <= 1:
-            raise ConfigError(f"sample_rate is {rate}, expected a share from 0 to 1")
-        self._rate, self._engine = rate, engine
-        self._random = random.Random(20)
-        self._budget = float(WINDOW) if rate else 0.0
-
-    def check(
-        self,
-        text: pa.LargeStringArray,
-        skip: Int64,
-        made: Callable[[int], Sample],
-        again: Callable[[pa.LargeStringArray], Sequence[Sample]],
-        expected: Callable[[pa.LargeStringArray], Sequence[Sample]],
-    ) -> int:
-        """Compare a sample of a batch and return its size.
-
-        Args:
-            text: the batch.
-            skip: rows (ascending) that are not the fast engine's.
-            made: what the fast engine made of a row.
-            again: what it makes of texts, for windows of long documents.
-            expected: what the reference makes of texts.
-
-        Raises:
-            EngineMismatchError: with the text, the expected and the actual ids.
-        """
-        if not (rows := self._draw(text, skip)):
-            return 0
-        windows = {row: _window(text[row].as_buffer(), self._random) for row in rows}
-        cut = [row for row, (_, whole) in windows.items() if not whole]
-        of_cut = dict(zip(cut, again(text_of_strings([windows[row][0] for row in cut])), strict=True))
-        wanted = expected(text_of_strings([window for window, _ in windows.values()]))
-        for (row, (window, whole)), want in zip(windows.items(), wanted, strict=True):
-            require_equal(self._engine, window, want, made(row) if whole else of_cut[row])
-        return len(rows)
-
-    def _draw(self, text: pa.LargeStringArray, skip: Int64) -> list[int]:
-        if not self._rate or not len(text):
-            return []
-        starts, _ = string_buffers(text)
-        total = float(starts[-1] - starts[0])
-        self._budget += self._rate * total
-        skipped = set(skip.tolist())
-        # Twice the draws that documents of the usual size would take.
-        usual = max(_LEAST_COST, min(WINDOW, total / len(text)))
-        draws = min(len(text), _MOST_DRAWS, max(0, int(2 * self._budget / usual)) + 8)
-        rows: list[int] = []
-        for row in self._random.sample(range(len(text)), draws):
-            if self._budget <= 0:
-                break
-            if row not in skipped:
-                rows.append(row)
-                self._budget -= max(_LEAST_COST, min(WINDOW, int(starts[row + 1] - starts[row])))
-        return rows
 
 
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
@@ -228,11 +158,3 @@ def _mismatch(engine: str, text: str, what: str, expected: _Ints, got: _Ints) ->
         expected=expected[shown].tolist(),
         got=got[shown].tolist(),
     )
-
-
-def _window(buffer: pa.Buffer, rng: random.Random) -> tuple[str, bool]:
-    """Return a window of a UTF-8 text, cut between characters, and whether it is the whole text."""
-    if buffer.size <= WINDOW:
-        return buffer.to_pybytes().decode(), True
-    start = rng.randrange(buffer.size - WINDOW)
-    return buffer.slice(start, WINDOW).to_pybytes().decode(errors="ignore"), False

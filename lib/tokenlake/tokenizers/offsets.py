@@ -20,12 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import blocks, is_ascii, string_buffers
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
-from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, is_ascii, objection
-from tokenlake.tokenizers.arrays import Spans, blocks, string_buffers
+from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.fast import IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import BATCH_BYTES, Placed, ReferenceEngine
+from tokenlake.tokenizers.spans import Spans
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character

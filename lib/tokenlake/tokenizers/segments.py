@@ -40,10 +40,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import string_buffers
 from tokenlake.errors import MissingExtraError
 from tokenlake.ragged import Bools, Int32, Ragged
 from tokenlake.tokenizers.allowlist import flat, model_type
-from tokenlake.tokenizers.arrays import string_buffers
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine

@@ -97,8 +97,8 @@ def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
         tokens += sample.tokens * weight
         dropped += sample.dropped * weight
         stored += sample.tokens * weight * sample.stored
-    pack = plan.build.pack
-    sequences = math.ceil(tokens / pack.seq_length) if pack else round(rows)
+    width = plan.build.width
+    sequences = math.ceil(tokens / width) if width else round(rows)
     output = math.ceil(stored)
     files = sum(unit.files or 1 for unit in units) * len(source.split_names)
     if any(unit.files is None for unit in units):

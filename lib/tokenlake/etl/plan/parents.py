@@ -81,13 +81,13 @@ class FoundParent:
             groups=len(self.group_rows),
             tokens=self.tokens,
             documents=self.totals.documents,
-            seq_length=self.width,
+            width=self.manifest.width,
         )
 
     @property
     def width(self) -> int | None:
         """Ids of a packed row."""
-        return self.manifest.seq_length
+        return self.manifest.width or None
 
     @property
     def columns(self) -> frozenset[str]:

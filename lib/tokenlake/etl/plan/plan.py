@@ -155,11 +155,9 @@ class Plan:
         return "tokens" if self.out.width is None else "packed"
 
     @property
-    def seq_length(self) -> int | None:
-        """Ids of a packed row."""
-        if self.out is not None:
-            return self.out.width
-        return self.build.pack.seq_length if self.build.pack else None
+    def width(self) -> int:
+        """Ids of a packed row; 0 where a row is a document."""
+        return self.build.width if self.out is None else self.out.width or 0
 
     @property
     def input_bytes(self) -> int:
@@ -201,7 +199,7 @@ class Plan:
     def _repr_html_(self) -> str:
         facts = {
             "kind": self.kind,
-            "ids of a row": self.seq_length,
+            "ids of a row": self.width or None,
             "input files": len(self.inputs),
             "input bytes": self.input_bytes,
             "units": len(self.units),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int64
+from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
@@ -37,8 +37,9 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.tokenizers.arrays import Spans
+from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.spans import Spans
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 
@@ -88,11 +89,7 @@ class TextDocuments:
     @property
     def _ends(self) -> Int64:
         """int64[n * parts + 1], where each text begins in Arrow's buffer, and where the last one ends."""
-        if not len(self):
-            return np.zeros(1, np.int64)
-        buffer: Any = self.text.buffers()[1]
-        first = self.text.offset
-        return np.frombuffer(buffer, np.int64)[first : first + len(self.text) + 1]
+        return string_buffers(self.text)[0]
 
     def slice(self, first: int, last: int) -> Self:
         """TextDocuments ``first`` to ``last`` (exclusive), no text copied."""
@@ -144,8 +141,7 @@ class TextDocuments:
 
 def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     """Return the kept fields of `rows` (int64[m]), any of them several times."""
-    indices: Any = pa.array(rows)
-    return None if kept is None else kept.take(indices)
+    return None if kept is None else kept.take(_ARROW.array(rows))
 
 
 def _all_kept(parts: Sequence[TextDocuments]) -> pa.RecordBatch | None:
@@ -358,15 +354,14 @@ class Recipe:
 
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
         texts, special = source.texts, source.tokenizer.special_tokens_in_text
-        self._source, self._chain = source, open_chain(texts)
-        self._renderer = (
-            None if texts.is_plain else open_renderer(texts, source.content_field, files, special)
-        )
+        self._source = source
         self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
-        wanted = None if self._renderer is None else self._renderer.columns
-        self._columns = self._chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
+        self._steps: tuple[ChainedTransform, Renderer] | None = None
+        if not texts.is_plain:
+            self._steps = open_chain(texts), open_renderer(texts, source.content_field, files, special)
+        self._texts_alone = self._steps is None and not self._keeper.names
         self.rendered = texts.masked or texts.preference is not None
-        own = self._renderer is not None and self._renderer.control_tokens
+        own = self._steps is not None and self._steps[1].control_tokens
         self.control_tokens = own or special == "encode"
         self.special_tokens_in_text = "encode" if own else special
         """What the encoder does with special tokens that a text spells."""
@@ -380,21 +375,19 @@ class Recipe:
         Raises:
             as :func:`tokenlake.sources.records.read_range`.
         """
-        if self._renderer is not None:
-            return self._read_rows(part, self._renderer, block_bytes)
+        if self._steps is not None:
+            return self._read_rows(part, *self._steps, block_bytes)
         found = read_range(part, self._source, self._keeper.names, block_bytes=block_bytes)
         # Without a name for a batch: it may hold a text of 200 MB, which only its consumer still needs.
         return map(self._prepared_texts, found)
 
     def groups(self, parts: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:
         """Yield ranges in order, by themselves or in groups of small files."""
-        if self._renderer is not None or self._keeper.names:
-            return ([part] for part in parts)
-        return groups_of(parts, self._source)
+        return groups_of(parts, self._source) if self._texts_alone else ([part] for part in parts)
 
     def read_all(self, parts: Sequence[FileRange]) -> Iterator[Prepared]:
         """Read one of :meth:`groups` as :meth:`read` does, small files at once where nothing speaks against it."""
-        found = read_together(parts, self._source) if len(parts) > 1 else None
+        found = read_together(parts, self._source) if self._texts_alone else None
         if found is None:
             for part in parts:
                 yield from self.read(part)
@@ -420,19 +413,23 @@ class Recipe:
             documents = documents.select(good)
         return _prepared(batch, documents, judged(self._source, batch, batch.table, sorted(faults.items())))
 
-    def _read_rows(self, part: FileRange, renderer: Renderer, block_bytes: int) -> Iterator[Prepared]:
+    def _read_rows(
+        self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int
+    ) -> Iterator[Prepared]:
         """Records become rows, steps change them, and a renderer makes documents of them."""
+        wanted = renderer.columns
+        columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
         # Without steps a column that is missing here is one that the text needs; a step may make it.
-        if_there = bool(self._chain.steps)
-        for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
+        if_there = bool(chain.steps)
+        for batch in read_rows(part, self._source, columns, if_there=if_there, block_bytes=block_bytes):
             begin("preparing", batch.file, batch.positions)
-            yield self._prepared_rows(batch, renderer)
+            yield self._prepared_rows(batch, chain, renderer)
             begin("reading", part.file)
 
-    def _prepared_rows(self, batch: RowBatch, renderer: Renderer) -> Prepared:
+    def _prepared_rows(self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer) -> Prepared:
         rows = _table(batch)
         keeps = bool(self._keeper.names)
-        outcome = self._chain.on_rows(rows_of(rows) if keeps else rows)
+        outcome = chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = renderer.render(outcome.rows).without(unfit)
         row = outcome.origin[made.origin]

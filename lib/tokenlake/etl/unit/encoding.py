@@ -18,8 +18,8 @@ from tokenlake.etl.unit.infilling import Identities, Infilling, Stretches
 from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
-from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import Encoded, Encoder
+from tokenlake.tokenizers.spans import Spans
 
 
 @final

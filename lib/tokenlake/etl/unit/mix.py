@@ -15,8 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
-from tokenlake.etl.unit.clock import CLOCK
+from tokenlake.etl.job import CLOCK, NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of

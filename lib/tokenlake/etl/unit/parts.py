@@ -12,10 +12,11 @@ from typing import Any, Final, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.arrays import FlatRows
 from tokenlake.errors import StoreError
-from tokenlake.etl.unit.clock import CLOCK
+from tokenlake.etl.job import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.schema import LogicalHasher, described
+from tokenlake.schema import LogicalHasher
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.base import Store
 from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
@@ -50,7 +51,7 @@ class UnitFile:
     def bytes(self) -> int:
         return self._file.bytes
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: FlatRows | pa.RecordBatch) -> None:
         """Write one row group."""
         self._writer.write_batch(rows, row_group_size=min(len(rows), _MOST_ROWS))
         self.rows += len(rows)
@@ -83,10 +84,9 @@ class PartWriter:
         store: where to publish.
         layout: the version's keys.
         split, unit: they name the files.
-        schema: Arrow schema of the rows.
+        schema: of the rows; its metadata are key-values of the files, see :func:`tokenlake.schema.described`.
         max_bytes: a part is closed at the first row group past this size.
         only: number of the one part that is written then, however large, and also where there are no rows.
-        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the files name; None: they name none.
     """
 
     def __init__(
@@ -98,20 +98,17 @@ class PartWriter:
         schema: pa.Schema,
         max_bytes: int,
         only: int | None = None,
-        *,
-        tokenizer: str | None = None,
     ) -> None:
-        self._described = described(schema, tokenizer)
         self._store, self._layout, self._split, self._unit = store, layout, split, unit
         self.schema, self._max_bytes, self._only = schema, max_bytes, only
         self._entries: list[ShardEntry] = []
         self._file: UnitFile | None = None
 
-    def write(self, rows: pa.RecordBatch, *, tokens: int, documents: int) -> None:
+    def write(self, rows: FlatRows | pa.RecordBatch, *, tokens: int, documents: int) -> None:
         """Write one row group.
 
         Args:
-            rows: the row group.
+            rows: the row group; of packed rows best taken apart, as both the file and the hash need them.
             tokens: tokens in it, padding not counted.
             documents: documents that begin in it.
         """
@@ -142,7 +139,7 @@ class PartWriter:
 
     def _open(self) -> UnitFile:
         self._file = UnitFile(
-            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self._described)
+            self._store, self._layout, self._unit, lambda sink: open_shard(sink, self.schema)
         )
         self._logical = LogicalHasher()
         self._row_groups: list[int] = []

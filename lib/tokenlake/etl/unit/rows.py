@@ -10,18 +10,15 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int32, Int64
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level
 from tokenlake.arrays import values as plain_values
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.errors import AccountError
 from tokenlake.etl.unit.documents import taken
 from tokenlake.etl.unit.parts import PartWriter
-from tokenlake.packing.greedy import join_documents
 from tokenlake.packing.loss_mask import LOSS, learned, plain
-from tokenlake.packing.packer import open_packer
+from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.ragged import Ragged, offsets_of, places
-from tokenlake.schema import DOCUMENT
 from tokenlake.store.entries import ShardEntry
 
 _ARROW: Final[Any] = pa
@@ -342,58 +339,29 @@ class PackedFile:
 
     def _write(self, rows: Iterator[Packed]) -> None:
         for packed in rows:
-            check_boundaries(packed, self._prefix, self._suffix)
+            packed.check_boundaries(self._prefix, self._suffix)
             self.counts.update(pad=packed.pad, sequences=packed.rows, slots=len(packed.input_ids))
-            batch = packed_batch(packed, self._writer.schema)
-            for first in range(0, packed.rows, self._packer.group_rows):
-                last = min(first + self._packer.group_rows, packed.rows)
-                pieces = slice(packed.row_offsets[first], packed.row_offsets[last])
+            for group in packed.groups(self._packer.group_rows):
                 self._writer.write(
-                    batch.slice(first, last - first),
-                    tokens=int(packed.segment_lengths[pieces].sum(dtype=np.int64)),
-                    documents=int((packed.start[pieces] == 0).sum()),
+                    flat_rows(group, self._writer.schema),
+                    tokens=int(group.segment_lengths.sum(dtype=np.int64)),
+                    documents=int((group.start == 0).sum()),
                 )
 
 
-def packed_batch(packed: Packed, schema: pa.Schema) -> pa.RecordBatch:
-    """Packed rows as Arrow, without copying the tokens; with a column ``loss_mask`` the ids are marked."""
-    offsets: Any = pa.array(packed.row_offsets.astype(np.int32))
-    children: list[Any] = [pa.array(values) for values in (packed.file, packed.position, packed.start)]
-    structs: Any = pa.StructArray.from_arrays(children, fields=list(DOCUMENT))
-    fixed: dict[str, Any] = {"input_ids": packed.input_ids}
+def flat_rows(packed: Packed, schema: pa.Schema) -> FlatRows:
+    """Return packed rows, none of their ids copied; with a column ``loss_mask`` in their schema the ids are marked."""
+    count, pieces = packed.rows, len(packed.segment_lengths)
+    cells: dict[str, Any] = {"input_ids": packed.input_ids}
     if "loss_mask" in schema.names:
-        fixed = {"input_ids": plain(packed.input_ids), "loss_mask": learned(packed.input_ids)}
+        cells = {"input_ids": plain(packed.input_ids), "loss_mask": learned(packed.input_ids)}
     if "segment_ids" in schema.names:
-        fixed["segment_ids"] = packed.segment_ids
-    ragged: dict[str, Any] = {"segment_lengths": pa.array(packed.segment_lengths), "documents": structs}
-    columns: dict[str, Any] = {}
-    for name, kind in ((field.name, field.type) for field in schema):
-        columns[name] = (
-            pa.ListArray.from_arrays(offsets, ragged[name], type=kind)
-            if name in ragged
-            else pa.FixedSizeListArray.from_arrays(pa.array(fixed[name]), type=kind)
-        )
-    return row_of(schema, columns, packed.rows)
-
-
-def check_boundaries(packed: Packed, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> None:
-    """Assert on the packed ids themselves that documents begin with BOS and end with EOS.
-
-    Raises:
-        AccountError: a document begins or ends with another id, which would be a bug.
-    """
-    begins = packed.begins
-    if prefix:
-        _require(packed.input_ids[begins[packed.start == 0]], prefix[0], "begins", packed)
-    if suffix:
-        last = (begins + packed.segment_lengths)[packed.ends] - 1
-        _require(packed.input_ids[last], suffix[-1], "ends", packed)
-
-
-def _require(found: Int32, expected: int, what: str, packed: Packed) -> None:
-    wrong = np.flatnonzero(found != expected)
-    if len(wrong):
-        raise AccountError(
-            f"a document {what} with id {int(found[wrong[0]])}, expected {expected}, in rows packed from file id "
-            f"{int(packed.file[0])}; this is a bug, nothing was committed"
-        )
+        cells["segment_ids"] = packed.segment_ids
+    levels: dict[str, list[Level]] = {
+        name: [(count, None, None), (len(values), values, None)] for name, values in cells.items()
+    }
+    lists: Level = count, np.diff(packed.row_offsets).astype(np.int32), None
+    places = [(pieces, values, None) for values in (packed.file, packed.position, packed.start)]
+    levels["segment_lengths"] = [lists, (pieces, packed.segment_lengths, None)]
+    levels["documents"] = [lists, (pieces, None, None), *places]
+    return FlatRows(count, {name: levels[name] for name in schema.names})

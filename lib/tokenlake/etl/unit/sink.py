@@ -5,6 +5,7 @@ Documents go to one file after the other, or are dealt to several, one document 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +30,13 @@ from tokenlake.etl.unit.rows import (
 )
 from tokenlake.mixing.random import key_of
 from tokenlake.preference_columns import text_weights
-from tokenlake.schema import ROW_GROUP_TOKENS, packed_schema, preference_schema, tokens_schema
+from tokenlake.schema import (
+    ROW_GROUP_TOKENS,
+    described,
+    packed_schema,
+    preference_schema,
+    tokens_schema,
+)
 from tokenlake.store.base import Store
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
@@ -130,16 +137,30 @@ class Sink:
 
 def rows_schema(
     pack: ResolvedPack | None,
+    tokenizer: str | None,
     *,
     loss_mask: bool,
     attention_mask: bool = False,
     kept: Sequence[tuple[str, ColumnType]] = (),
 ) -> pa.Schema:
-    """Return the schema of the rows that documents become."""
+    """Return the schema of the rows that documents become.
+
+    Args:
+        tokenizer: sha256 (hex) of the ``tokenizer.json`` that made the ids, which the files name; None: they name none.
+    """
     if pack is None:
         fields = [(name, arrow_type(kind)) for name, kind in kept]
-        return tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
-    return packed_schema(pack.seq_length, store_segment_ids=pack.store_segment_ids, loss_mask=loss_mask)
+        rows = tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
+        return described(rows, tokenizer)
+    return described_packed(pack.seq_length, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
+
+
+@functools.cache
+def described_packed(
+    width: int, tokenizer: str | None, *, pieces: bool = False, loss_mask: bool = False
+) -> pa.Schema:
+    """Return the schema of packed rows, made once for all units; `pieces`: whether segment ids are stored."""
+    return described(packed_schema(width, store_segment_ids=pieces, loss_mask=loss_mask), tokenizer)
 
 
 def _numbers(job: UnitJob) -> Sequence[int | None]:
@@ -155,9 +176,10 @@ def open_sink(
     Args:
         prefix, suffix: what the tokenizer's post-processor puts around a document.
     """
-    schema = rows_schema(job.pack, loss_mask=job.loss_mask, attention_mask=job.attention_mask, kept=job.kept)
+    masks = {"loss_mask": job.loss_mask, "attention_mask": job.attention_mask}
+    schema = rows_schema(job.pack, job.tokenizer_json, **masks, kept=job.kept)
     numbers, args = _numbers(job), (store, layout, split, job.unit, schema, job.max_shard_size)
-    writers = [PartWriter(*args, only, tokenizer=job.tokenizer_json) for only in numbers]
+    writers = [PartWriter(*args, only) for only in numbers]
     if job.pack is None:
         padding, full = _padding(job.source, job.pad_id), group_tokens(job.files)
         kept = [name for name, _ in job.source.kept]
@@ -221,15 +243,13 @@ class PreferenceSink:
         self._settings, own = settings, job.source.tokenizer
         self._joiner = Joiner(settings.method, encoder.prefix, job.eos_id, own.max_length, own.long_documents)
         kept = [(name, arrow_type(kind)) for name, kind in job.kept]
-        self._schema = preference_schema(settings.method, settings.trainer, kept)
+        rows = preference_schema(settings.method, settings.trainer, kept)
+        self._schema = described(rows, job.tokenizer_json)
         args = store, layout, split, job.unit, self._schema, job.max_shard_size
         # Rows are not padded here, but none goes into a group that it does not fit into.
         padding, full = Padding("max_length"), group_tokens(job.files)
         self._files = [
-            RowsFile(
-                PartWriter(*args, only, tokenizer=job.tokenizer_json), padding, full, lambda rows, _: rows
-            )
-            for only in _numbers(job)
+            RowsFile(PartWriter(*args, only), padding, full, lambda rows, _: rows) for only in _numbers(job)
         ]
         self._dealt = 0
 

@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int32, Int64
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
 from tokenlake.etl.unit.parts import PartWriter
 from tokenlake.etl.unit.rows import PackedFile, Padding, TokenDocuments, TokensFile
-from tokenlake.etl.unit.sink import group_tokens, rows_schema
+from tokenlake.etl.unit.sink import described_packed, group_tokens, rows_schema
 from tokenlake.packing.loss_mask import LOSS, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
-from tokenlake.schema import packed_schema, row_group_rows
+from tokenlake.schema import row_group_rows
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -227,9 +227,10 @@ class DocumentsOut:
         self.shares = Shares(names)
         # Where every document lacks its EOS, the packer lays it down while it copies.
         self._alike = out.append_eos and not whole.any()
-        layout, schema = Layout(job.dataset, job.version), rows_schema(out.pack, loss_mask=out.loss_mask)
+        layout = Layout(job.dataset, job.version)
+        schema = rows_schema(out.pack, out.tokenizer, loss_mask=out.loss_mask)
         args = store, layout, split, job.unit, schema, out.max_shard_size
-        writer = PartWriter(*args, tokenizer=out.tokenizer)
+        writer = PartWriter(*args)
         full = group_tokens(None)
         if out.pack is None:
             self._file: TokensFile | PackedFile = TokensFile(writer, (), (), Padding("none"), full)
@@ -297,10 +298,10 @@ class SequencesOut:
         self._out = out = job.out
         self._length = out.width or 0
         self.shares = Shares(names)
-        self._schema = packed_schema(self._length, loss_mask=out.loss_mask)
+        self._schema = described_packed(self._length, out.tokenizer, loss_mask=out.loss_mask)
         layout = Layout(job.dataset, job.version)
         args = store, layout, split, job.unit, self._schema, out.max_shard_size
-        self._writer = PartWriter(*args, tokenizer=out.tokenizer)
+        self._writer = PartWriter(*args)
         self.finish, self.discard = self._writer.finish, self._writer.discard
         self._rows = self._tokens = 0
 
@@ -314,14 +315,16 @@ class SequencesOut:
             ConfigError: they are not what the job says.
         """
         if not rows.schema.equals(self._schema):
-            raise ConfigError(f"rows with the columns {rows.schema}; expected {self._schema}, as planned")
+            raise ConfigError(
+                f"rows with the columns {rows.schema}; expected {self._schema.remove_metadata()}, as planned"
+            )
         tokens, begun, bos, eos = count_packed(rows, self._out)
         self.shares.add(source, tokens, bos, eos, np.zeros_like(tokens))
         size = row_group_rows(self._length)
         for first in range(0, len(rows), size):
             own = slice(first, first + size)
             told = {"tokens": int(tokens[own].sum()), "documents": int(begun[own].sum())}
-            self._writer.write(rows.slice(first, size), **told)
+            self._writer.write(FlatRows.of(rows.slice(first, size)), **told)
         self._rows += len(rows)
         self._tokens += int(tokens.sum())
         return int(tokens.sum())

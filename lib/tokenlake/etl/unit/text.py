@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools, Int32
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import UnitJob, begin, produced_by
-from tokenlake.etl.unit.clock import CLOCK
+from tokenlake.etl.job import CLOCK, UnitJob, begin, produced_by
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Identities
@@ -237,8 +236,7 @@ class TextBuild:
 
     def _read(self, parts: Sequence[FileRange]) -> None:
         """Read a range, or several that are read together, encoding whenever enough documents wait."""
-        begin("reading", parts[0].file)
-        CLOCK.switch("load")
+        begin("reading", parts[0].file, stage="load")
         batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
@@ -246,8 +244,7 @@ class TextBuild:
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
                 self._flush()
-                CLOCK.switch("load")
-                begin("reading", file)
+                begin("reading", file, stage="load")
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
@@ -264,11 +261,11 @@ class TextBuild:
 
     def _flush(self) -> None:
         """Encode what waits, split by split, and report progress."""
-        CLOCK.switch("tokenize")
         before = self._tally.numbers["tokens"]
         if self._waiting:
             first = self._waiting[0]
-            begin("encoding the documents of", self._paths[int(first.file[0])], first.position)
+            file = self._paths[int(first.file[0])]
+            begin("encoding the documents of", file, first.position, "tokenize")
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
             box = [TextDocuments.concat(self._waiting)]

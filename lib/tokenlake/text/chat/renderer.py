@@ -25,8 +25,8 @@ from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions,
 from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard, check_mode, named_tokens, no_template
 from tokenlake.text.rendering import Column, Rendered, join_pieces
 from tokenlake.text.transform import called, fault_of
-from tokenlake.tokenizers.arrays import Span, Spans, byte_spans
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.spans import Span, Spans, byte_spans
 
 CHECKED: Final = 997
 """Conversations of which one is rendered both ways; a prime, so that it does not beat with an order in the data."""

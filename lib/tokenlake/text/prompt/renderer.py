@@ -37,9 +37,9 @@ from tokenlake.text.prompt.template import (
 )
 from tokenlake.text.rendering import Column, Rendered, Renderer
 from tokenlake.text.transform import fault_of
-from tokenlake.tokenizers.arrays import Span, Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.spans import Span, Spans
 
 _ARROW: Final[Any] = pa
 _EXPRESSION: Final = re.compile(r"\{\{-?\s*([^\W\d][^{}]*?)\s*-?\}\}")

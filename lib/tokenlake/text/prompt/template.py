@@ -40,9 +40,9 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.rendering import Column, byte_sizes, join_pieces
-from tokenlake.tokenizers.arrays import Spans
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.tokenizers.spans import Spans
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc

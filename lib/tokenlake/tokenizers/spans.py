@@ -1,37 +1,15 @@
-"""Views of Arrow string arrays, and spans of texts: which of their bytes bear loss."""
+"""Spans of texts: which of their bytes bear loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self, final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from tokenlake.ragged import Bools, Int64, offsets_of, places
-
-
-def string_buffers(text: pa.LargeStringArray) -> tuple[Int64, npt.NDArray[np.uint8]]:
-    """Return views of a large_string array's offsets (int64[n + 1], may start past 0) and of its bytes."""
-    _, offsets, data = text.buffers()
-    if offsets is None or not len(text):
-        return np.zeros(len(text) + 1, np.int64), np.empty(0, np.uint8)
-    starts = np.frombuffer(memoryview(offsets), np.int64, len(text) + 1, text.offset * 8)
-    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(memoryview(data), np.uint8)
-
-
-def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of n rows (first, last exclusive) of at most `size` items by their offsets, or of one row."""
-    first, count = 0, len(offsets) - 1
-    while first < count:
-        last = int(np.searchsorted(offsets, int(offsets[first]) + size, "right")) - 1
-        last = min(max(last, first + 1), count)
-        yield first, last
-        first = last
-
 
 Span = tuple[int, int]
 """UTF-8 bytes of a text: first, and last exclusive."""
