@@ -9,7 +9,10 @@ from typing import Final, Literal
 from benchmarks.contenders import MEANING
 from benchmarks.rotation import Series
 
-FASTER: Final = {"gpt2": {"datasets": 45.0, "datatrove": 38.0}, "llama2": {"datasets": 25.0, "datatrove": 22.0}}
+FASTER: Final = {
+    "gpt2": {"datasets": 45.0, "datatrove": 38.0},
+    "llama2": {"datasets": 25.0, "datatrove": 22.0},
+}
 """Times a peer's MB per CPU second, at least."""
 BARE: Final = {"gpt2": 1.5, "llama2": 0.75}  # times the bare loop's CPU seconds, at most
 PREFECT: Final = 15.0  # CPU seconds a run costs beyond the library's build, at most
