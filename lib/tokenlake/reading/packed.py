@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
-from tokenlake.ragged import Bools, Int32, Int64, cut_runs, offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.pages import (
@@ -47,7 +46,6 @@ class PackedGroup:
     Attributes:
         rows, length: of `ids`.
         row_views: the ids of each row, n arrays [length], each contiguous; views of `ids`.
-        row_lengths: the ids of each segment of each row, n arrays of at least one; views of `segment_lengths`.
         segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
         segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
@@ -63,7 +61,6 @@ class PackedGroup:
         "learned",
         "length",
         "nbytes",
-        "row_lengths",
         "row_views",
         "rows",
         "segment_lengths",
@@ -79,8 +76,6 @@ class PackedGroup:
         self.nbytes = sum(part.nbytes for part in parts)
         self._attention: dict[int | None, list[int]] = {}
         _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
-        # Once for the row group: a batch takes rows out of a hundred of them, a few out of each.
-        self.row_lengths = [segment_lengths[a:b] for a, b in pairwise(segment_offsets.tolist())]
 
     def attention(self, within: int | None) -> list[int]:
         """Return what attention inside segments costs each row, n numbers; see :func:`attention`."""
@@ -103,6 +98,16 @@ class PackedGroup:
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
         return cls(ids, lengths, offsets - offsets[0], learned)
+
+
+def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragged:
+    """Return the lengths of the segments of each of n rows, which are rows of the row groups with these places."""
+    nothing = np.zeros(0, np.int32)
+    lengths = np.concatenate([nothing, *(one.segment_lengths for one in groups)])
+    offsets = np.concatenate([nothing, *(one.segment_offsets for one in groups)])
+    place = offsets_of([one.rows + 1 for one in groups])[group] + row
+    before = offsets_of([len(one.segment_lengths) for one in groups])[group]
+    return Ragged.taken(lengths, before + offsets[place], before + offsets[place + 1])
 
 
 def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int64:
