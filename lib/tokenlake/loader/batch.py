@@ -46,7 +46,7 @@ from tokenlake.store.manifest import Manifest
 IGNORED: Final = -100
 """What `labels` and `targets` hold where there is no loss."""
 
-_CHUNK: Final = 1 << 16  # ids that are spread at a time into a given array: what lies between stays small
+_CHUNK: Final = 1 << 17  # ids that are spread at a time into a given array: what lies between stays small
 _LITTLE: Final = (
     16  # ids of padding of a row in the mean, up to which writing one by one is faster than row by row
 )
@@ -296,17 +296,16 @@ class Assembler:
         """
         ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
         numbers, rows = group.tolist(), row.tolist()
-        groups = {number: decoded(number) for number in dict.fromkeys(numbers)}
-        found = [groups[number] for number in numbers]
+        place = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
+        groups, index = list(map(decoded, place)), [place[number] for number in numbers]
+        found = [groups[each] for each in index]
         views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
         if views:
             np.concatenate(views, out=ids[: len(rows)].reshape(-1))
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids.reshape(shape)}
         if self._columns - {"input_ids"} or self._layout != BatchLayout():
-            place = {number: index for index, number in enumerate(groups)}
-            index = np.array([place[number] for number in numbers], np.int64)
-            segments = self._segments(shape, segments_of(list(groups.values()), index, row))
+            segments = self._segments(shape, segments_of(groups, np.array(index, np.int64), row))
             self._derive(made, segments, found, rows)
             self._lay_out(made, segments)
         return {name: made[name] for name in self.names}

@@ -139,7 +139,7 @@ class _Ahead:
             found[number] = self.cache.read(number)
         with self._changed:
             self._now = step
-            self._drop_idle()
+            self._drop_idle(numbers)
             self._moved_on()
         return {number: found[number] for number in numbers} if missing else found
 
@@ -197,15 +197,23 @@ class _Ahead:
     def _moved_on(self) -> None:
         """There may be room, or something to do, that was not there before. Under the lock."""
         self._full = False
-        self._changed.notify_all()
+        if self._queue:
+            self._changed.notify_all()
 
-    def _drop_idle(self) -> None:
-        """Let go of what no planned step needs, but for what may be needed again. Under the lock."""
-        kept = 0
-        for number in reversed([one for one in self.cache.groups.kept if self._next_use(one) == _NEVER]):
-            kept += self.cache.groups.kept[number][1]
+    def _drop_idle(self, numbers: Iterable[int]) -> None:
+        """Let go of what no planned step needs, but for what may be needed again. Under the lock.
+
+        Args:
+            numbers: what the step needed that was taken last.
+        """
+        kept, groups = 0, self.cache.groups
+        if self._idle_bytes == groups.max_bytes:
+            return
+        some = [*groups.kept] if self._idle_bytes else [one for one in numbers if one in groups.kept]
+        for number in reversed([one for one in some if self._next_use(one) == _NEVER]):
+            kept += groups.kept[number][1]
             if kept > self._idle_bytes:
-                self.cache.groups.invalidate(number)
+                groups.invalidate(number)
 
     def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
