@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import tokenlake as tl
 from tests.loader.support import ids, mixtures, plain
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.read_ahead import DecodedAhead
+from tokenlake.reading.version import StoredRows
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,8 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
 
 
 def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: int = 4) -> DecodedAhead:
-    return DecodedAhead([ds.rows], loss_mask=False, max_bytes=max_bytes, reach=reach, threads=threads)
+    decode = partial(StoredRows.decoded, loss_mask=False)
+    return DecodedAhead([ds.rows], decode, max_bytes=max_bytes, reach=reach, threads=threads)
 
 
 def until(decoded: DecodedAhead, count: int) -> int:

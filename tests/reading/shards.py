@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -139,9 +138,8 @@ def assert_same(group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = 
     assert (group.rows, len(group.row_views), len(ids)) == (len(batch), len(batch), len(batch) * size)
     assert np.array_equal(np.concatenate(group.row_views), ids)
     assert np.array_equal(group.ids.reshape(-1), ids)
-    assert np.array_equal(group.segment_lengths, _flat(batch, "segment_lengths"))
-    counts: Any = pc.list_value_length(lengths)
-    assert np.array_equal(np.diff(group.segment_offsets, prepend=0), [0, *counts.to_pylist()])
+    assert group.segments is not None
+    assert [each.tolist() for each in group.segments.rows()] == lengths.to_pylist()
     assert (group.learned is not None) == loss_mask
     if group.learned is not None:
         assert np.array_equal(group.learned.reshape(-1), _flat(batch, "loss_mask"))

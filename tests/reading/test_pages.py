@@ -311,6 +311,15 @@ def test_a_column_that_should_be_there_is_damage(tmp_path: Path) -> None:
         rows.packed(0, loss_mask=False)
 
 
+def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
+    table = packed_rows(6, 4, loss_mask=True)
+    rows = stored(tmp_path, [ours(table, 6), ours(table.drop_columns(["segment_lengths"]), 6)], 4)
+    for group in (0, 1):
+        found = rows.packed(group, loss_mask=False, segments=False)
+        assert (found.segments, found.learned) == (None, None)
+        assert np.array_equal(found.ids.reshape(-1), table["input_ids"].combine_chunks().flatten())
+
+
 def test_segments_that_are_longer_than_a_row_are_damage(tmp_path: Path) -> None:
     table = packed_rows(3, 4)
     column = pa.array([[4], [4, 1], [1]], packed_schema(4).field("segment_lengths").type)

@@ -240,6 +240,10 @@ class Assembler:
         fresh: give every batch memory of its own, also where that is slower.
         layout: of the arrays; None: row by row.
 
+    Attributes:
+        names: of the columns of a batch.
+        loss_mask, segments: whether row groups must be decoded with these.
+
     Raises:
         ConfigError: the datasets are not packed, or to different lengths; or the layout does not fit these.
     """
@@ -265,6 +269,7 @@ class Assembler:
         self._layout.check_length(self.length)
         if self._layout.flat:
             self.names += FLAT_COLUMNS
+        self.segments = bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
         wants_loss = bool(FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
 
@@ -304,7 +309,7 @@ class Assembler:
             np.concatenate(views, out=ids[: len(rows)].reshape(-1))
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids.reshape(shape)}
-        if self._columns - {"input_ids"} or self._layout != BatchLayout():
+        if self.segments:
             segments = self._segments(shape, segments_of(groups, np.array(index, np.int64), row))
             self._derive(made, segments, found, rows)
             self._lay_out(made, segments)

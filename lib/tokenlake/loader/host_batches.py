@@ -31,6 +31,7 @@ from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
+from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore
 
 _LOCAL, _REMOTE = 1, 16  # threads that decode
@@ -154,10 +155,15 @@ class HostReader:
 
     def read_ahead(self) -> DecodedAhead:
         """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
-        workers = self.options.workers
+        workers, loss_mask = self.options.workers, self.assembler.loss_mask
+        segments = self.plan.ranks is not None or self.assembler.segments
+
+        def decode(rows: StoredRows, group: int) -> DecodedGroup:
+            return rows.decoded(group, loss_mask=loss_mask and rows.has_loss_mask, segments=segments)
+
         return DecodedAhead(
             self.plan.sources,
-            loss_mask=self.assembler.loss_mask,
+            decode,
             max_bytes=self.options.cache_bytes,
             reach=max(_LEAST, self.plan.window_steps // 4),
             threads=_threads(self.plan.data) if workers is None else workers,

@@ -30,6 +30,7 @@ from tokenlake.threads import start_thread
 _NEVER: Final = 1 << 62
 
 DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
+Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
 
 
 class _Need(NamedTuple):
@@ -45,18 +46,18 @@ class DecodedAhead:
 
     Args:
         sources: of the rows.
-        loss_mask: decode it, where a source has one.
+        decode: (source, row group of it) -> decoded row group.
         max_bytes: of decoded row groups; what one batch needs is decoded however much it is.
         reach: steps that are read ahead.
         threads: that read ahead.
     """
 
     def __init__(
-        self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, reach: int, threads: int
+        self, sources: Sequence[StoredRows], decode: Decode, *, max_bytes: int, reach: int, threads: int
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
         # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._state = _Ahead(sources, self._first, loss_mask, max_bytes, reach)
+        self._state = _Ahead(sources, self._first, decode, max_bytes, reach)
         weakref.finalize(self, self._state.close)
         self._threads = [
             start_thread(
@@ -103,10 +104,10 @@ class _Ahead:
     """What is needed when, over a cache that lets go of what is needed last; all under one lock."""
 
     def __init__(
-        self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int, reach: int
+        self, sources: Sequence[StoredRows], first: Int64, decode: Decode, max_bytes: int, reach: int
     ) -> None:
-        self._sources, self._begins = sources, first.tolist()
-        self._loss_mask, self._reach, self._idle_bytes = loss_mask, reach, _idle_bytes(sources, max_bytes)
+        self._sources, self._begins, self._decode_one = sources, first.tolist(), decode
+        self._reach, self._idle_bytes = reach, _idle_bytes(sources, max_bytes)
         self._now, self._full, self._closed, self._typical = -1, False, False, 0
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
@@ -217,8 +218,7 @@ class _Ahead:
 
     def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
-        rows = self._sources[source]
-        found = rows.decoded(number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask)
+        found = self._decode_one(self._sources[source], number - self._begins[source])
         self._typical = max(self._typical, found.nbytes)
         return found
 
