@@ -164,6 +164,7 @@ class HostReader:
         return DecodedAhead(
             self.plan.sources,
             decode,
+            times=self.plan.epochs if isinstance(self.plan.data, Dataset) else None,
             max_bytes=self.options.cache_bytes,
             reach=max(_LEAST, self.plan.window_steps // 4),
             threads=_threads(self.plan.data) if workers is None else workers,
@@ -334,7 +335,7 @@ class _Work:
         lengths = plan.lengths(steps, found if all_here else None)
         for step, rows, length in zip(steps, found, lengths, strict=True):
             number = self.groups.number(rows.source, rows.group)
-            self.groups.plan(step.step, set(number.tolist()))
+            self.groups.plan(step.step, number)
             here = wanted_of(step.size)
             if not self.reader.options.pad_last:
                 here = here[: np.searchsorted(here, step.rows)]

@@ -20,6 +20,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, final
 
+import numpy as np
+
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
@@ -47,17 +49,25 @@ class DecodedAhead:
     Args:
         sources: of the rows.
         decode: (source, row group of it) -> decoded row group.
+        times: how often each row comes; None: nobody knows.
         max_bytes: of decoded row groups; what one batch needs is decoded however much it is.
         reach: steps that are read ahead.
         threads: that read ahead.
     """
 
     def __init__(
-        self, sources: Sequence[StoredRows], decode: Decode, *, max_bytes: int, reach: int, threads: int
+        self,
+        sources: Sequence[StoredRows],
+        decode: Decode,
+        *,
+        times: int | None,
+        max_bytes: int,
+        reach: int,
+        threads: int,
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
         # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._state = _Ahead(sources, self._first, decode, max_bytes, reach)
+        self._state = _Ahead(sources, self._first, decode, times, max_bytes, reach)
         weakref.finalize(self, self._state.close)
         self._threads = [
             start_thread(
@@ -75,8 +85,8 @@ class DecodedAhead:
         """Return the number of row groups of sources, int64[n]."""
         return self._first[source] + group
 
-    def plan(self, step: int, numbers: Iterable[int]) -> None:
-        """Say which row groups a step needs; steps come in order."""
+    def plan(self, step: int, numbers: Int64) -> None:
+        """Say which row groups the rows of a step lie in, int64[n]; steps come in order."""
         self._state.plan(step, numbers)
 
     def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
@@ -104,10 +114,18 @@ class _Ahead:
     """What is needed when, over a cache that lets go of what is needed last; all under one lock."""
 
     def __init__(
-        self, sources: Sequence[StoredRows], first: Int64, decode: Decode, max_bytes: int, reach: int
+        self,
+        sources: Sequence[StoredRows],
+        first: Int64,
+        decode: Decode,
+        times: int | None,
+        max_bytes: int,
+        reach: int,
     ) -> None:
         self._sources, self._begins, self._decode_one = sources, first.tolist(), decode
         self._reach, self._idle_bytes = reach, _idle_bytes(sources, max_bytes)
+        # Rows of each row group that no step was planned for.
+        self._left = None if times is None else times * np.concatenate([rows.group_rows for rows in sources])
         self._now, self._full, self._closed, self._typical = -1, False, False, 0
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
@@ -116,9 +134,11 @@ class _Ahead:
             max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
         )
 
-    def plan(self, step: int, numbers: Iterable[int]) -> None:
+    def plan(self, step: int, numbers: Int64) -> None:
         with self._changed:
-            for number in numbers:
+            if self._left is not None:
+                np.subtract.at(self._left, numbers, 1)
+            for number in dict.fromkeys(numbers.tolist()):
                 uses = self._uses[number]
                 if not uses or uses[-1] <= self._now:
                     self._queue.append(_Need(step, number))
@@ -208,12 +228,11 @@ class _Ahead:
             numbers: what the step needed that was taken last.
         """
         kept, groups = 0, self.cache.groups
-        if self._idle_bytes == groups.max_bytes:
-            return
-        some = [*groups.kept] if self._idle_bytes else [one for one in numbers if one in groups.kept]
+        all_stay_or_go = self._idle_bytes in (0, groups.max_bytes)
+        some = [one for one in numbers if one in groups.kept] if all_stay_or_go else [*groups.kept]
         for number in reversed([one for one in some if self._next_use(one) == _NEVER]):
             kept += groups.kept[number][1]
-            if kept > self._idle_bytes:
+            if kept > self._idle_bytes or (self._left is not None and self._left[number] <= 0):
                 groups.invalidate(number)
 
     def _decode(self, number: int) -> DecodedGroup:
@@ -239,8 +258,9 @@ class _Ahead:
 def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     """How much is kept of what no planned step needs.
 
-    All, where it is all that there is: further epochs decode nothing. Where several sources are mixed, a rare one's row
-    group may be needed again after all that is planned. Of one large dataset it is done with.
+    All, where it is all that there is: further epochs decode nothing, and the last one lets go of it. Where several
+    sources are mixed, a rare one's row group may be needed again after all that is planned. Of one large dataset it is
+    done with.
     """
     whole = sum(
         4 * (rows.rows * (rows.manifest.seq_length or 0) or rows.manifest.splits[rows.split].tokens)
