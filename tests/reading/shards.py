@@ -135,8 +135,8 @@ def groups_of(table: pa.Table, group_rows: int) -> list[pa.RecordBatch]:
 def assert_same(group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = False) -> None:
     """Fail unless a decoded row group holds the rows of a batch, whatever is compared."""
     ids, lengths, size = _flat(batch, "input_ids"), batch.column("segment_lengths"), group.length
-    assert (group.rows, len(group.row_views), len(ids)) == (len(batch), len(batch), len(batch) * size)
-    assert np.array_equal(np.concatenate(group.row_views), ids)
+    assert (group.rows, len(ids)) == (len(batch), len(batch) * size)
+    assert group.data == group.ids.tobytes()
     assert np.array_equal(group.ids.reshape(-1), ids)
     assert group.segments is not None
     assert [each.tolist() for each in group.segments.rows()] == lengths.to_pylist()

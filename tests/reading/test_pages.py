@@ -406,7 +406,7 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
 def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:
     table = packed_rows(60, 64)
     rows, batches = stored(tmp_path, [ours(table, 4)], 64), groups_of(table, 4)
-    held = [rows.packed(group, loss_mask=False).row_views[1] for group in range(15)]
+    held = [rows.packed(group, loss_mask=False).ids[1] for group in range(15)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: rows.packed(group % 15, loss_mask=False), range(200)))
     assert [view.tolist() for view in held] == [batch.column("input_ids")[1].as_py() for batch in batches]

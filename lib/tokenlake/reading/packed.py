@@ -1,6 +1,6 @@
 """Row groups of a packed dataset, decoded to what a batch is made of, and nothing else.
 
-The rows' ids stay where they were decoded, one view per row. The lengths of the segments say everything else that a
+The rows' ids stay where they were decoded. The lengths of the segments say everything else that a
 batch needs: which document an id belongs to, its position in it, where padding begins. Pages are read
 directly, or through Arrow where they are not laid out as we write them.
 """
@@ -45,7 +45,8 @@ class PackedGroup:
 
     Attributes:
         rows, length: of `ids`.
-        row_views: the ids of each row, n arrays [length], each contiguous; views of `ids`.
+        data: the memory of `ids`, row after row.
+        row_bytes: of it, those of a row.
         segments: ids of each segment, at least 1, of each of the n rows; None where they were not asked for.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
         nbytes: bytes of memory that the row group keeps.
@@ -56,17 +57,19 @@ class PackedGroup:
 
     __slots__ = (
         "_attention",
+        "data",
         "ids",
         "learned",
         "length",
         "nbytes",
-        "row_views",
+        "row_bytes",
         "rows",
         "segments",
     )
 
     def __init__(self, ids: Ids, segments: Ragged | None, learned: Bools | None) -> None:
-        self.ids, self.row_views, (self.rows, self.length) = ids, list(ids), ids.shape
+        self.ids, (self.rows, self.length) = ids, ids.shape
+        self.data, self.row_bytes = ids.reshape(-1).view(np.uint8).data, ids.itemsize * self.length
         self.segments, self.learned = segments, learned
         self.nbytes = ids.nbytes + (0 if learned is None else learned.nbytes)
         self._attention: dict[int | None, list[int]] = {}
