@@ -33,8 +33,9 @@ from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore
+from tokenlake.threads import available_cpus
 
-_LOCAL, _REMOTE = 1, 16  # threads that decode
+_LOCAL, _REMOTE = 4, 16  # threads that decode, at most
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
@@ -480,4 +481,6 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
 def _threads(data: Dataset | Mixture) -> int:
     """Return how many threads decode by default."""
     datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
-    return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE
+    if all(isinstance(dataset.store, LocalStore) for dataset in datasets):
+        return max(1, min(_LOCAL, available_cpus() // 2))
+    return _REMOTE
