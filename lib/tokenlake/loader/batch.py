@@ -101,14 +101,13 @@ class RowSegments:
         before = self.row_runs[first] + row - first
         numbers -= np.repeat(before, np.diff(self.row_runs))
         numbers[self.row_runs[1:] - 1] = 0
-        for rows, some in self._spread(numbers):
+        for rows, some in self._spread(numbers, int(numbers.max(initial=0))):
             out[rows] = some
         return out
 
     def positions(self, out: Int32) -> Int32:
         """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding."""
-        starts = self._starts() - np.repeat(np.arange(self.rows) * self.length, np.diff(self.row_runs))
-        for rows, some in self._spread(starts):
+        for rows, some in self._spread(self._starts() % self.length, self.length - 1):
             flat = some.reshape(-1)  # one long row is faster than many
             np.subtract(_counted(self.length, len(some), some.dtype), flat, out=flat)
             out[rows] = some
@@ -144,18 +143,20 @@ class RowSegments:
         """Where each run begins among the ids of all rows, int64[s + B]."""
         return np.cumsum(self.runs) - self.runs
 
-    def _spread(self, values: Int64 | Bools) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+    def _spread(self, values: Int64 | Bools, largest: int = 1) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
         """Yield one value of each run repeated over its ids, some rows at a time: which rows, and [rows, L].
 
-        Numbers are of 16 bits where all fit: what is still in the processor's cache is widened when it is stored.
+        Numbers are of 16 bits where the largest fits: what is still in the processor's cache is widened when it is
+        stored.
         """
+        narrow: npt.NDArray[Any] = values
         if values.dtype != np.bool_:
-            values = values.astype(np.uint16 if values.max(initial=0) < 1 << 16 else np.int32)
+            narrow = values.astype(np.uint16 if largest < 1 << 16 else np.int32)
         together = max(1, _CHUNK // self.length)
         for row in range(0, self.rows, together):
             end = min(row + together, self.rows)
             some = slice(self.row_runs[row], self.row_runs[end])
-            yield slice(row, end), np.repeat(values[some], self.runs[some]).reshape(-1, self.length)
+            yield slice(row, end), np.repeat(narrow[some], self.runs[some]).reshape(-1, self.length)
 
 
 def _gather(groups: Sequence[PackedGroup], rows: Sequence[int], out: Int32) -> None:
@@ -199,8 +200,8 @@ def _mark(ids: Int32, mask: Bools, out: Int32) -> None:
 
 @lru_cache(maxsize=8)
 def _counted(length: int, rows: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return 0, 1, ..., length - 1 of so many rows, one after the other; what wraps lies in padding."""
-    counted = np.tile(np.arange(length, dtype=np.int32).astype(kind), rows)
+    """Return 0, 1, ..., length - 1, for each of so many rows."""
+    counted = np.tile(np.arange(length, dtype=kind), rows)
     counted.flags.writeable = False
     return counted
 

@@ -227,13 +227,22 @@ class _Ahead:
         Args:
             numbers: what the step needed that was taken last.
         """
-        kept, groups = 0, self.cache.groups
-        all_stay_or_go = self._idle_bytes in (0, groups.max_bytes)
-        some = [one for one in numbers if one in groups.kept] if all_stay_or_go else [*groups.kept]
-        for number in reversed([one for one in some if self._next_use(one) == _NEVER]):
+        groups, kept = self.cache.groups, 0
+        if self._idle_bytes == groups.max_bytes:
+            kept, some = self._idle_bytes, self._done(numbers)
+        else:
+            some = [*groups.kept] if self._idle_bytes else numbers
+        for number in reversed([one for one in some if one in groups.kept and self._next_use(one) == _NEVER]):
             kept += groups.kept[number][1]
-            if kept > self._idle_bytes or (self._left is not None and self._left[number] <= 0):
+            if kept > self._idle_bytes:
                 groups.invalidate(number)
+
+    def _done(self, numbers: Iterable[int]) -> list[int]:
+        """Return which of some row groups no step will be planned for any more."""
+        if self._left is None:
+            return []
+        some = [*numbers]
+        return [one for one, left in zip(some, self._left[some].tolist(), strict=True) if left <= 0]
 
     def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
