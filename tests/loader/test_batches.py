@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import LENGTH, ids, plain, same
+from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.store.address import open_store
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +151,17 @@ def test_stored_masks_come_along(tmp_path_factory: pytest.TempPathFactory):
     assert masks.any() and not masks.all()
     (batch, *_) = tl.DataLoader(learned, 4, shuffle=False, columns=["loss_mask"])
     assert (batch["loss_mask"] == expected[:4]).all()
+
+
+def test_rows_stored_in_16_and_in_32_bits_come_in_one_batch(tmp_path: Path):
+    table = packed_rows(12, 8)
+    manifest = stored(tmp_path, [indexed(table, 4), ours(table, 5)], 8).manifest
+    both = tl.Dataset(open_store(tmp_path), manifest, "train")
+    kinds = [both.rows.packed(group, loss_mask=False).ids.dtype.name for group in (0, 3)]
+    assert kinds == ["uint16", "int32"]
+    rows = np.random.default_rng(0).permutation(24)
+    expected = np.array(table["input_ids"].to_pylist())[rows % 12]
+    assert np.array_equal(both.take(rows, ["input_ids"])["input_ids"], expected)
 
 
 def test_batches_that_are_kept_stay_what_they_were(ds: tl.Dataset):

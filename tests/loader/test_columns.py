@@ -97,6 +97,12 @@ def test_much_and_little_padding(padding: int) -> None:
     assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow(rows, 1024)[:2])
 
 
+@pytest.mark.parametrize("row", [[70_000], [65_536, 4_464], [60_000], [1] * 70_000], ids=len)
+def test_rows_that_16_bits_cannot_count(row: list[int]) -> None:
+    made = _made(_given([row], 70_000), _ids((1, 70_000)))
+    assert [made["segment_ids"].tolist(), made["positions"].tolist()] == list(_slow([row], 70_000)[:2])
+
+
 def test_the_example_of_the_module() -> None:
     ids = np.array([[11, 12, 13, 14, 15, 16, 17, 0]], np.int32)
     made = _made((np.array([3, 4], np.int32), np.array([0, 2]), 8), ids)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import tokenlake as tl
 from tests.loader.support import ids, mixtures, plain
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.read_ahead import DecodedAhead
+from tokenlake.reading.version import StoredRows
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,9 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
     return plain(tmp_path_factory)
 
 
-def groups_of(ds: tl.Dataset, *, threads: int, max_bytes: int = 1 << 20, reach: int = 4) -> DecodedAhead:
-    return DecodedAhead([ds.rows], loss_mask=False, max_bytes=max_bytes, reach=reach, threads=threads)
+def groups_of(ds: tl.Dataset, *, threads: int, reach: int = 4, times: int | None = None) -> DecodedAhead:
+    decode = partial(StoredRows.decoded, loss_mask=False)
+    return DecodedAhead([ds.rows], decode, times=times, max_bytes=1 << 20, reach=reach, threads=threads)
 
 
 def until(decoded: DecodedAhead, count: int) -> int:
@@ -38,7 +41,7 @@ def until(decoded: DecodedAhead, count: int) -> int:
 def test_a_step_has_what_it_asked_for(ds: tl.Dataset):
     groups = groups_of(ds, threads=0)
     for step, wanted in enumerate(([3, 0], [0, 5], [], [3])):
-        groups.plan(step, wanted)
+        groups.plan(step, np.array(wanted, np.int64))
         found = groups.take(step, wanted)
         assert list(found) == wanted
         for number, group in found.items():
@@ -50,7 +53,7 @@ def test_a_step_has_what_it_asked_for(ds: tl.Dataset):
 def test_threads_read_ahead_as_far_as_they_may_and_no_further(ds: tl.Dataset):
     groups = groups_of(ds, threads=1, reach=3)
     for step in range(10):
-        groups.plan(step, [step])
+        groups.plan(step, np.array([step], np.int64))
     groups.take(0, [0])
     assert until(groups, 4) == 4  # steps 0 to 3
     time.sleep(0.05)
@@ -63,7 +66,7 @@ def test_threads_read_ahead_as_far_as_they_may_and_no_further(ds: tl.Dataset):
 def test_a_run_that_begins_late_reads_ahead_from_there(ds: tl.Dataset):
     groups = groups_of(ds, threads=1, reach=2)
     for step in range(1000, 1005):
-        groups.plan(step, [step - 1000])
+        groups.plan(step, np.array([step - 1000], np.int64))
     groups.take(1000, [0])
     assert until(groups, 3) == 3
     groups.close()
@@ -73,6 +76,17 @@ def test_what_fits_is_decoded_once_for_all_epochs(ds: tl.Dataset):
     loader = tl.DataLoader(ds, 8, epochs=3, columns=["input_ids"])
     assert sum(map(len, ids(loader))) == 3 * len(ds)
     assert loader.decoded.groups == len(ds.rows.group_rows)
+
+
+def test_what_fits_is_let_go_once_all_of_its_rows_have_come(ds: tl.Dataset):
+    rows = int(ds.rows.group_rows[0])
+    for times in (1, 2):
+        groups = groups_of(ds, threads=0, times=times)
+        for step, (count, decoded) in enumerate([(times * rows - 1, 1), (1, 1), (1, 2)]):
+            groups.plan(step, np.zeros(count, np.int64))
+            groups.take(step, [0])
+            assert groups.decoded.groups == decoded
+        groups.close()
 
 
 def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
@@ -111,7 +125,7 @@ def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(ds: tl.Dataset,
     path.write_bytes(b"PAR1" + bytes(path.stat().st_size - 8) + b"PAR1")
     groups = groups_of(damaged, threads=2, reach=9)
     for step in range(3):
-        groups.plan(step, [step * 12])
+        groups.plan(step, np.array([step * 12], np.int64))
     assert list(groups.take(0, [0])) == [0]
     for _ in range(2):
         with pytest.raises(IntegrityError, match=r"data/train-"):
@@ -122,7 +136,7 @@ def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(ds: tl.Dataset,
 def test_forgotten_groups_end_their_threads(ds: tl.Dataset):
     before = set(threading.enumerate())
     groups = groups_of(ds, threads=2)
-    groups.plan(0, [0])
+    groups.plan(0, np.array([0], np.int64))
     started = set(threading.enumerate()) - before
     del groups
     for thread in started:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -136,12 +135,11 @@ def groups_of(table: pa.Table, group_rows: int) -> list[pa.RecordBatch]:
 def assert_same(group: PackedGroup, batch: pa.RecordBatch, *, loss_mask: bool = False) -> None:
     """Fail unless a decoded row group holds the rows of a batch, whatever is compared."""
     ids, lengths, size = _flat(batch, "input_ids"), batch.column("segment_lengths"), group.length
-    assert (group.rows, len(group.row_views), len(ids)) == (len(batch), len(batch), len(batch) * size)
-    assert np.array_equal(np.concatenate(group.row_views), ids)
+    assert (group.rows, len(ids)) == (len(batch), len(batch) * size)
+    assert group.data == group.ids.tobytes()
     assert np.array_equal(group.ids.reshape(-1), ids)
-    assert np.array_equal(group.segment_lengths, _flat(batch, "segment_lengths"))
-    counts: Any = pc.list_value_length(lengths)
-    assert np.array_equal(np.diff(group.segment_offsets, prepend=0), [0, *counts.to_pylist()])
+    assert group.segments is not None
+    assert [each.tolist() for each in group.segments.rows()] == lengths.to_pylist()
     assert (group.learned is not None) == loss_mask
     if group.learned is not None:
         assert np.array_equal(group.learned.reshape(-1), _flat(batch, "loss_mask"))

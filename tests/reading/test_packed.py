@@ -27,9 +27,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def _listed(group: PackedGroup) -> list[dict[str, Any]]:
     """A row group as `to_pylist` shows its columns."""
     rows: list[dict[str, Any]] = []
-    for index, view in enumerate(group.row_views):
-        begin, end = group.segment_offsets[index : index + 2].tolist()
-        row = {"input_ids": view.tolist(), "segment_lengths": group.segment_lengths[begin:end].tolist()}
+    assert group.segments is not None
+    for index, (view, lengths) in enumerate(zip(group.ids, group.segments.rows(), strict=True)):
+        row = {"input_ids": view.tolist(), "segment_lengths": lengths.tolist()}
         if group.learned is not None:
             row["loss_mask"] = group.learned[index].tolist()
         rows.append(row)
@@ -55,12 +55,14 @@ def test_a_packed_group_holds_what_the_row_group_does(
 
 def test_a_packed_group_cannot_be_written_to(lake: Store) -> None:
     group = rows_of(lake, "learned").packed(0, loss_mask=True)
-    assert {view.dtype for view in group.row_views} == {np.dtype(np.int32)}
-    assert (group.segment_lengths.dtype, group.segment_offsets.dtype) == (np.int32, np.int64)
+    assert group.ids.dtype == np.int32
+    assert group.segments is not None
+    assert (group.segments.ids.dtype, group.segments.offsets.dtype) == (np.int32, np.int64)
     assert group.learned is not None
     assert (group.learned.dtype, group.learned.shape) == (np.bool_, (group.rows, LENGTH))
     assert group.nbytes >= group.rows * LENGTH * 5
-    assert all(view.flags.c_contiguous and not view.flags.writeable for view in group.row_views)
+    assert group.data.readonly
+    assert not group.ids.flags.writeable
 
 
 def test_only_packed_datasets_have_them(lake: Store) -> None:
@@ -95,8 +97,9 @@ _MASK = [[True, False, True, True], [False] * 4, [False, True, True, False]]
 
 def test_a_slice_of_a_batch_is_viewed_where_it_lies() -> None:
     group = PackedGroup.of(_batch(_IDS, _LENGTHS, loss_mask=_MASK).slice(1, 2), 4)
-    assert [view.tolist() for view in group.row_views] == _IDS[1:]
-    assert (group.segment_lengths.tolist(), group.segment_offsets.tolist()) == ([1, 2, 3], [0, 2, 3])
+    assert group.ids.tolist() == _IDS[1:]
+    assert group.segments is not None
+    assert [lengths.tolist() for lengths in group.segments.rows()] == _LENGTHS[1:]
     assert group.learned is not None
     assert group.learned.tolist() == _MASK[1:]
     assert PackedGroup.of(_batch([], []), 4).rows == 0

@@ -311,6 +311,15 @@ def test_a_column_that_should_be_there_is_damage(tmp_path: Path) -> None:
         rows.packed(0, loss_mask=False)
 
 
+def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
+    table = packed_rows(6, 4, loss_mask=True)
+    rows = stored(tmp_path, [ours(table, 6), ours(table.drop_columns(["segment_lengths"]), 6)], 4)
+    for group in (0, 1):
+        found = rows.packed(group, loss_mask=False, segments=False)
+        assert (found.segments, found.learned) == (None, None)
+        assert np.array_equal(found.ids.reshape(-1), table["input_ids"].combine_chunks().flatten())
+
+
 def test_segments_that_are_longer_than_a_row_are_damage(tmp_path: Path) -> None:
     table = packed_rows(3, 4)
     column = pa.array([[4], [4, 1], [1]], packed_schema(4).field("segment_lengths").type)
@@ -397,7 +406,7 @@ def test_a_file_that_is_replaced_is_read_anew_when_it_is_opened_again(tmp_path: 
 def test_rows_that_are_held_stay_what_they_are_while_others_are_decoded(tmp_path: Path) -> None:
     table = packed_rows(60, 64)
     rows, batches = stored(tmp_path, [ours(table, 4)], 64), groups_of(table, 4)
-    held = [rows.packed(group, loss_mask=False).row_views[1] for group in range(15)]
+    held = [rows.packed(group, loss_mask=False).ids[1] for group in range(15)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: rows.packed(group % 15, loss_mask=False), range(200)))
     assert [view.tolist() for view in held] == [batch.column("input_ids")[1].as_py() for batch in batches]

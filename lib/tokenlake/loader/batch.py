@@ -27,19 +27,19 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar, final
+from typing import Any, Final, NamedTuple, Self, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.layout import FLAT_COLUMNS, BatchLayout, moved
-from tokenlake.ragged import Bools, Int32, Int64, cut_runs, offsets_of, places
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
 from tokenlake.reading.arrays import BLOCKS
-from tokenlake.reading.packed import PackedGroup
+from tokenlake.reading.packed import PackedGroup, segments_of
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.manifest import Manifest
 
@@ -50,7 +50,6 @@ _CHUNK: Final = 1 << 17  # ids that are spread at a time into a given array: wha
 _LITTLE: Final = (
     16  # ids of padding of a row in the mean, up to which writing one by one is faster than row by row
 )
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @final
@@ -77,9 +76,11 @@ class RowSegments:
             offsets: where each row's begin in `lengths` and the last row's end, int64[B + 1]; a row may have none.
             length: ids of a row, padding included.
         """
-        padding = length - np.diff(offsets_of(lengths)[offsets])
-        runs = np.insert(lengths.astype(np.int64), offsets[1:], padding)
-        return cls(length, runs, offsets + np.arange(len(offsets)))
+        row_runs = offsets + np.arange(len(offsets))
+        runs, stored = np.empty(row_runs[-1], np.int64), np.ones(row_runs[-1], np.bool_)
+        stored[row_runs[1:] - 1] = False
+        runs[stored], runs[~stored] = lengths, length - np.diff(offsets_of(lengths)[offsets])
+        return cls(length, runs, row_runs)
 
     @property
     def rows(self) -> int:
@@ -93,22 +94,25 @@ class RowSegments:
 
     def ids(self, out: Int32, together: int = 1) -> Int32:
         """Return which segment of its row, or of `together` rows, each id is of: 1, 2, 3, ..., and 0 in padding."""
-        numbers = np.arange(1, len(self.runs) + 1, dtype=np.int32)
+        numbers = np.arange(1, len(self.runs) + 1)
         row = np.arange(self.rows)
         first = row - row % together
         # Each row before this one has a run of padding, which has no number.
-        before = (self.row_runs[first] + row - first).astype(np.int32)
+        before = self.row_runs[first] + row - first
         numbers -= np.repeat(before, np.diff(self.row_runs))
         numbers[self.row_runs[1:] - 1] = 0
-        return self._spread(numbers, out)
+        for rows, some in self._spread(numbers, int(numbers.max(initial=0))):
+            out[rows] = some
+        return out
 
     def positions(self, out: Int32) -> Int32:
         """Return the place of each id in its segment: 0, 1, 2, ..., and 0 in padding."""
-        starts = self._starts() - np.repeat(np.arange(self.rows) * self.length, np.diff(self.row_runs))
-        column = self._spread(starts.astype(np.int32), out)
-        np.subtract(_counted(self.length), column, out=column)
-        self._clear_padding(column)
-        return column
+        for rows, some in self._spread(self._starts() % self.length, self.length - 1):
+            flat = some.reshape(-1)  # one long row is faster than many
+            np.subtract(_counted(self.length, len(some), some.dtype), flat, out=flat)
+            out[rows] = some
+        self._clear_padding(out)
+        return out
 
     def loss_mask(self, learned: Bools | None, out: Bools) -> Bools:
         """Return which ids are targets that bear loss: see the table above.
@@ -118,11 +122,12 @@ class RowSegments:
         """
         there = np.ones(len(self.runs), np.bool_)
         there[self.row_runs[1:] - 1] = False
-        column = self._spread(there, out)
-        column.reshape(-1)[self._starts()[there]] = False
+        for rows, some in self._spread(there):
+            out[rows] = some
+        out.reshape(-1)[self._starts()[there]] = False
         if learned is not None:
-            np.logical_and(column, learned, out=column)
-        return column
+            np.logical_and(out, learned, out=out)
+        return out
 
     def _clear_padding(self, column: Int32) -> None:
         """Write 0 in padding: a little of it id by id, more row by row, whichever is faster."""
@@ -138,13 +143,35 @@ class RowSegments:
         """Where each run begins among the ids of all rows, int64[s + B]."""
         return np.cumsum(self.runs) - self.runs
 
-    def _spread(self, values: npt.NDArray[_Scalar], out: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
-        """Repeat one value of each run over its ids."""
+    def _spread(self, values: Int64 | Bools, largest: int = 1) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+        """Yield one value of each run repeated over its ids, some rows at a time: which rows, and [rows, L].
+
+        Numbers are of 16 bits where the largest fits: what is still in the processor's cache is widened when it is
+        stored.
+        """
+        narrow: npt.NDArray[Any] = values
+        if values.dtype != np.bool_:
+            narrow = values.astype(np.uint16 if largest < 1 << 16 else np.int32)
         together = max(1, _CHUNK // self.length)
         for row in range(0, self.rows, together):
-            some = slice(self.row_runs[row], self.row_runs[min(row + together, self.rows)])
-            out[row : row + together] = np.repeat(values[some], self.runs[some]).reshape(-1, self.length)
-        return out
+            end = min(row + together, self.rows)
+            some = slice(self.row_runs[row], self.row_runs[end])
+            yield slice(row, end), np.repeat(narrow[some], self.runs[some]).reshape(-1, self.length)
+
+
+def _gather(groups: Sequence[PackedGroup], rows: Sequence[int], out: Int32) -> None:
+    """Write a row of each row group into the first rows of int32[B, L].
+
+    Joining slices of memory is the cheapest way to many small pieces that Python has: with an array for each it would
+    take up to twice as long.
+    """
+    sizes = {group.row_bytes: group.ids.dtype for group in groups}
+    for size, kind in sizes.items():
+        alike = len(sizes) == 1
+        here = range(len(rows)) if alike else [at for at, one in enumerate(groups) if one.row_bytes == size]
+        pieces = [groups[at].data[size * rows[at] : size * rows[at] + size] for at in here]
+        joined = np.frombuffer(b"".join(pieces), kind).reshape(-1, out.shape[1])
+        out[slice(len(rows)) if alike else here] = joined
 
 
 def labels(input_ids: Int32, loss_mask: Bools, out: Int32) -> Int32:
@@ -172,8 +199,9 @@ def _mark(ids: Int32, mask: Bools, out: Int32) -> None:
 
 
 @lru_cache(maxsize=8)
-def _counted(length: int) -> Int32:
-    counted = np.arange(length, dtype=np.int32)
+def _counted(length: int, rows: int, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return 0, 1, ..., length - 1, for each of so many rows."""
+    counted = np.tile(np.arange(length, dtype=kind), rows)
     counted.flags.writeable = False
     return counted
 
@@ -228,6 +256,10 @@ class Assembler:
         fresh: give every batch memory of its own, also where that is slower.
         layout: of the arrays; None: row by row.
 
+    Attributes:
+        names: of the columns of a batch.
+        loss_mask, segments: whether row groups must be decoded with these.
+
     Raises:
         ConfigError: the datasets are not packed, or to different lengths; or the layout does not fit these.
     """
@@ -253,6 +285,7 @@ class Assembler:
         self._layout.check_length(self.length)
         if self._layout.flat:
             self.names += FLAT_COLUMNS
+        self.segments = bool(self._columns - {"input_ids"}) or self._layout != BatchLayout()
         wants_loss = bool(FROM_LOSS & self._columns)
         self.loss_mask = wants_loss and any(rows.has_loss_mask for rows in sources)
 
@@ -283,30 +316,28 @@ class Assembler:
             decoded: number -> row group.
         """
         ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
-        found = [decoded(number) for number in group.tolist()]
-        rows = row.tolist()
-        views = [there.row_views[at] for there, at in zip(found, rows, strict=True)]
-        if views:
-            np.concatenate(views, out=ids[: len(rows)].reshape(-1))
+        numbers, rows = group.tolist(), row.tolist()
+        place = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
+        groups, index = list(map(decoded, place)), [place[number] for number in numbers]
+        found = [groups[each] for each in index]
+        _gather(found, rows, ids)
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids.reshape(shape)}
-        if self._columns - {"input_ids"} or self._layout != BatchLayout():
-            segments = self._segments(shape, found, rows)
+        if self.segments:
+            segments = self._segments(shape, segments_of(groups, np.array(index, np.int64), row))
             self._derive(made, segments, found, rows)
             self._lay_out(made, segments)
         return {name: made[name] for name in self.names}
 
-    def _segments(self, shape: BatchShape, found: Sequence[PackedGroup], rows: Sequence[int]) -> RowSegments:
-        lengths = [there.row_lengths[at] for there, at in zip(found, rows, strict=True)]
+    def _segments(self, shape: BatchShape, stored: Ragged) -> RowSegments:
         parts = self.length // shape.length
-        counts = np.zeros(shape.rows // parts, np.int64)
-        counts[: len(rows)] = list(map(len, lengths))
-        joined, offsets = np.concatenate(lengths) if lengths else np.zeros(0, np.int32), offsets_of(counts)
+        lengths = stored.ids
+        offsets = np.append(stored.offsets, np.full(shape.rows // parts - len(stored), len(lengths)))
         if self._within is not None:
-            joined, row, stretch = cut_runs(joined, offsets, self._within)
+            lengths, row, stretch = cut_runs(lengths, offsets, self._within)
             row = row if parts == 1 else row * parts + stretch
             offsets = offsets_of(np.bincount(row, minlength=shape.rows))
-        return RowSegments.of(joined, offsets, shape.length)
+        return RowSegments.of(lengths, offsets, shape.length)
 
     def _derive(
         self, made: Batch, segments: RowSegments, found: Sequence[PackedGroup], rows: Sequence[int]

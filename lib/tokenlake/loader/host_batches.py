@@ -31,9 +31,11 @@ from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
+from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore
+from tokenlake.threads import available_cpus
 
-_LOCAL, _REMOTE = 1, 16  # threads that decode
+_LOCAL, _REMOTE = 4, 16  # threads that decode, at most
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way
 _FASTER: Final = 4
 _LEAST, _MOST = 8, 256  # steps planned ahead
@@ -154,10 +156,16 @@ class HostReader:
 
     def read_ahead(self) -> DecodedAhead:
         """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
-        workers = self.options.workers
+        workers, loss_mask = self.options.workers, self.assembler.loss_mask
+        segments = self.plan.ranks is not None or self.assembler.segments
+
+        def decode(rows: StoredRows, group: int) -> DecodedGroup:
+            return rows.decoded(group, loss_mask=loss_mask and rows.has_loss_mask, segments=segments)
+
         return DecodedAhead(
             self.plan.sources,
-            loss_mask=self.assembler.loss_mask,
+            decode,
+            times=self.plan.epochs if isinstance(self.plan.data, Dataset) else None,
             max_bytes=self.options.cache_bytes,
             reach=max(_LEAST, self.plan.window_steps // 4),
             threads=_threads(self.plan.data) if workers is None else workers,
@@ -328,7 +336,7 @@ class _Work:
         lengths = plan.lengths(steps, found if all_here else None)
         for step, rows, length in zip(steps, found, lengths, strict=True):
             number = self.groups.number(rows.source, rows.group)
-            self.groups.plan(step.step, set(number.tolist()))
+            self.groups.plan(step.step, number)
             here = wanted_of(step.size)
             if not self.reader.options.pad_last:
                 here = here[: np.searchsorted(here, step.rows)]
@@ -473,4 +481,6 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
 def _threads(data: Dataset | Mixture) -> int:
     """Return how many threads decode by default."""
     datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
-    return _LOCAL if all(isinstance(dataset.store, LocalStore) for dataset in datasets) else _REMOTE
+    if all(isinstance(dataset.store, LocalStore) for dataset in datasets):
+        return max(1, min(_LOCAL, available_cpus() // 2))
+    return _REMOTE

@@ -76,7 +76,8 @@ class DataLoader:
             takes).
         window: row groups whose rows are permuted together, part of the order.
         prefetch: batches that are ready ahead; 0: none, and no thread for them.
-        workers: threads that decode ahead; 0: none. None: 1, or 16 where a store is remote and they mostly wait.
+        workers: threads that decode ahead; 0: none. None: one for two processors, up to 4, or 16 where a store is
+            remote and they mostly wait.
         cache_bytes: of decoded row groups that are kept; what a batch needs is decoded however much it is.
 
     Raises:

@@ -97,6 +97,8 @@ class RaggedAssembler:
         padding, truncate: at which end rows are padded, and cut where they are longer than a batch.
     """
 
+    segments = False
+
     def __init__(
         self,
         sources: Sequence[StoredRows],

@@ -20,6 +20,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, final
 
+import numpy as np
+
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
@@ -30,6 +32,7 @@ from tokenlake.threads import start_thread
 _NEVER: Final = 1 << 62
 
 DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
+Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
 
 
 class _Need(NamedTuple):
@@ -45,18 +48,26 @@ class DecodedAhead:
 
     Args:
         sources: of the rows.
-        loss_mask: decode it, where a source has one.
+        decode: (source, row group of it) -> decoded row group.
+        times: how often each row comes; None: nobody knows.
         max_bytes: of decoded row groups; what one batch needs is decoded however much it is.
         reach: steps that are read ahead.
         threads: that read ahead.
     """
 
     def __init__(
-        self, sources: Sequence[StoredRows], *, loss_mask: bool, max_bytes: int, reach: int, threads: int
+        self,
+        sources: Sequence[StoredRows],
+        decode: Decode,
+        *,
+        times: int | None,
+        max_bytes: int,
+        reach: int,
+        threads: int,
     ) -> None:
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
         # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._state = _Ahead(sources, self._first, loss_mask, max_bytes, reach)
+        self._state = _Ahead(sources, self._first, decode, times, max_bytes, reach)
         weakref.finalize(self, self._state.close)
         self._threads = [
             start_thread(
@@ -74,8 +85,8 @@ class DecodedAhead:
         """Return the number of row groups of sources, int64[n]."""
         return self._first[source] + group
 
-    def plan(self, step: int, numbers: Iterable[int]) -> None:
-        """Say which row groups a step needs; steps come in order."""
+    def plan(self, step: int, numbers: Int64) -> None:
+        """Say which row groups the rows of a step lie in, int64[n]; steps come in order."""
         self._state.plan(step, numbers)
 
     def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
@@ -103,10 +114,18 @@ class _Ahead:
     """What is needed when, over a cache that lets go of what is needed last; all under one lock."""
 
     def __init__(
-        self, sources: Sequence[StoredRows], first: Int64, loss_mask: bool, max_bytes: int, reach: int
+        self,
+        sources: Sequence[StoredRows],
+        first: Int64,
+        decode: Decode,
+        times: int | None,
+        max_bytes: int,
+        reach: int,
     ) -> None:
-        self._sources, self._begins = sources, first.tolist()
-        self._loss_mask, self._reach, self._idle_bytes = loss_mask, reach, _idle_bytes(sources, max_bytes)
+        self._sources, self._begins, self._decode_one = sources, first.tolist(), decode
+        self._reach, self._idle_bytes = reach, _idle_bytes(sources, max_bytes)
+        # Rows of each row group that no step was planned for.
+        self._left = None if times is None else times * np.concatenate([rows.group_rows for rows in sources])
         self._now, self._full, self._closed, self._typical = -1, False, False, 0
         self._changed = threading.Condition()
         self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
@@ -115,9 +134,11 @@ class _Ahead:
             max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
         )
 
-    def plan(self, step: int, numbers: Iterable[int]) -> None:
+    def plan(self, step: int, numbers: Int64) -> None:
         with self._changed:
-            for number in numbers:
+            if self._left is not None:
+                np.subtract.at(self._left, numbers, 1)
+            for number in dict.fromkeys(numbers.tolist()):
                 uses = self._uses[number]
                 if not uses or uses[-1] <= self._now:
                     self._queue.append(_Need(step, number))
@@ -139,7 +160,7 @@ class _Ahead:
             found[number] = self.cache.read(number)
         with self._changed:
             self._now = step
-            self._drop_idle()
+            self._drop_idle(numbers)
             self._moved_on()
         return {number: found[number] for number in numbers} if missing else found
 
@@ -197,20 +218,35 @@ class _Ahead:
     def _moved_on(self) -> None:
         """There may be room, or something to do, that was not there before. Under the lock."""
         self._full = False
-        self._changed.notify_all()
+        if self._queue:
+            self._changed.notify_all()
 
-    def _drop_idle(self) -> None:
-        """Let go of what no planned step needs, but for what may be needed again. Under the lock."""
-        kept = 0
-        for number in reversed([one for one in self.cache.groups.kept if self._next_use(one) == _NEVER]):
-            kept += self.cache.groups.kept[number][1]
+    def _drop_idle(self, numbers: Iterable[int]) -> None:
+        """Let go of what no planned step needs, but for what may be needed again. Under the lock.
+
+        Args:
+            numbers: what the step needed that was taken last.
+        """
+        groups, kept = self.cache.groups, 0
+        if self._idle_bytes == groups.max_bytes:
+            kept, some = self._idle_bytes, self._done(numbers)
+        else:
+            some = [*groups.kept] if self._idle_bytes else numbers
+        for number in reversed([one for one in some if one in groups.kept and self._next_use(one) == _NEVER]):
+            kept += groups.kept[number][1]
             if kept > self._idle_bytes:
-                self.cache.groups.invalidate(number)
+                groups.invalidate(number)
+
+    def _done(self, numbers: Iterable[int]) -> list[int]:
+        """Return which of some row groups no step will be planned for any more."""
+        if self._left is None:
+            return []
+        some = [*numbers]
+        return [one for one, left in zip(some, self._left[some].tolist(), strict=True) if left <= 0]
 
     def _decode(self, number: int) -> DecodedGroup:
         source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
-        rows = self._sources[source]
-        found = rows.decoded(number - self._begins[source], loss_mask=self._loss_mask and rows.has_loss_mask)
+        found = self._decode_one(self._sources[source], number - self._begins[source])
         self._typical = max(self._typical, found.nbytes)
         return found
 
@@ -231,8 +267,9 @@ class _Ahead:
 def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
     """How much is kept of what no planned step needs.
 
-    All, where it is all that there is: further epochs decode nothing. Where several sources are mixed, a rare one's row
-    group may be needed again after all that is planned. Of one large dataset it is done with.
+    All, where it is all that there is: further epochs decode nothing, and the last one lets go of it. Where several
+    sources are mixed, a rare one's row group may be needed again after all that is planned. Of one large dataset it is
+    done with.
     """
     whole = sum(4 * rows.ids for rows in sources)
     if whole <= max_bytes:

@@ -1,6 +1,6 @@
 """Row groups of a packed dataset, decoded to what a batch is made of, and nothing else.
 
-The rows' ids stay where they were decoded, one view per row. The lengths of the segments say everything else that a
+The rows' ids stay where they were decoded. The lengths of the segments say everything else that a
 batch needs: which document an id belongs to, its position in it, where padding begins. Pages are read
 directly, or through Arrow where they are not laid out as we write them.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import values
-from tokenlake.ragged import Bools, Int32, Int64, cut_runs, offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of
 from tokenlake.reading.arrays import one_batch
 from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.pages import (
@@ -42,14 +41,13 @@ class PackedGroup:
 
     Args:
         ids: of all rows, padding included, int32[n, length], or uint16 where they are stored as such.
-        segment_lengths, segment_offsets, learned: see the attributes.
+        segments, learned: see the attributes.
 
     Attributes:
         rows, length: of `ids`.
-        row_views: the ids of each row, n arrays [length], each contiguous; views of `ids`.
-        row_lengths: the ids of each segment of each row, n arrays of at least one; views of `segment_lengths`.
-        segment_lengths: ids of each segment, int32[s], at least 1; all segments of a row, then those of the next.
-        segment_offsets: where each row's begin in it and the last row's end, int64[n + 1] from 0.
+        data: the memory of `ids`, row after row.
+        row_bytes: of it, those of a row.
+        segments: ids of each segment, at least 1, of each of the n rows; None where they were not asked for.
         learned: which ids bear loss, bool[n, length]; None where it was not asked for or is not stored.
         nbytes: bytes of memory that the row group keeps.
 
@@ -59,33 +57,31 @@ class PackedGroup:
 
     __slots__ = (
         "_attention",
+        "data",
         "ids",
         "learned",
         "length",
         "nbytes",
-        "row_lengths",
-        "row_views",
+        "row_bytes",
         "rows",
-        "segment_lengths",
-        "segment_offsets",
+        "segments",
     )
 
-    def __init__(
-        self, ids: Ids, segment_lengths: Int32, segment_offsets: Int64, learned: Bools | None
-    ) -> None:
-        self.ids, self.row_views, (self.rows, self.length) = ids, list(ids), ids.shape
-        self.segment_lengths, self.segment_offsets, self.learned = segment_lengths, segment_offsets, learned
-        parts = (ids, segment_lengths, segment_offsets, *([] if learned is None else [learned]))
-        self.nbytes = sum(part.nbytes for part in parts)
+    def __init__(self, ids: Ids, segments: Ragged | None, learned: Bools | None) -> None:
+        self.ids, (self.rows, self.length) = ids, ids.shape
+        self.data, self.row_bytes = ids.reshape(-1).view(np.uint8).data, ids.itemsize * self.length
+        self.segments, self.learned = segments, learned
+        self.nbytes = ids.nbytes + (0 if learned is None else learned.nbytes)
         self._attention: dict[int | None, list[int]] = {}
-        _check_segments(segment_lengths, segment_offsets, self.rows, self.length)
-        # Once for the row group: a batch takes rows out of a hundred of them, a few out of each.
-        self.row_lengths = [segment_lengths[a:b] for a, b in pairwise(segment_offsets.tolist())]
+        if segments is not None:
+            self.nbytes += segments.ids.nbytes + segments.offsets.nbytes
+            _check_segments(segments, self.rows, self.length)
 
     def attention(self, within: int | None) -> list[int]:
         """Return what attention inside segments costs each row, n numbers; see :func:`attention`."""
         if within not in self._attention:
-            costs = attention(self.segment_lengths, self.segment_offsets, within)
+            assert self.segments is not None
+            costs = attention(self.segments.ids, self.segments.offsets, within)
             self._attention = {within: costs.tolist()}
         return self._attention[within]
 
@@ -93,16 +89,33 @@ class PackedGroup:
     def of(cls, batch: pa.RecordBatch, length: int) -> Self:
         """View the columns of a batch; ValueError where they are not those of packed rows of `length` ids."""
         ids = _matrix(batch, IDS, pa.int32(), length)
-        lists: Any = batch.column(LENGTHS)
-        if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
-            raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
-        _check_whole(LENGTHS, lists, lists.values)
-        offsets = values(lists.offsets).astype(np.int64)
-        lengths = values(lists.values)[offsets[0] : offsets[-1]]
-        learned = None
+        segments = learned = None
+        if LENGTHS in batch.schema.names:
+            segments = _segments(batch.column(LENGTHS))
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
-        return cls(ids, lengths, offsets - offsets[0], learned)
+        return cls(ids, segments, learned)
+
+
+def _segments(lists: Any) -> Ragged:
+    """View a column of lists of int32; ValueError where it is none."""
+    if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
+        raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
+    _check_whole(LENGTHS, lists, lists.values)
+    offsets = values(lists.offsets).astype(np.int64)
+    return Ragged(values(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragged:
+    """Return the segments of n rows of row groups: by places in `groups`, and the row in each, int64[n] both."""
+    each = [one.segments for one in groups if one.segments is not None]
+    assert len(each) == len(groups)
+    nothing = np.zeros(0, np.int32)
+    lengths = np.concatenate([nothing, *(one.ids for one in each)])
+    offsets = np.concatenate([nothing, *(one.offsets for one in each)])
+    place = offsets_of([len(one.offsets) for one in each])[group] + row
+    before = offsets_of([len(one.ids) for one in each])[group]
+    return Ragged.taken(lengths, before + offsets[place], before + offsets[place + 1])
 
 
 def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int64:
@@ -118,7 +131,8 @@ def attention(lengths: Int32 | Int64, offsets: Int64, within: int | None) -> Int
     return np.add.reduceat(np.square(lengths, dtype=np.int64), offsets[:-1])
 
 
-def _check_segments(lengths: Int32, offsets: Int64, rows: int, length: int) -> None:
+def _check_segments(segments: Ragged, rows: int, length: int) -> None:
+    lengths, offsets = segments.ids, segments.offsets
     if len(offsets) != rows + 1:
         raise ValueError(f"segments of {len(offsets) - 1} rows; expected those of {rows} rows")
     if (offsets[1:] <= offsets[:-1]).any():
@@ -166,18 +180,20 @@ class PackedReader:
         self._shards, self._length, self._seen = shards, length, SeenLevels(length)
         self._through_arrow: set[int] = set()
 
-    def read(self, shard: int, index: int, rows: int, *, loss_mask: bool) -> PackedGroup:
+    def read(
+        self, shard: int, index: int, rows: int, *, loss_mask: bool, segments: bool = True
+    ) -> PackedGroup:
         """Decode one row group.
 
         Args:
             shard, index: the shard, and the row group in it.
             rows: how many it must have.
-            loss_mask: whether its ``loss_mask`` is read.
+            loss_mask, segments: whether these are read.
 
         Raises:
             ValueError, OSError, pa.ArrowException: it is damaged, or not what was expected.
         """
-        columns = [IDS, LENGTHS] + [LEARNED] * loss_mask
+        columns = [IDS] + [LENGTHS] * segments + [LEARNED] * loss_mask
         source, footer = self._shards.with_footer(shard)
         chunks = _chunks(footer, index, rows, columns, self._length)
         if shard not in self._through_arrow:
@@ -197,9 +213,9 @@ class PackedReader:
             raise Unfamiliar("a column is stored in another way")
         data, length = _bytes(source, chunks), self._length
         ids = fixed_numbers(data[IDS], rows, length, self._seen)
-        lengths, offsets = list_numbers(data[LENGTHS], chunks[LENGTHS].values)
+        segments = Ragged(*list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
         learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
-        return PackedGroup(ids, lengths, offsets, learned)
+        return PackedGroup(ids, segments, learned)
 
     def _arrow(
         self, source: ShardBytes, index: int, rows: int, chunks: dict[str, ColumnChunk]
@@ -209,8 +225,8 @@ class PackedReader:
             names = ", ".join(table.schema.names)
             raise ValueError(f"{table.num_rows} rows of {names}; expected {rows} rows of {', '.join(chunks)}")
         group = PackedGroup.of(one_batch(table), self._length)
-        if len(group.segment_lengths) != chunks[LENGTHS].values:
-            found, stated = len(group.segment_lengths), chunks[LENGTHS].values
+        found = None if group.segments is None else len(group.segments.ids)
+        if found is not None and found != (stated := chunks[LENGTHS].values):
             raise ValueError(f"{found} segments; expected {stated}, as the footer says")
         return group
 

@@ -174,7 +174,6 @@ Ids = npt.NDArray[np.int32 | np.uint16]
 
 _CODEC: Final = pa.Codec("zstd")
 _SEEN: Final = 128
-_EIGHT: Final = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 
 
 class Unfamiliar(Exception):
@@ -381,7 +380,7 @@ def decode_levels(data: bytes, count: int) -> UInt8:
     Raises:
         Unfamiliar: they are fewer, or something else follows them.
     """
-    parts: list[bytes] = []
+    parts: list[UInt8] = []
     at, left = 0, count
     while left > 0:
         head, at = varint(data, at)
@@ -390,18 +389,17 @@ def decode_levels(data: bytes, count: int) -> UInt8:
             end, taken = at + length, min(8 * length, left)
             if not 0 < length <= (left + 7) >> 3 or end > len(data):
                 raise Unfamiliar("a run of levels that goes on too long")
-            parts.extend(map(_EIGHT.__getitem__, data[at:end]))
-            if taken < 8 * length:
-                parts[-1] = parts[-1][: taken - 8 * length]
+            bits = np.frombuffer(data, np.uint8, length, at)
+            parts.append(np.unpackbits(bits, count=taken, bitorder="little"))
         else:
             end, taken = at + 1, length
             if not 0 < length <= left or end > len(data) or data[at] > 1:
                 raise Unfamiliar("a run of levels that goes on too long, or of another level than 0 and 1")
-            parts.append(data[at:end] * length)
+            parts.append(np.full(length, data[at], np.uint8))
         at, left = end, left - taken
     if at != len(data):
         raise Unfamiliar("bytes after the last level")
-    return np.frombuffer(b"".join(parts), np.uint8)
+    return _joined(parts)
 
 
 def _all_ones(data: bytes, count: int) -> bool:

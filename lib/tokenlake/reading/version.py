@@ -222,12 +222,13 @@ class StoredRows:
             check_values(batch, footer.values[index])
         return batch
 
-    def packed(self, group: int, *, loss_mask: bool) -> PackedGroup:
+    def packed(self, group: int, *, loss_mask: bool, segments: bool = True) -> PackedGroup:
         """Decode what a batch needs of a row group of a packed dataset, every page read against its checksum.
 
         Args:
             group: 0 to G - 1.
             loss_mask: whether the stored ``loss_mask`` is read as well, where there is one.
+            segments: whether the lengths of the segments are; a batch of ids alone needs none.
 
         Raises:
             ConfigError: the dataset is not packed, or there is no such row group.
@@ -238,13 +239,15 @@ class StoredRows:
         shard, index = self._place(group)
         stored, rows = loss_mask and LEARNED in self._shards[shard].logical, int(self.group_rows[group])
         return self._whole(
-            shard, f"row group {index}", lambda: self._packed.read(shard, index, rows, loss_mask=stored)
+            shard,
+            f"row group {index}",
+            lambda: self._packed.read(shard, index, rows, loss_mask=stored, segments=segments),
         )
 
-    def decoded(self, group: int, *, loss_mask: bool) -> PackedGroup | RaggedGroup:
+    def decoded(self, group: int, *, loss_mask: bool, segments: bool = True) -> PackedGroup | RaggedGroup:
         """Decode what a batch needs of a row group, of any kind of dataset; errors as of :meth:`packed`."""
         if self.manifest.kind == "packed":
-            return self.packed(group, loss_mask=loss_mask)
+            return self.packed(group, loss_mask=loss_mask, segments=segments)
         return self.ragged.read(group, loss_mask=loss_mask)
 
     @cached_property
