@@ -1,7 +1,7 @@
 """The names of EasyDeL's data package and where each is defined: `easydel.py` reads this list, too."""
 
-from tokenlake.cache.dataset import DatasetCache as DatasetCache
 from tokenlake.cache.disk import DiskCache as DiskCache
+from tokenlake.cache.manager import DatasetCache as DatasetCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
 from tokenlake.cache.memory import CacheMetadata as CacheMetadata
 from tokenlake.cache.memory import MemoryCache as MemoryCache

@@ -17,9 +17,8 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
-from tokenlake.cache.dataset import DatasetCache
 from tokenlake.cache.disk import DiskCache
-from tokenlake.cache.manager import TreeCacheManager
+from tokenlake.cache.manager import DatasetCache, TreeCacheManager
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.rowwise.cache import CachedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row

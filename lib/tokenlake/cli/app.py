@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 from tokenlake._version import __version__
-from tokenlake.cli.commands import COMMANDS, overview
+from tokenlake.cli import COMMANDS, overview
 from tokenlake.errors import MissingExtraError, TokenlakeError, to_json
 from tokenlake.printable import printable, printable_json
 

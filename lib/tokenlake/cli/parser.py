@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tokenlake._version import __version__
-from tokenlake.cli.commands import ABOUT, CODES, COMMANDS
+from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.reports.terminal import stdout
 
 __all__ = ["CycloptsError", "app", "call", "usage"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tokenlake._version import __version__
 from tokenlake.arrays import mask_of, values
-from tokenlake.cache.dataset import ChunkWriter, DatasetCache
+from tokenlake.cache.manager import ChunkWriter, DatasetCache
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.resolve import resolve_source
