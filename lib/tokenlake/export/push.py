@@ -20,7 +20,7 @@ from tokenlake.publish.files import PublishedFile
 from tokenlake.publish.push import commit_all, groups_of
 from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.publish.secrets import Detector, require_none, scan_texts
-from tokenlake.reports import croissant
+from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.layout import CARD, QUARANTINE
 
 _GIT: Final = ".gitattributes"  # the Hub's own
@@ -55,7 +55,7 @@ def push_directories(
     """
     places = {"" if len(folders) == 1 else f"{name}/": Path(folder) for name, folder in folders.items()}
     manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
-    texts = [_text(CARD, _card(manifests, repo)), _text(croissant.NAME, _croissant(manifests, repo))]
+    texts = [_text(CARD, _card(manifests, repo)), _text(CROISSANT, _croissant(manifests, repo))]
     for prefix, folder in places.items():
         texts += [_text(f"{prefix}{path}", data) for path, data in _beside(folder)]
     require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
@@ -139,12 +139,9 @@ def _text(path: str, data: bytes) -> PublishedFile:
 
 
 def _croissant(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
-    groups = [
-        croissant.RowFiles(prefix, each.format, each.columns, each.files)
-        for prefix, each in manifests.items()
-    ]
+    groups = [RowFiles(prefix, each.format, each.columns, each.files) for prefix, each in manifests.items()]
     url = f"https://huggingface.co/datasets/{repo}"
-    return json.dumps(croissant.metadata(repo, _said(manifests), groups, url=url), indent=2).encode()
+    return json.dumps(metadata(repo, _said(manifests), groups, url=url), indent=2).encode()
 
 
 def _said(manifests: Mapping[str, FlatManifest]) -> str:

@@ -45,7 +45,7 @@ from tokenlake.export.plan import check_exports, exports_of, make_exports
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
 from tokenlake.observability.tally import RunTallies, source_name
-from tokenlake.reports.plan import planning_line
+from tokenlake.reports.dataset import planning_line
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord
 
