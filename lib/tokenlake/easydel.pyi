@@ -5,8 +5,8 @@ from tokenlake.cache.manager import DatasetCache as DatasetCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
 from tokenlake.cache.memory import CacheMetadata as CacheMetadata
 from tokenlake.cache.memory import MemoryCache as MemoryCache
-from tokenlake.config.mix import MixStageConfig as MixStageConfig
-from tokenlake.config.mix import WeightSchedulePoint as WeightSchedulePoint
+from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
+from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
 from tokenlake.config.stages import LoadStageConfig as LoadStageConfig
 from tokenlake.config.stages import ObservabilityConfig as ObservabilityConfig

@@ -26,7 +26,7 @@ from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.local_files import HashingFile, remove_temp
-from tokenlake.text.quality import open_quality
+from tokenlake.text.filters import open_quality
 
 FORMAT: Final = 1
 """Of the files; another one makes other names of files."""

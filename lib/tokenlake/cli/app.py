@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, final
 from tokenlake._version import __version__
 from tokenlake.cli import COMMANDS, overview
 from tokenlake.errors import MissingExtraError, TokenlakeError, to_json
-from tokenlake.printable import printable, printable_json
+from tokenlake.markup import printable, printable_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

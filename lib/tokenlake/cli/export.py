@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Name, StoreUrl, counting, emit, note
+from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note
+from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.export.manifest import WriteStats

@@ -23,8 +23,8 @@ from tokenlake.cli.console import (
 )
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
-from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture

@@ -8,17 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenlake import numbers
-from tokenlake.cli.console import (
-    AsJson,
-    Name,
-    Overrides,
-    StoreUrl,
-    Workers,
-    counting,
-    emit,
-    note,
-    print_tables,
-)
+from tokenlake.cli.console import AsJson, Name, Overrides, StoreUrl, Workers, emit, note, print_tables
+from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName

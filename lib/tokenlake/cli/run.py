@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
-from tokenlake.cli.console import (
-    AsJson,
-    Config,
-    Overrides,
-    StoreUrl,
-    Workers,
-    note,
-    print_summary,
-    with_store,
-)
+from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, note, with_store
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.prefect.launch import launch
 
@@ -63,7 +54,7 @@ def run(
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(f"finished units are kept. To resume:  {command}") from None
-    print_summary(result, progress.tallies, json)
+    importlib.import_module("tokenlake.cli.progress").print_summary(result, progress.tallies, json)
     return 0
 
 

@@ -16,7 +16,8 @@ import duckdb
 import pyarrow as pa
 
 from tokenlake.cache.disk import default_folder
-from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, print_json, print_tables
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_tables
+from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural

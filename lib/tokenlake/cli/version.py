@@ -10,17 +10,8 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake import numbers
-from tokenlake.cli.console import (
-    AsJson,
-    Name,
-    StoreUrl,
-    Workers,
-    catalog_of,
-    counting,
-    note,
-    print_json,
-    print_tables,
-)
+from tokenlake.cli.console import AsJson, Name, StoreUrl, Workers, catalog_of, note, print_json, print_tables
+from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.integrity.findings import VerifyReport

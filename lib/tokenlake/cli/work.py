@@ -17,13 +17,13 @@ from tokenlake.cli.console import (
     Overrides,
     StoreUrl,
     Workers,
-    counting,
     emit,
     note,
     print_json,
     print_tables,
     with_store,
 )
+from tokenlake.cli.progress import counting
 from tokenlake.config.load import load_config
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.cleaning import Cleaning, CleanResult

@@ -102,8 +102,8 @@ _T = TypeVar("_T")
 _of_torch: Final = lazy_names(
     "tokenlake",
     {
-        "PreprocessedDataset": "tokenlake.data_pipeline.dataset:PreprocessedDataset",
-        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataset:StreamingPreprocessedDataset",
+        "PreprocessedDataset": "tokenlake.data_pipeline.dataloader:PreprocessedDataset",
+        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataloader:StreamingPreprocessedDataset",
         "DataLoaderBuilder": "tokenlake.data_pipeline.dataloader:DataLoaderBuilder",
         "process_place": "tokenlake.loader.torch:process_place",
     },

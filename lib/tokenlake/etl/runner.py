@@ -13,7 +13,7 @@ from typing import Literal
 from tokenlake import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
@@ -31,8 +31,7 @@ from tokenlake.etl.pool import Pool
 from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, exports_of, make_exports
-from tokenlake.markup import named_facts
-from tokenlake.printable import one_line
+from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest

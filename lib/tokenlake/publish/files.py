@@ -8,7 +8,7 @@ at, not everybody), ``runs/`` (hosts and clocks), ``claim.json``, and whatever l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, final
@@ -73,6 +73,15 @@ class PublishedFile:
         return found.lfs.sha256 == self.sha256 if found.lfs else found.blob_id == self.blob
 
 
+def differing(
+    files: Iterable[PublishedFile], found: Mapping[str, Any], ours: Callable[[str], bool]
+) -> list[str]:
+    """Return what of a repository is not as in these files: paths missing, others of ours, or of other bytes."""
+    wanted = {file.path: file for file in files}
+    wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
+    return sorted(wrong | {path for path in found if ours(path) and path not in wanted})
+
+
 @final
 @dataclass(frozen=True)
 class Published:
@@ -107,9 +116,7 @@ class Published:
 
     def differing(self, found: Mapping[str, Any]) -> list[str]:
         """Return what of a repository is not as in this version: paths missing, others, or of other bytes."""
-        wanted = {file.path: file for file in self.files}
-        wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
-        return sorted(wrong | {path for path in found if is_ours(path) and path not in wanted})
+        return differing(self.files, found, is_ours)
 
     @classmethod
     def read(cls, store: ReadStore, dataset: str, version: int) -> Self:

@@ -11,15 +11,14 @@ from os.path import commonpath
 from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin
-from tokenlake.export.push import hub_token, push_directories
+from tokenlake.export.plan import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
 from tokenlake.rowwise.cache import cached

@@ -29,10 +29,9 @@ from tokenlake.text.fields import (
     RenameFields,
     SelectFields,
 )
-from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
+from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
 from tokenlake.text.preference import PreferenceRenderer
 from tokenlake.text.prompt.renderer import open_prompt
-from tokenlake.text.quality import QualityFilter
 from tokenlake.text.rendering import FieldText, Renderer
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
