@@ -12,6 +12,8 @@ import pyarrow as pa
 Bools = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+UInt64 = npt.NDArray[np.uint64]
 Int64s = Int64
 
 _ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
@@ -51,13 +53,13 @@ def sizes_of(text: pa.LargeStringArray) -> Int64:
     return np.diff(np.frombuffer(offsets, np.int64, len(text) + 1))
 
 
-def bytes_of(text: pa.LargeStringArray) -> npt.NDArray[np.uint8]:
+def bytes_of(text: pa.LargeStringArray) -> UInt8:
     """Return the UTF-8 bytes of all texts of an array whose offset is 0, laid end to end; uint8."""
     data: Any = text.buffers()[2]
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
-def mask_of(keep: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+def mask_of(keep: Bools) -> pa.BooleanArray:
     """Return bool[n] as an array; `pa.array` would import pandas where that is installed, 0.2 s."""
     bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
     return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, bits])

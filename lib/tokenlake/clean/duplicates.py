@@ -16,13 +16,12 @@ from enum import IntEnum
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int64
+from tokenlake.arrays import Bools, Int64, UInt8, UInt64
 from tokenlake.clean.exclusion_list import EarlierList, places_hash
 from tokenlake.clean.signatures import SignatureFile, band_name, opened_signatures
-from tokenlake.clean.words import UInt64, kernels
+from tokenlake.clean.words import kernels
 from tokenlake.store.base import Store
 
 _SORTED_BYTES: Final = (
@@ -124,7 +123,7 @@ class Documents:
         self._first = len(self._names) - len(units)
         rows = [file.rows for file in self._files()]
         self._offsets = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-        self.fate: npt.NDArray[np.uint8] = np.zeros(self._offsets[-1], np.uint8)
+        self.fate: UInt8 = np.zeros(self._offsets[-1], np.uint8)
         self._signed: Bools = np.zeros(self._offsets[-1], np.bool_)
         self.parents: Int64 = np.arange(self._offsets[-1])
         kept = self._take_earlier(earlier)

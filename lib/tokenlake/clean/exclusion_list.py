@@ -16,8 +16,8 @@ from typing import Any, Final, Self, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.arrays import UInt64
 from tokenlake.clean.signatures import EvenRowGroups
-from tokenlake.clean.words import UInt64
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import splitmix64

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Int64
+from tokenlake.arrays import Int64, UInt64
 from tokenlake.clean.evaluation import EvaluationNgrams
-from tokenlake.clean.words import UInt64, WordBuffer, exact_hashes, kernels
+from tokenlake.clean.words import WordBuffer, exact_hashes, kernels
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.account import Account

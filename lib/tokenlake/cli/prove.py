@@ -87,11 +87,7 @@ def prove(
         found = _checked(check, public_key, state, opened, listed, evaluation)
         note(f"{check} holds: it is signed by this key, and all of it was computed again")
     else:
-        if state is None or public_key is not None:
-            raise ConfigError(
-                "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
-            )
-        signing, saved = _signing_key(key, key_env), _state_of(state)
+        saved, signing = _state_to_prove(state, public_key), _signing_key(key, key_env)
         sets = _sets(evaluation, saved, opened)
         made = prove_state(
             saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
@@ -128,6 +124,14 @@ def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
             "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
         )
     return str(key) if key_env is None else {"env": key_env}
+
+
+def _state_to_prove(state: Path | None, public_key: str | None) -> dict[str, Any]:
+    if state is None or public_key is not None:
+        raise ConfigError(
+            "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
+        )
+    return _state_of(state)
 
 
 def _state_of(path: Path) -> dict[str, Any]:

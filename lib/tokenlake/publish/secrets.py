@@ -24,6 +24,7 @@ from tokenlake.config.references import CREDENTIAL, HIDDEN, known_secrets
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.publish.files import Published, PublishedFile
+from tokenlake.reading.version import DAMAGE
 from tokenlake.store.base import ReadStore
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import LEDGER, MANIFEST
@@ -35,7 +36,6 @@ _LONG_ENOUGH: Final = 16  # characters of a value behind a telling name
 _ENTROPY: Final = 3.2  # bits per character of such a value; words have less
 _GOLDEN: Final = 0.6180339887498949  # steps of it spread evenly, however many there are
 _SHOWN: Final = 10
-_DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 # As the issuers document them: kind, texts of which one occurs in each (a search for those is fast), and the shape.
 _SHAPES: Final = r"""
@@ -173,7 +173,7 @@ def scan_footers(store: ReadStore, version: Published, detector: Detector) -> li
         with store.open(key, size=shard.bytes, sha256=shard.sha256) as stream:
             try:
                 schema = pq.ParquetFile(stream).schema_arrow
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 raise IntegrityError(
                     f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`", file=key
                 ) from error
