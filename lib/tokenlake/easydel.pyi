@@ -92,7 +92,7 @@ from tokenlake.text.filters import FilterNonEmpty as FilterNonEmpty
 from tokenlake.text.filters import FilterTransform as FilterTransform
 from tokenlake.text.filters import Where as Where
 from tokenlake.text.lengths import LengthManager as LengthManager
-from tokenlake.text.prompt.engine import PromptEngine as PromptEngine
+from tokenlake.text.prompt_engine import PromptEngine as PromptEngine
 from tokenlake.text.trainer_rows import BCOPreprocessTransform as BCOPreprocessTransform
 from tokenlake.text.trainer_rows import CPOPreprocessTransform as CPOPreprocessTransform
 from tokenlake.text.trainer_rows import DPOPreprocessTransform as DPOPreprocessTransform

@@ -11,12 +11,12 @@ Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
 _SHOWN: Final = 20  # rows of a table that a notebook shows
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 _VOID: Final = frozenset({"meta", "br"})
 
 
@@ -92,7 +92,7 @@ def _fact(value: object) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+    return printable(text).translate(_ESCAPES)
 
 
 def _written(value: str | float) -> str:

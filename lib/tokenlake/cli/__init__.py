@@ -38,13 +38,13 @@ COMMANDS: Final = {
     "rm": ("catalog:rm", STORE, "Remove a version that no tag and no other version needs."),
     "export": ("export:export", STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
     "push": ("export:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("peek:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
+    "peek": ("explain:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
     "prove": ("prove:prove", LOOK, "Sign a statement of what a checkpoint was trained on, or check one."),
     "report": ("export:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
     "sql": ("sql:sql", LOOK, "Query the datasets of a store with DuckDB, on verified bytes."),
     "doctor": ("doctor:doctor", SETUP, "Check this machine: packages, disk, store, Hub, Prefect."),
-    "completion": ("parser:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
+    "completion": ("console:completion", SETUP, "Print what completes commands in bash, zsh or fish."),
 }
 ABOUT: Final = "Raw text to versioned, verified, packed token datasets."
 CODES: Final = "Exit codes: 0 done, 1 failed, 2 usage or config, 3 damage found, 130 cancelled."

@@ -99,7 +99,9 @@ def _run(tokens: Sequence[str]) -> int | Failure:
         return _unknown_command(name)
     try:
         # Every command needs it, the list of commands does not, and it takes longer than to print that.
-        from tokenlake.cli.parser import CycloptsError, call, usage
+        from cyclopts import CycloptsError
+
+        from tokenlake.cli.console import call, usage
     except ModuleNotFoundError as error:
         return _missing_module(error, "the command line", "cli")
     try:

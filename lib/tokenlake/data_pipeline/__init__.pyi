@@ -30,5 +30,5 @@ from tokenlake.result import unwrap_or as unwrap_or
 from tokenlake.text.lengths import ContentDistributionMode as ContentDistributionMode
 from tokenlake.text.lengths import LengthManager as LengthManager
 from tokenlake.text.lengths import LengthManagerConfig as LengthManagerConfig
-from tokenlake.text.prompt.engine import ProcessedExample as ProcessedExample
-from tokenlake.text.prompt.engine import PromptEngine as PromptEngine
+from tokenlake.text.prompt_engine import ProcessedExample as ProcessedExample
+from tokenlake.text.prompt_engine import PromptEngine as PromptEngine

@@ -20,7 +20,7 @@ from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.loader.torch import process_place
 from tokenlake.result import Err, Result, attempt
 from tokenlake.rowwise.batches import Filling, batch_of
-from tokenlake.text.prompt.engine import ProcessedExample, PromptEngine
+from tokenlake.text.prompt_engine import ProcessedExample, PromptEngine
 from tokenlake.text.truncation import SIDES, Side
 from tokenlake.tokenizers.files import files_of
 

@@ -21,7 +21,7 @@ from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.text.fields import RenameFields, SelectFields
-from tokenlake.text.prompt.engine import PromptEngine
+from tokenlake.text.prompt_engine import PromptEngine
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
 

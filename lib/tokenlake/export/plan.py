@@ -31,10 +31,9 @@ from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import Target, require_apart, target_of
 from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatFile, FlatManifest
 from tokenlake.export.version import ExportOptions, exported
-from tokenlake.publish.files import PublishedFile, differing
+from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.push import commit_all, groups_of, push_to_hub
 from tokenlake.publish.repository import HubRepository, HubTarget
-from tokenlake.publish.secrets import Detector, require_none, scan_texts
 from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog

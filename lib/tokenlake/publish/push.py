@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
-from tokenlake.publish.files import Published, PublishedFile, is_ours
-from tokenlake.publish.repository import HubRepository, HubState, HubTarget
-from tokenlake.publish.secrets import (
+from tokenlake.publish.files import (
     Detector,
+    Published,
+    PublishedFile,
     SecretFinding,
+    is_ours,
     require_none,
     scan_footers,
     scan_rows,
     scan_texts,
 )
+from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.reading.version import require_same
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore

@@ -21,7 +21,6 @@ from tokenlake.export.manifest import Origin
 from tokenlake.export.plan import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
-from tokenlake.rowwise.cache import cached
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
@@ -29,12 +28,8 @@ from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
-from tokenlake.rowwise.tokenized import (
-    RowTokens,
-    TokenizedShardedSource,
-    texts_of,
-)
+from tokenlake.rowwise.stage import BaseStage, PipelineContext, cached, check_config
+from tokenlake.rowwise.tokenized import RowTokens, TokenizedShardedSource, texts_of
 from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import LoadedTokenizer

@@ -31,7 +31,7 @@ from tokenlake.text.fields import (
 )
 from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
 from tokenlake.text.preference import PreferenceRenderer
-from tokenlake.text.prompt.renderer import open_prompt
+from tokenlake.text.prompt_renderer import open_prompt
 from tokenlake.text.rendering import FieldText, Renderer
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles

@@ -33,7 +33,7 @@ from tokenlake.sources.splits import by_file, columns_of_files, first_rows
 from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
 from tokenlake.text.preference import settled_preference
-from tokenlake.text.prompt.renderer import check_end, open_prompt
+from tokenlake.text.prompt_renderer import check_end, open_prompt
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles

@@ -7,7 +7,7 @@ There are two styles, and a template is of one of them:
 
 Both in one template are an error, since ``{{answer}}`` means one thing in the first and another in the second. Only
 columns can stand in the braces: filters, conditions and loops make it a program
-(:mod:`tokenlake.text.prompt.renderer`). As in Jinja, one newline at the very end is dropped: YAML's ``|`` always adds
+(:mod:`tokenlake.text.prompt_renderer`). As in Jinja, one newline at the very end is dropped: YAML's ``|`` always adds
 one, and a newline after the answer would part it from its EOS.
 
 | the value of a column | in the prompt |

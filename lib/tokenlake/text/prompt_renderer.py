@@ -17,16 +17,9 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
-from tokenlake.text.chat.template import (
-    UNFOUND,
-    CharSpan,
-    ChatTemplate,
-    RenderedChat,
-    texts_in,
-    with_texts,
-)
+from tokenlake.text.chat.template import UNFOUND, CharSpan, ChatTemplate, RenderedChat, texts_in, with_texts
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
-from tokenlake.text.prompt.template import (
+from tokenlake.text.prompt_template import (
     NAME,
     PromptColumns,
     check_used,
@@ -63,7 +56,7 @@ class JinjaPromptRenderer:
     """Renders prompts of the format ``custom`` whose template is a program.
 
     Args:
-        special_tokens_in_text: as of :class:`tokenlake.text.prompt.renderer.PromptRenderer`.
+        special_tokens_in_text: as of :class:`tokenlake.text.prompt_renderer.PromptRenderer`.
 
     Raises:
         ConfigError: the template cannot be compiled, does not fit its columns, or an example cannot be rendered.
