@@ -113,12 +113,7 @@ def _name_in(braces: str, columns: Sequence[str]) -> str:
 def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPiece:
     name, is_double = _name_in(braces, columns), len(braces) > 3 and braces.startswith("{{")
     if name and is_double == double:
-        if columns and name not in columns:
-            listed = ", ".join(map(repr, columns))
-            told = (
-                f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
-            )
-            raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
+        check_known(name, columns)
         return PromptPiece(column=name)
     if double and not is_double and braces not in ("{{", "}}"):
         return PromptPiece(braces)
@@ -135,6 +130,14 @@ def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPi
         "style {column}, and {{ '{' }} in the other",
         braces,
     )
+
+
+def check_known(name: str, columns: Sequence[str]) -> None:
+    """Raise ConfigError for a column of a template that is none of those that may be used; none given: any may be."""
+    if columns and name not in columns:
+        listed = ", ".join(map(repr, columns))
+        told = f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
+        raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
 
 
 def _joined(pieces: Sequence[PromptPiece]) -> Iterator[PromptPiece]:
