@@ -15,5 +15,5 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 - `save`, `tokenize`: writers; `tokenize_and_save` and `pretokenize`
 - `stage`, `stages`, `pipeline`: what a stage is and the tokens that it keeps between runs, the six stages, and the
   fluent :class:`Pipeline`
-- `inform`, `legacy`: the older interface, a mixture described by one object
+- `legacy`: the older interface, a mixture described by one object
 """
