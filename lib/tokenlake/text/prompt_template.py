@@ -136,7 +136,7 @@ def check_known(name: str, columns: Sequence[str]) -> None:
     """Raise ConfigError for a column of a template that is none of those that may be used; none given: any may be."""
     if columns and name not in columns:
         listed = ", ".join(map(repr, columns))
-        told = f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
+        told = f"uses {name!r}, which is neither in input_columns nor the label_column ({listed})"
         raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
 
 
