@@ -38,7 +38,7 @@ COMMANDS: Final = {
     "rm": ("catalog:rm", STORE, "Remove a version that no tag and no other version needs."),
     "export": ("export:export", STORE, "Write a version as a folder of Parquet, Arrow or JSON Lines."),
     "push": ("export:push", STORE, "Upload a version to the Hugging Face Hub, private by default."),
-    "peek": ("explain:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
+    "peek": ("peek:peek", LOOK, "Decode a few rows, with document boundaries and provenance."),
     "explain": ("explain:explain", LOOK, "List the documents of a batch, or the batches of a document."),
     "prove": ("prove:prove", LOOK, "Sign a statement of what a checkpoint was trained on, or check one."),
     "report": ("export:report", LOOK, "Write an HTML file about a version: figures, rows, lineage."),
