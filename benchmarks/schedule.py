@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.goals import Goal
 from tokenlake.etl.schedule import Schedule
-from tokenlake.reports.figures import areas
+from tokenlake.reports.html import areas
 
 UNITS: Final = 500_000
 SLOTS: Final = 2_000

@@ -24,8 +24,8 @@ from pydantic_core import PydanticUndefined
 
 import tokenlake
 import tokenlake.easydel
+from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
-from tokenlake.cli.commands import COMMANDS
 from tokenlake.config.data_module import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.section import Section, field_texts

@@ -17,8 +17,8 @@ import pytest
 import tokenlake as tl
 from examples import recipes
 from tests.lazily import lazily
-from tokenlake.demo import corpus as corpora
-from tokenlake.demo.corpus import demo_settings
+from tokenlake import demo as tour
+from tokenlake.demo import demo_settings
 from tokenlake.etl.runner import build_dataset
 
 jax: Any = lazily("jax")
@@ -76,9 +76,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`demo`, packed rows of the demo's corpus, and `pairs`, preferences for DPO."""
     folder = tmp_path_factory.mktemp("recipes")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "PROSE_BYTES", 60_000)
-        patch.setattr(corpora, "VOCABULARY", 512)
-        patch.setattr(corpora, "_SAMPLE_BYTES", 60_000)
+        patch.setattr(tour, "PROSE_BYTES", 60_000)
+        patch.setattr(tour, "VOCABULARY", 512)
+        patch.setattr(tour, "_SAMPLE_BYTES", 60_000)
         settings = demo_settings(folder)
     settings["pack"]["seq_length"] = LENGTH
     (prose,) = (each for each in settings["datasets"] if each["name"] == "prose")

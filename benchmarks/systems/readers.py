@@ -21,12 +21,14 @@ Counts = tuple[int, int]
 def tokenlake(kind: str, path: str) -> Counts:
     """All checks, batches of text with positions."""
     from tokenlake.config.dataset import DatasetConfig
-    from tokenlake.config.resolve import resolve_dataset
+    from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.resolve import resolve_source
     from tokenlake.sources.listing import list_inputs
     from tokenlake.sources.records import read_range
     from tokenlake.sources.splits import split_file
 
-    source = resolve_dataset(DatasetConfig(name="rows", data_files=path))
+    dataset = DatasetConfig(name="rows", data_files=path)
+    source = resolve_source(PipelineConfig(datasets=(dataset,)), dataset)
     rows = size = 0
     for file in list_inputs(source, hashed=False):
         for part in split_file(file, 1 << 27):

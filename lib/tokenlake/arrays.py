@@ -15,6 +15,8 @@ from tokenlake.column_types import STRINGS
 Bools = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+UInt64 = npt.NDArray[np.uint64]
 Int64s = Int64
 
 _ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
@@ -67,7 +69,7 @@ def blocks(offsets: Int64, size: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def mask_of(keep: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+def mask_of(keep: Bools) -> pa.BooleanArray:
     """Return bool[n] as an array; `pa.array` would import pandas where that is installed, 0.2 s."""
     bits = _ARROW.py_buffer(np.packbits(keep, bitorder="little"))
     return _ARROW.BooleanArray.from_buffers(pa.bool_(), len(keep), [None, bits])

@@ -1,12 +1,12 @@
 """The names of EasyDeL's data package and where each is defined: `easydel.py` reads this list, too."""
 
-from tokenlake.cache.dataset import DatasetCache as DatasetCache
 from tokenlake.cache.disk import DiskCache as DiskCache
+from tokenlake.cache.manager import DatasetCache as DatasetCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
 from tokenlake.cache.memory import CacheMetadata as CacheMetadata
 from tokenlake.cache.memory import MemoryCache as MemoryCache
-from tokenlake.config.mix import MixStageConfig as MixStageConfig
-from tokenlake.config.mix import WeightSchedulePoint as WeightSchedulePoint
+from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
+from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
 from tokenlake.config.stages import LoadStageConfig as LoadStageConfig
 from tokenlake.config.stages import ObservabilityConfig as ObservabilityConfig
@@ -31,16 +31,13 @@ from tokenlake.rowwise.combine import CompositeShardedSource as CompositeSharded
 from tokenlake.rowwise.combine import PackedShardedSource as PackedShardedSource
 from tokenlake.rowwise.files import ArrowShardedSource as ArrowShardedSource
 from tokenlake.rowwise.files import CsvShardedSource as CsvShardedSource
+from tokenlake.rowwise.files import DatasetType as DatasetType
 from tokenlake.rowwise.files import FilesShardedSource as FilesShardedSource
 from tokenlake.rowwise.files import HuggingFaceShardedSource as HuggingFaceShardedSource
 from tokenlake.rowwise.files import JsonShardedSource as JsonShardedSource
 from tokenlake.rowwise.files import ParquetShardedSource as ParquetShardedSource
 from tokenlake.rowwise.files import TextShardedSource as TextShardedSource
 from tokenlake.rowwise.files import expand_data_files as expand_data_files
-from tokenlake.rowwise.inform import BaseDatasetInform as BaseDatasetInform
-from tokenlake.rowwise.inform import DatasetLoadError as DatasetLoadError
-from tokenlake.rowwise.inform import DatasetType as DatasetType
-from tokenlake.rowwise.inform import TextDatasetInform as TextDatasetInform
 from tokenlake.rowwise.iterators import PrefetchIterator as PrefetchIterator
 from tokenlake.rowwise.iterators import ResumeState as ResumeState
 from tokenlake.rowwise.iterators import ShardingSpec as ShardingSpec
@@ -48,7 +45,10 @@ from tokenlake.rowwise.iterators import batch_iterator as batch_iterator
 from tokenlake.rowwise.iterators import collate_batch as collate_batch
 from tokenlake.rowwise.iterators import create_data_iterator as create_data_iterator
 from tokenlake.rowwise.iterators import preshard_batch as preshard_batch
+from tokenlake.rowwise.legacy import BaseDatasetInform as BaseDatasetInform
+from tokenlake.rowwise.legacy import DatasetLoadError as DatasetLoadError
 from tokenlake.rowwise.legacy import DatasetMixture as DatasetMixture
+from tokenlake.rowwise.legacy import TextDatasetInform as TextDatasetInform
 from tokenlake.rowwise.loader import AsyncDataLoader as AsyncDataLoader
 from tokenlake.rowwise.loader import AsyncDataset as AsyncDataset
 from tokenlake.rowwise.memory import HFDatasetShardedSource as HFDatasetShardedSource
@@ -92,7 +92,7 @@ from tokenlake.text.filters import FilterNonEmpty as FilterNonEmpty
 from tokenlake.text.filters import FilterTransform as FilterTransform
 from tokenlake.text.filters import Where as Where
 from tokenlake.text.lengths import LengthManager as LengthManager
-from tokenlake.text.prompt.engine import PromptEngine as PromptEngine
+from tokenlake.text.prompt_engine import PromptEngine as PromptEngine
 from tokenlake.text.trainer_rows import BCOPreprocessTransform as BCOPreprocessTransform
 from tokenlake.text.trainer_rows import CPOPreprocessTransform as CPOPreprocessTransform
 from tokenlake.text.trainer_rows import DPOPreprocessTransform as DPOPreprocessTransform

@@ -1,23 +1,22 @@
-"""HTML that is safe by how it is made: what is not :class:`Html` is text, and text is escaped.
+"""Text of data, made safe to show: in a terminal, which it must not drive, and on a page, where it must not be HTML.
 
 ::
 
     tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
 
 Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a document can become a tag. Pages
-(``report/html.py``), tables (``report/table.py``) and what a notebook shows of an object are made of it.
+(``reports/html.py``), tables (``reports/table.py``) and what a notebook shows of an object are made of it. What is not
+:class:`Html` is text, and text is escaped.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
-
-from tokenlake.printable import printable
+from typing import Any, Final, TypeAlias, final
 
 _SHOWN: Final = 20  # rows of a table that a notebook shows
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 _VOID: Final = frozenset({"meta", "br"})
 
 
@@ -93,8 +92,48 @@ def _fact(value: object) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+    return printable(text).translate(_ESCAPES)
 
 
 def _written(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters made visible: data must not drive the reader's terminal.
+
+    Line ends and tabs stay. Also escaped: the C1 range, the marks that reorder text, and halves of surrogate pairs,
+    which no file of text can hold.
+    """
+    return text.translate(VISIBLE)
+
+
+def _visible() -> dict[int, str]:
+    controls = [
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        0x61C,
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+    ]
+    return {c: f"\\x{c:02x}" if c < 256 else f"\\u{c:04x}" for c in controls if chr(c) not in "\n\t"}
+
+
+VISIBLE: Final[Any] = _visible()
+"""What :func:`printable` writes for each of these characters."""
+
+
+def printable_json(text: str) -> str:
+    """JSON with the same characters escaped as JSON does; itself it escapes only what lies below the space."""
+    return text.translate(_IN_JSON)
+
+
+_IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x20}
+
+
+def one_line(text: str) -> str:
+    """``text`` as :func:`printable` shows it, its line ends and tabs made visible, too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

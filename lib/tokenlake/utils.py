@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tokenlake.rowwise.files import expand_data_files
-from tokenlake.rowwise.inform import DatasetType
+from tokenlake.rowwise.files import DatasetType, expand_data_files
 
 
 def glob_files(pattern: str, recursive: bool = True) -> list[str]:

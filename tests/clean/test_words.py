@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenlake.clean.evaluation import EvaluationNgrams, ngram_hashes
 from tokenlake.clean.signatures import Signer, permutations
 from tokenlake.clean.words import WordBuffer, exact_hashes, kernels, words_of
-from tokenlake.config.clean import CleanConfig, signing_of
+from tokenlake.config.pipeline import CleanConfig, signing_of
 
 PRIME = (1 << 61) - 1
 WORDS = st.text("abé 0.,'\n漢한", max_size=80)

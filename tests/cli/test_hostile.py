@@ -18,9 +18,8 @@ from tests.hub_support import writable_hub
 from tests.proof.support import key_file, plan_of, state_at
 from tests.servers.hub import HubServer
 from tests.store.support import copy_store
-from tokenlake.cli import parser
+from tokenlake.cli import COMMANDS, console
 from tokenlake.cli.app import main
-from tokenlake.cli.commands import COMMANDS
 from tokenlake.etl.runner import build_dataset
 
 # A window's title, a cleared screen, a colour by one character of the C1 range, text that runs backwards.
@@ -104,7 +103,7 @@ def shown(
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            patch.setattr(parser.app, "_console", Console())  # the one for help is kept, colours and all
+            patch.setattr(console.app, "_console", Console())  # the one for help is kept, colours and all
             code = main([argument.replace("CONFIG", str(config)) for argument in arguments])
         text = out.getvalue() + err.getvalue()
         rest = _RICH.sub("", text) if request.param == "terminal" else text

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 import tokenlake
+from tokenlake.cli import COMMANDS as KNOWN
 from tokenlake.cli.app import main
-from tokenlake.cli.commands import COMMANDS as KNOWN
 from tokenlake.errors import TokenlakeError
 
 LIBRARY: Final = Path(tokenlake.__file__).parent

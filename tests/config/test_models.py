@@ -11,8 +11,7 @@ from pydantic import SecretStr, ValidationError
 
 from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.mix import MixStageConfig, WeightSchedulePoint
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, WeightSchedulePoint
 from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.stages import (
     CacheStageConfig,

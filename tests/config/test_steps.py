@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import first_steps, last_step, resolve
 from tokenlake.config.resolved import ResolvedParent
-from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tokenlake import demo
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.demo import __main__ as tour
-from tokenlake.demo import corpus as corpora
-from tokenlake.demo.corpus import demo_settings, ensure_corpus, ensure_tokenizer
+from tokenlake.demo import demo_settings, ensure_corpus, ensure_tokenizer
 from tokenlake.etl.planner import make_plan
 
 
@@ -22,9 +21,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A demo folder with a corpus that is smaller than a user's."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "PROSE_BYTES", 1_000_000)
-        patch.setattr(corpora, "VOCABULARY", 1024)
-        patch.setattr(corpora, "_SAMPLE_BYTES", 300_000)
+        patch.setattr(demo, "PROSE_BYTES", 1_000_000)
+        patch.setattr(demo, "VOCABULARY", 1024)
+        patch.setattr(demo, "_SAMPLE_BYTES", 300_000)
         demo_settings(folder)
     return folder
 
@@ -51,8 +50,8 @@ def test_what_is_there_is_not_made_again(root: Path) -> None:
 
 
 def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(corpora, "PROSE_BYTES", 0)
-    monkeypatch.setattr(corpora, "_write_code", lambda folder: None)
+    monkeypatch.setattr(demo, "PROSE_BYTES", 0)
+    monkeypatch.setattr(demo, "_write_code", lambda folder: None)
     (tmp_path / "corpus" / "prose").mkdir(parents=True)
     (tmp_path / "corpus" / "prose" / "half.jsonl").write_text('{"te')
     (tmp_path / "corpus" / "mine.txt").write_text("keep")
@@ -96,13 +95,13 @@ def test_docstrings_keep_their_names(tmp_path: Path) -> None:
         '"""A lake."""\nclass Boat:\n    """Floats."""\n    def row(self):\n        """Moves."""\n'
     )
     assert (
-        corpora._docstrings(module, "lake")
+        demo._docstrings(module, "lake")
         == "lake\n\nA lake.\n\nlake.Boat\n\nFloats.\n\nlake.Boat.row\n\nMoves."
     )
     module.write_text('"""broken')
-    assert corpora._docstrings(module, "lake") == ""
+    assert demo._docstrings(module, "lake") == ""
 
 
 def test_the_tour_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tour.main(["--fast"]) == 2
+    assert demo.main(["--fast"]) == 2
     assert "python -m tokenlake.demo" in capsys.readouterr().out

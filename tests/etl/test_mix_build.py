@@ -17,7 +17,7 @@ from tests.etl.outputs_support import kill_after_a_unit
 from tests.etl.outputs_support import tree as tree_of
 from tests.store.support import copy_store
 from tokenlake.config.load import load_config
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl import commit, planner
 from tokenlake.etl.job import open_stream

@@ -21,8 +21,8 @@ from tests.integrity import conftest as repairing
 from tests.integrity.support import build, damage, tree
 from tests.store.support import settings, write_inputs
 from tokenlake.etl.pool import WorkerPool
+from tokenlake.integrity.rebuild import other_rows
 from tokenlake.integrity.repair import repair
-from tokenlake.integrity.repair_units import other_rows
 from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer, tokens_schema
 from tokenlake.store.address import open_store

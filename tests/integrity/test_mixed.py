@@ -10,7 +10,7 @@ import pytest
 from tests.integrity.support import build, damage, files_of, tree
 from tests.rowwise.mixed_store import settings
 from tokenlake.config.load import load_config
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.integrity.repair import repair
 from tokenlake.integrity.verify import verify

@@ -17,8 +17,8 @@ from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 prefect_assets: Any = lazily("prefect.assets")
-assets: Any = lazily("tokenlake.prefect.assets")
-progress: Any = lazily("tokenlake.prefect.run_state")
+assets: Any = lazily("tokenlake.prefect.tasks")
+progress: Any = lazily("tokenlake.prefect.runs")
 
 _SCHEMES = st.sampled_from(["", "s3://", "file://", "HTTPS://", "hf://datasets/", "gs://"])
 

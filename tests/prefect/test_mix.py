@@ -12,8 +12,7 @@ from tests.lazily import lazily
 from tests.rowwise.mixed_store import settings
 from tests.seeds import promise
 from tokenlake.config.load import load_config
-from tokenlake.config.resolve import resolve
-from tokenlake.config.steps import first_steps
+from tokenlake.config.resolve import first_steps, resolve
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.events import BuildPlanned, BuildStep, Event
 

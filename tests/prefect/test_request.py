@@ -28,7 +28,7 @@ validation: Any = lazily("prefect.utilities.schema_tools.validation")
 requests: Any = lazily("tokenlake.prefect.request")
 engine: Any = lazily("tokenlake.prefect.engine")
 flows: Any = lazily("tokenlake.prefect.flows")
-run_state: Any = lazily("tokenlake.prefect.run_state")
+run_state: Any = lazily("tokenlake.prefect.runs")
 
 DATA = ["datasets: [{data_files: a.jsonl, name: one}]", "default_tokenizer: gpt2"]
 

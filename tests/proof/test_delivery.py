@@ -17,7 +17,7 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.stream import MixtureStream, source_order
-from tokenlake.proof.delivery import Delivery, deliveries_of, steps_of_rows
+from tokenlake.proof.statement import Delivery, deliveries_of, steps_of_rows
 
 Steps = tuple[int, int]
 steps = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (min(pair), max(pair)))

@@ -256,14 +256,14 @@ def test_two_pushes_at_once_make_one_commit(
     store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find nothing; one creates and commits while the other is about to."""
-    create = repositories.HubRepository.create
+    created = repositories.HubRepository.created
 
-    def meanwhile(self: Any, *, private: bool) -> None:
-        monkeypatch.setattr(repositories.HubRepository, "create", create)
+    def meanwhile(self: Any, *, public: bool) -> Any:
+        monkeypatch.setattr(repositories.HubRepository, "created", created)
         assert go(store).outcome == "pushed"
-        create(self, private=private)
+        return created(self, public=public)
 
-    monkeypatch.setattr(repositories.HubRepository, "create", meanwhile)
+    monkeypatch.setattr(repositories.HubRepository, "created", meanwhile)
     assert go(store).outcome == "unchanged"
     assert len(server.repos[REPO].messages) == 1
 

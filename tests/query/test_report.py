@@ -20,7 +20,7 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.verify import verify
 from tokenlake.loader.host_load import host_load
 from tokenlake.query.report import render_report, store_report
-from tokenlake.query.sample import sample_rows, spread
+from tokenlake.query.sequences import sample_rows, spread
 from tokenlake.query.session import sql as query
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog

@@ -13,7 +13,7 @@ import pytest
 from tests.store.support import shared_store
 from tokenlake.cli.app import main
 from tokenlake.export.manifest import FlatFile
-from tokenlake.reports.croissant import RowFiles, metadata
+from tokenlake.reports.card import RowFiles, metadata
 
 REQUIRED = {
     "sc:Dataset": {"@context", "conformsTo", "name", "description"},

@@ -27,10 +27,10 @@ MODULES: Final = {
     "subprocess": (
         "tokenlake/etl/pool.py",  # starts our own workers, by a fixed command
         "tokenlake/text/chat/template.py",  # starts the process that renders templates, by a fixed command
-        "tokenlake/demo/__main__.py",  # runs this very command line
+        "tokenlake/demo.py",  # runs this very command line
         "tokenlake/prefect/server.py",  # starts our own Prefect server, by a fixed command
     ),
-    "ctypes": ("tokenlake/prefect/serve.py",),  # asks the kernel to end the server with its parent
+    "ctypes": ("tokenlake/prefect/server.py",),  # asks the kernel to end the server with its parent
     "importlib": (
         "tokenlake/__init__.py",  # our own names, when they are first used
         "tokenlake/lazy_names.py",

@@ -32,7 +32,7 @@ from tests.store.remote_store_support import (
     shard_keys,
 )
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
-from tokenlake.query.views import VerifiedFiles
+from tokenlake.query.tables import VerifiedFiles
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog

@@ -23,8 +23,7 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
-from tokenlake.reports.dataset import remarks
-from tokenlake.reports.plan import expected, policy
+from tokenlake.reports.dataset import expected_lengths, length_policy, remarks
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.text.truncation import truncate
@@ -321,18 +320,18 @@ DROPPED = "about 12% of tokens dropped"
 )
 def test_a_policy_in_a_sentence(options: dict[str, Any], short: str, sentence: str):
     settings = ResolvedTokenizer(**SETTINGS, **options)
-    assert policy(settings) == short
-    assert expected(settings, 1000, 30, 50_000, 6_000) == sentence
+    assert length_policy(settings) == short
+    assert expected_lengths(settings, 1000, 30, 50_000, 6_000) == sentence
 
 
 def test_a_sample_without_long_documents_still_tells_the_policy():
     settings = ResolvedTokenizer(**SETTINGS, long_documents="drop")
-    assert expected(settings, 10, 0, 5, 0) == (
+    assert expected_lengths(settings, 10, 0, 5, 0) == (
         "no document of the sample is longer than 2,048 tokens; longer ones are left out"
     )
-    assert "less than 0.1% of documents" in expected(settings, 5000, 1, 5, 0)
+    assert "less than 0.1% of documents" in expected_lengths(settings, 5000, 1, 5, 0)
     split = ResolvedTokenizer(**SETTINGS, long_documents="split")
-    assert expected(split, 10, 5, 5, 0, masked=True).endswith(
+    assert expected_lengths(split, 10, 5, 5, 0, masked=True).endswith(
         "split into pieces, those without loss are left out"
     )
 

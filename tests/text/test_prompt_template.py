@@ -15,8 +15,8 @@ from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.prompt.renderer import PromptRenderer
-from tokenlake.text.prompt.template import PromptPiece, lay_out, parse_template
+from tokenlake.text.prompt_renderer import PromptRenderer
+from tokenlake.text.prompt_template import PromptPiece, lay_out, parse_template
 
 ROW = {"q": "what?", "a": "that"}
 QA = {"template": "{q} {a}", "label_column": "a"}

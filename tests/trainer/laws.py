@@ -30,12 +30,18 @@ from tokenlake.trainer import (
     make_schedule,
     orpo,
 )
+from tokenlake.trainer.callbacks import Meter, TrainingMetrics, measured_flops, named, peak_flops
 from tokenlake.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
-from tokenlake.trainer.losses import IGNORED, over_logits, targets_of
-from tokenlake.trainer.mesh import make_mesh, param_shardings
-from tokenlake.trainer.metrics import Meter, TrainingMetrics, measured_flops, named, peak_flops
-from tokenlake.trainer.preferences import dpo_losses, kto_losses, mismatched, orpo_losses
-from tokenlake.trainer.step import TrainState, lowered, make_step
+from tokenlake.trainer.losses import (
+    IGNORED,
+    dpo_losses,
+    kto_losses,
+    mismatched,
+    orpo_losses,
+    over_logits,
+    targets_of,
+)
+from tokenlake.trainer.step import TrainState, lowered, make_mesh, make_step, param_shardings
 
 Floats = npt.NDArray[np.float64]
 B, T, D, V = 4, 6, 5, 7

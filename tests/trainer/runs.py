@@ -26,7 +26,7 @@ from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
 from tokenlake.trainer.callbacks import ProgressCallback, TensorBoardLog
-from tokenlake.trainer.mesh import batch_sharding, make_mesh
+from tokenlake.trainer.step import batch_sharding, make_mesh
 
 STEPS = 10
 VOCABULARY = 64

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Bools, Int64
-from tokenlake.clean.words import UInt8, UInt64, WordBuffer, kernels
+from tokenlake.arrays import Bools, Int64, UInt8, UInt64
+from tokenlake.clean.words import WordBuffer, kernels
 
 _ABOUT: Final = b"tokenlake.evaluation"
 _SIEVE_PER_HASH: Final = (

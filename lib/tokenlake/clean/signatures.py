@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Int64
+from tokenlake.arrays import Int64, UInt64
 from tokenlake.clean.evaluation import EvaluationNgrams
-from tokenlake.clean.words import UInt64, WordBuffer, exact_hashes, kernels
+from tokenlake.clean.words import WordBuffer, exact_hashes, kernels
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.local_files import HashingFile, remove_temp
-from tokenlake.text.quality import open_quality
+from tokenlake.text.filters import open_quality
 
 FORMAT: Final = 1
 """Of the files; another one makes other names of files."""

@@ -15,15 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from tokenlake.arrays import Int64
+from tokenlake.arrays import Int64, UInt8, UInt64
 from tokenlake.config.resolved import Normal
 from tokenlake.errors import MissingExtraError
-
-UInt8 = npt.NDArray[np.uint8]
-UInt64 = npt.NDArray[np.uint64]
 
 _NUMBERS: Final = re.compile(r"\d+(?:[.,\u060C\u066B]\d+)?")
 _ASCII_NUMBERS: Final = re.compile(rb"[0-9]+(?:[.,][0-9]+)?")

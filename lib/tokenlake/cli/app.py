@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO, final
 
 from tokenlake._version import __version__
-from tokenlake.cli.commands import COMMANDS, overview
+from tokenlake.cli import COMMANDS, overview
 from tokenlake.errors import MissingExtraError, TokenlakeError, to_json
-from tokenlake.printable import printable, printable_json
+from tokenlake.markup import printable, printable_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -99,7 +99,9 @@ def _run(tokens: Sequence[str]) -> int | Failure:
         return _unknown_command(name)
     try:
         # Every command needs it, the list of commands does not, and it takes longer than to print that.
-        from tokenlake.cli.parser import CycloptsError, call, usage
+        from cyclopts import CycloptsError
+
+        from tokenlake.cli.console import call, usage
     except ModuleNotFoundError as error:
         return _missing_module(error, "the command line", "cli")
     try:

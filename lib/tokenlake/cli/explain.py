@@ -22,8 +22,8 @@ from tokenlake.loader.explain import Document, ExplainedRow, documents_of, expla
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
+from tokenlake.markup import printable
 from tokenlake.numbers import count, plural
-from tokenlake.printable import printable
 from tokenlake.reports.terminal import stdout
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")

@@ -24,7 +24,7 @@ from tokenlake.introspection import introspector
 from tokenlake.introspection.inspection import NAMES, Feature, Group, Inspection, TextStatistics
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.introspection.proposal import SEQ_LENGTH
-from tokenlake.printable import printable
+from tokenlake.markup import printable
 from tokenlake.reports.table import Table, facts, label
 from tokenlake.reports.terminal import near, stdout
 

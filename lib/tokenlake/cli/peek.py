@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, print_json
+from tokenlake.markup import printable
 from tokenlake.numbers import count
-from tokenlake.printable import printable
 from tokenlake.query.sequences import (
     Place,
     Segment,

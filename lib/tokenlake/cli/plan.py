@@ -23,8 +23,8 @@ from tokenlake.cli.console import (
 )
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
-from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture
@@ -34,7 +34,7 @@ from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
-from tokenlake.reports import plan as lengths
+from tokenlake.reports.dataset import expected_lengths, length_policy
 from tokenlake.reports.mixture import STOPS, share, weights_in_words
 from tokenlake.reports.table import Table, facts, label, number
 from tokenlake.reports.terminal import near, stdout
@@ -131,7 +131,7 @@ class _TextPlan:
             | {
                 "dataset": self.build.name,
                 "state": "to be built" if self.version is None else f"v{self.version} exists",
-                "long": lengths.policy(source.tokenizer),
+                "long": length_policy(source.tokenizer),
                 "tokenizer": near(line["tokenizer"]),
             }
             for line, source in zip(self._sources(), self.build.sources, strict=True)
@@ -169,7 +169,7 @@ class _TextPlan:
 
     def _policy(self, source: ResolvedSource) -> str:
         about = self.expected[source.name]
-        return lengths.expected(
+        return expected_lengths(
             source.tokenizer,
             about.documents,
             about.long_documents,

@@ -16,8 +16,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.state import Opener
 from tokenlake.numbers import count, plural
-from tokenlake.proof.overlap import EvaluationSet
-from tokenlake.proof.rows import Takedown
+from tokenlake.proof.rows import EvaluationSet, Takedown
 from tokenlake.proof.signature import public_key as key_of
 from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_statement
 from tokenlake.reports.table import Table, facts, label, number
@@ -88,11 +87,7 @@ def prove(
         found = _checked(check, public_key, state, opened, listed, evaluation)
         note(f"{check} holds: it is signed by this key, and all of it was computed again")
     else:
-        if state is None or public_key is not None:
-            raise ConfigError(
-                "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
-            )
-        signing, saved = _signing_key(key, key_env), _state_of(state)
+        saved, signing = _state_to_prove(state, public_key), _signing_key(key, key_env)
         sets = _sets(evaluation, saved, opened)
         made = prove_state(
             saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
@@ -129,6 +124,14 @@ def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
             "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
         )
     return str(key) if key_env is None else {"env": key_env}
+
+
+def _state_to_prove(state: Path | None, public_key: str | None) -> dict[str, Any]:
+    if state is None or public_key is not None:
+        raise ConfigError(
+            "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
+        )
+    return _state_of(state)
 
 
 def _state_of(path: Path) -> dict[str, Any]:

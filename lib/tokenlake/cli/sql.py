@@ -22,8 +22,7 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
 from tokenlake.query.session import sql as answer_of
-from tokenlake.query.tables import Relation, relations
-from tokenlake.query.views import quoted
+from tokenlake.query.tables import Relation, quoted, relations
 from tokenlake.reports.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store

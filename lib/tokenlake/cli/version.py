@@ -19,7 +19,7 @@ from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
 from tokenlake.reading.version import stored_schema
 from tokenlake.reports import dataset as tables
-from tokenlake.reports.croissant import RowFiles, metadata
+from tokenlake.reports.card import RowFiles, metadata
 from tokenlake.reports.table import Table, facts, label, listed
 from tokenlake.reports.terminal import stdout
 from tokenlake.store.address import open_read_store

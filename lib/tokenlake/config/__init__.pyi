@@ -2,9 +2,9 @@
 
 from tokenlake.config.dataset import DatasetConfig as DatasetConfig
 from tokenlake.config.load import load_config as load_config
-from tokenlake.config.mix import MixStageConfig as MixStageConfig
-from tokenlake.config.mix import WeightSchedulePoint as WeightSchedulePoint
+from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
 from tokenlake.config.pipeline import PipelineConfig as PipelineConfig
+from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig
 from tokenlake.config.stages import LoadStageConfig as LoadStageConfig
 from tokenlake.config.stages import ObservabilityConfig as ObservabilityConfig

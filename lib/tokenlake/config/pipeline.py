@@ -1,17 +1,38 @@
-"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for editors."""
+"""The whole configuration of a pipeline, as canonical YAML, and its JSON Schema for editors; with its sections
+`mix` and `clean`.
+
+`mix` says weights, where a mixture ends, its order, and the caps of its sources; `clean`, which documents are looked
+for.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, cast
+import itertools
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from tokenlake.config import stages
-from tokenlake.config.clean import CleanConfig
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.section import DatasetName, Section, Seed, Switch, Text
+from tokenlake.config.quality import Quality
+from tokenlake.config.resolved import Signing
+from tokenlake.config.section import (
+    Count,
+    DatasetName,
+    Fraction,
+    Path,
+    Positive,
+    Section,
+    Seed,
+    Size,
+    Step,
+    Switch,
+    Text,
+    Weights,
+    problem,
+)
+from tokenlake.config.values import MIB
 
 
 def _named(datasets: tuple[DatasetConfig, ...]) -> tuple[DatasetConfig, ...]:
@@ -39,6 +60,218 @@ class CardConfig(Section):
 
     task_categories: tuple[Text, ...] = ()
     """What the rows are for, such as text-generation."""
+
+
+class WeightSchedulePoint(Section):
+    """Weights that hold from a step on, or that the steps before it move towards."""
+
+    step: Step
+    """Step at which exactly these weights hold."""
+
+    weights: Weights
+    """Dataset name to weight; they sum to 1."""
+
+
+def _schedule(points: tuple[WeightSchedulePoint, ...]) -> tuple[WeightSchedulePoint, ...]:
+    if not points:
+        raise problem("got an empty list, must hold at least one point")
+    for before, after in itertools.pairwise(points):
+        if after.step <= before.step:
+            raise problem(
+                f"got step {after.step} after step {before.step}, steps must grow from point to point"
+            )
+        if set(after.weights) != set(before.weights):
+            raise problem(
+                f"step {before.step} weighs {sorted(before.weights)}, "
+                f"step {after.step} weighs {sorted(after.weights)}: all points must weigh the same datasets"
+            )
+    return points
+
+
+class MixStageConfig(Section):
+    """Section `mix`."""
+
+    weights: Weights | None = None
+    """Dataset name to weight; they sum to 1. null: equal weights."""
+
+    weight_schedule: Annotated[tuple[WeightSchedulePoint, ...], AfterValidator(_schedule)] | None = None
+    """Weights that change along the way; where given, it goes before `weights`."""
+
+    weights_by: Literal["rows", "tokens"] = "rows"
+    """What weights are shares of: rows, or tokens (by the mean tokens of a row of each source)."""
+
+    weight_schedule_type: Literal["step", "linear", "cosine"] = "step"
+    """How weights move between two points of the schedule."""
+
+    step_rows: Count | None = None
+    """Rows of the mixture to a step of the schedule; null: `batch_size`, or where a pipeline loads what it mixes
+    `load.batch_size`, so that a step is a training step."""
+
+    block_size: Count = 1000
+    """Rows of a lane that are dealt together. The order of sources is shuffled inside as many, but never beyond a
+    batch, at whose end the weights hold."""
+
+    stop_strategy: Literal["restart", "first_exhausted", "all_exhausted"] = "restart"
+    """When a source ends: start it again, stop, or go on with the others."""
+
+    seed: Seed | None = None
+    """Seed of the order; null: the pipeline's seed."""
+
+    lanes: Count | None = None
+    """Lanes of the order, part of its identity; null: as many as the sources have work for, at most 64."""
+
+    batch_size: Count = 256
+    """Rows of a global batch, for which a stored mixture is laid out."""
+
+    order: Literal[2, 3] = 3
+    """Version of the order; 2 makes again, and goes on with, what releases before it wrote."""
+
+    unit_rows: Count | None = None
+    """Rows of a unit of work; null: so many that a unit reads hardly more than it writes."""
+
+    total_tokens: Count | None = None
+    """Stop after this many tokens; where rows are documents, after the rows that are expected to hold so many."""
+
+    total_rows: Count | None = None
+    """Stop after this many rows."""
+
+    epochs: Positive | dict[Text, Positive] | None = None
+    """Stop after so many rows as all sources have together, times this; or dataset name to how often its rows come, of
+    which the weights follow, too."""
+
+    max_repetitions: Positive | dict[Text, Positive] | None = None
+    """How often a source's rows may come at most, of all or dataset name to its own; plans say what is missing."""
+
+    max_fraction: Fraction | dict[Text, Fraction] | None = None
+    """The share of a source's rows that may be used, of all or dataset name to its own: always the same rows."""
+
+    target_budget: Count | None = None
+    """Tokens of the run that an experiment stands for; with `experiment_budget`."""
+
+    experiment_budget: Count | None = None
+    """Tokens of the experiment: each source is shortened to `experiment_budget / target_budget`, so that its rows are
+    repeated as often as they would be in the run."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}
+        given = [name for name, value in ends.items() if value is not None]
+        if len(given) > 1:
+            raise problem(f"got {' and '.join(given)}, must be at most one of {', '.join(ends)}")
+        if isinstance(self.epochs, dict):
+            options = ("weights", "weight_schedule", "weights_by", "stop_strategy")
+            default = type(self).model_fields
+            if told := [name for name in options if getattr(self, name) != default[name].default]:
+                raise problem(
+                    f"got epochs of each dataset and {' and '.join(told)}: epochs decide the weights and the end; "
+                    "expected one or the other"
+                )
+        if (self.target_budget is None) != (self.experiment_budget is None):
+            raise problem("got one of target_budget and experiment_budget, must be both or none")
+        if (self.experiment_budget or 0) > (self.target_budget or 0):
+            raise problem(
+                f"got experiment_budget {self.experiment_budget}, must be at most target_budget {self.target_budget}"
+            )
+        if self.lanes is not None and self.batch_size % self.lanes:
+            raise problem(
+                f"got batch_size {self.batch_size} and lanes {self.lanes}, batch_size must be a multiple of lanes"
+            )
+        return self
+
+
+class ContaminationConfig(Section):
+    """Documents that hold parts of evaluation sets."""
+
+    sets: tuple[DatasetConfig, ...]
+    """The evaluation sets, in the form of `datasets`; the `name` of each stands in the list of what is left out."""
+
+    ngram: Count = 13
+    """Words of an n-gram (13: GPT-3, Brown et al. 2020); a document of a set with fewer words cannot be found."""
+
+    min_ngrams: Count = 1
+    """A document is left out if at least so many of its n-grams are in evaluation sets..."""
+
+    min_fraction: Fraction = 0.0
+    """...and at least this share of them."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        names = [each.name for each in self.sets]
+        if None in names:
+            raise problem(
+                f"sets.{names.index(None)}: name is missing; the list of what is left out names the set"
+            )
+        if len(set(names)) < len(names):
+            raise problem("sets: two have one name")
+        if self.ngram > 64:
+            raise problem(f"ngram: got {self.ngram}, must be at most 64")
+        return self
+
+
+Exact: TypeAlias = Literal["folded", "text", "none"]
+
+
+class MinHashConfig(Section):
+    """Near duplicates by MinHash and locality-sensitive hashing; the defaults are FineWeb's (Penedo et al. 2024).
+
+    Two documents of which a share s of the n-grams is common are found with a chance of 1 - (1 - s^rows)^bands.
+    """
+
+    enabled: Switch = True
+    """Look for near duplicates."""
+
+    ngram: Count = 5
+    """Words of an n-gram; a document with fewer words has no near duplicates."""
+
+    bands: Count = 14
+    """Groups of hash values; documents with one group in common are near duplicates."""
+
+    rows: Count = 8
+    """Hash values of a group."""
+
+    seed: Seed = 1
+    """Seed of the hash functions."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.bands * self.rows > 4096:
+            raise problem(f"bands * rows is {self.bands * self.rows}, must be at most 4096")
+        if self.ngram > 64:
+            raise problem(f"ngram: got {self.ngram}, must be at most 64")
+        if self.seed >= 2**32:
+            raise problem(f"seed: got {self.seed}, must be below 4294967296")
+        return self
+
+
+def _needs_sets(value: ContaminationConfig | None) -> ContaminationConfig | None:
+    if value is not None and not value.sets:
+        raise problem("sets: got an empty list, must have at least one evaluation set")
+    return value
+
+
+class CleanConfig(Section):
+    """Section `clean`: what is left out before there are tokens. A build takes the list by `exclude`."""
+
+    output: Path | None = None
+    """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
+
+    filters: Quality = ()
+    """Published filters of quality, by name: gopher_repetition, gopher_quality, c4, fineweb."""
+
+    contamination: Annotated[ContaminationConfig | None, AfterValidator(_needs_sets)] = None
+    """Evaluation sets of which nothing may be in the documents."""
+
+    exact: Exact = "folded"
+    """Duplicates: of the same words whatever their case and white space (folded), of the same bytes (text), or none."""
+
+    minhash: MinHashConfig = MinHashConfig()
+    """Near duplicates."""
+
+    against: tuple[Path, ...] = ()
+    """Lists that earlier runs wrote: what these kept is there already, so that its duplicates are left out."""
+
+    memory: Size = 512 * MIB
+    """Memory for sorting, beside 25 bytes for each document; it changes no result."""
 
 
 class PipelineConfig(Section):
@@ -96,6 +329,15 @@ class PipelineConfig(Section):
     def mixes(self) -> bool:
         """Whether the sources become one weighted stream: where section `mix` says anything but defaults."""
         return self.mix != MixStageConfig()
+
+    @property
+    def has_exports(self) -> bool:
+        """Whether anything is asked for beside the version, see :mod:`tokenlake.export.plan`."""
+        save = self.save
+        other = save.format != "parquet" or save.compression not in (None, "zstd")
+        counted = save.num_shards is not None and not self.is_text_build
+        beside = any(dataset.save_path or dataset.shard_column for dataset in self.datasets)
+        return other or counted or beside or save.push_to_hub
 
     @property
     def is_text_build(self) -> bool:
@@ -192,3 +434,22 @@ def json_schema() -> dict[str, Any]:
     # The model itself takes an empty list, so that `validate()` can say what is missing.
     schema["properties"]["datasets"]["minItems"] = 1
     return {"$schema": DIALECT, **schema, "title": "Tokenlake configuration", "required": ["datasets"]}
+
+
+def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
+    """Return what a configuration has made of every document.
+
+    Args:
+        evaluation: sha256 of the evaluation sets' n-grams, where there are any.
+    """
+    minhash, sets = clean.minhash, clean.contamination
+    return Signing(
+        exact="folded" if clean.exact == "none" else clean.exact,
+        ngram=minhash.ngram,
+        bands=minhash.bands if minhash.enabled else 0,
+        rows=minhash.rows,
+        seed=minhash.seed,
+        filters=clean.filters,
+        contamination=None if sets is None else (sets.ngram, sets.min_ngrams, sets.min_fraction),
+        evaluation=evaluation,
+    )

@@ -413,7 +413,7 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
     for dataset in config.datasets:
         if dataset.dataset is None:
             yield (
-                f"datasets.{dataset.name}.data_files: is text, which is tokenized first, see tokenlake.config.steps"
+                f"datasets.{dataset.name}.data_files: is text, which is tokenized first, see tokenlake.config.resolve"
             )
         elif dataset.retokenize and config.tokenizer_of(dataset) is None:
             yield (

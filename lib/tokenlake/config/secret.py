@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, cast
 
-from pydantic import (
-    AfterValidator,
-    PlainSerializer,
-    SecretStr,
-    ValidationInfo,
-    WithJsonSchema,
-    WrapValidator,
-)
+from pydantic import AfterValidator, PlainSerializer, SecretStr, ValidationInfo, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from tokenlake.config.references import CREDENTIAL, HIDDEN, TOKEN_WORDS, remember

@@ -21,7 +21,7 @@ from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
 from tokenlake.text.fields import RenameFields, SelectFields
-from tokenlake.text.prompt.engine import PromptEngine
+from tokenlake.text.prompt_engine import PromptEngine
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager
 
 
@@ -102,8 +102,8 @@ _T = TypeVar("_T")
 _of_torch: Final = lazy_names(
     "tokenlake",
     {
-        "PreprocessedDataset": "tokenlake.data_pipeline.dataset:PreprocessedDataset",
-        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataset:StreamingPreprocessedDataset",
+        "PreprocessedDataset": "tokenlake.data_pipeline.dataloader:PreprocessedDataset",
+        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataloader:StreamingPreprocessedDataset",
         "DataLoaderBuilder": "tokenlake.data_pipeline.dataloader:DataLoaderBuilder",
         "process_place": "tokenlake.loader.torch:process_place",
     },

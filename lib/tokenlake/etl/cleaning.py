@@ -21,15 +21,13 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from tokenlake import numbers
-from tokenlake.clean.duplicates import Documents
+from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
 from tokenlake.clean.evaluation import EvaluationNgrams
-from tokenlake.clean.exclusion_list import SCHEMA, CleanAbout, EarlierList, ListWriter, require_ours
 from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
-from tokenlake.config.clean import CleanConfig, signing_of
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import CleanConfig, PipelineConfig, signing_of
 from tokenlake.config.refusals import raise_problems
 from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource, Signing

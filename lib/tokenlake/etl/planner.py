@@ -325,7 +325,7 @@ Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLik
 
 
 def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
-    """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.steps`.
+    """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.resolve`.
 
     ::
 

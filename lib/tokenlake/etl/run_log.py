@@ -27,9 +27,8 @@ import msgspec
 
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import hide, scrub
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import first_steps, resolve
 from tokenlake.config.secret import literal_secrets
-from tokenlake.config.steps import first_steps
 from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.job import produced_by

@@ -13,7 +13,7 @@ from typing import Literal
 from tokenlake import numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import first_steps, last_step
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.errors import (
     CancelledError,
     NotFoundError,
@@ -29,9 +29,7 @@ from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
-from tokenlake.export.plan import check_exports, exports_of, make_exports
-from tokenlake.markup import named_facts
-from tokenlake.printable import one_line
+from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
@@ -116,9 +114,16 @@ def build_dataset(
         from tokenlake.etl.plan.stored import foresee
 
         foresee(whole)
-    check_exports(whole)
+    if whole.has_exports:
+        from tokenlake.export.plan import check_exports
+
+        check_exports(whole)
     with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
         built = _each_step(whole, lambda step: _build(step, units_on, on_event, retries), on_event)
+    if not whole.has_exports:
+        return built
+    from tokenlake.export.plan import make_exports
+
     return replace(built, exports=make_exports(whole, built.manifest))
 
 
@@ -133,7 +138,7 @@ def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildRe
     events: list[Event] = []
     with suppress(TokenlakeError):
         whole = load_config(config)
-        if exports_of(whole) or whole.save.push_to_hub:
+        if whole.has_exports:
             return None
         found = _each_step(whole, lambda step: _finished(step, events.append), events.append)
         for event in events:

@@ -1,34 +1,44 @@
 """What a configuration wants to have beside its version: flat directories and a push to the Hub, after the commit.
 
 No export is part of a version or of its fingerprint. Each says which version it is of, so that a second run finds it
-made, and one that was interrupted is made again.
+made, and one that was interrupted is made again. Flat directories are pushed, too: searched for secrets, sent, visible
+by one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
+from tokenlake import numbers
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import raise_problems
+from tokenlake.config.resolve import first_steps, tokens_name
 from tokenlake.config.secret import BlockSecret, plain_options
-from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.steps import first_steps, tokens_name
+from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.config.stores import scheme_of, store_of
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import Target, require_apart, target_of
-from tokenlake.export.manifest import FileFormat
+from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatFile, FlatManifest
+from tokenlake.export.version import ExportOptions, exported
+from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
+from tokenlake.publish.push import commit_all, groups_of, push_to_hub
+from tokenlake.publish.repository import HubRepository, HubTarget
+from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import CARD, QUARANTINE
 from tokenlake.store.manifest import Manifest
-
-if TYPE_CHECKING:  # and imported where something is exported: most builds ask for nothing
-    from tokenlake.export.version import ExportOptions
 
 EXPORTS: Final = "_exports"
 """Folder of a store for exports that have no path of their own; no dataset has such a name."""
@@ -81,8 +91,6 @@ def exports_of(config: PipelineConfig) -> list[Export]:
     form = FileFormat.of(save.format, save.compression)
     counted = save.num_shards is not None and not config.is_text_build
     if counted or form != FileFormat("parquet", "zstd"):
-        from tokenlake.export.version import ExportOptions
-
         masks = all(_has_mask(config, dataset) for dataset in config.datasets)
         options = ExportOptions(
             save.num_shards, None if save.num_shards else save.max_shard_size, attention_mask=masks
@@ -123,8 +131,6 @@ def _store_folder(config: PipelineConfig) -> str:
 
 def _of_dataset(config: PipelineConfig, dataset: DatasetConfig) -> Export:
     """Return the export of one source; where sources are mixed, of its tokens before that."""
-    from tokenlake.export.version import ExportOptions
-
     save, name = config.save, dataset.name or ""
     format, by_value = dataset.save_format or save.format, dataset.shard_column is not None
     num_shards = None if by_value else dataset.num_shards or save.num_shards
@@ -190,9 +196,6 @@ def check_exports(config: PipelineConfig) -> None:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
-        from tokenlake.export.push import hub_token
-        from tokenlake.publish.repository import HubRepository, HubTarget
-
         HubRepository(HubTarget(config.save.hub_repo_id or "", token=hub_token(config.save)))
 
 
@@ -210,8 +213,6 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
     made: list[str] = []
     address, options = store_of(config), plain_options(config.save.storage_options or {})
     for export in exports_of(config):
-        from tokenlake.export.version import exported
-
         store = open_read_store(address, storage_options=options)
         version = _version_of(Catalog(store), export, manifest)
         target = export.target(config, version)
@@ -219,9 +220,6 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         exported(store, version, target, export.form, export.options, overwrite=overwrite)
         made.append(target.url)
     if config.save.push_to_hub:
-        from tokenlake.export.push import hub_token
-        from tokenlake.publish.push import push_to_hub
-
         report = push_to_hub(
             address,
             config.save.hub_repo_id or "",
@@ -240,3 +238,158 @@ def _version_of(catalog: Catalog, export: Export, manifest: Manifest) -> Manifes
         return manifest
     number = next(parent.version for parent in manifest.parents if parent.dataset == export.dataset)
     return catalog.manifest(export.dataset, number)
+
+
+_GIT: Final = ".gitattributes"  # the Hub's own
+_IN_GIT: Final = 10 << 20  # bytes; larger files are never in git itself
+
+
+def push_directories(
+    folders: Mapping[str, str | os.PathLike[str]],
+    repo: str,
+    *,
+    public: bool = False,
+    token: str | None = None,
+) -> str:
+    """Upload flat directories to a dataset repository, private unless `public`, and return its URL.
+
+    They go up in one commit, in the place of those that were pushed before, with a card by which `load_dataset` finds
+    them, and a `croissant.json` with their hashes and columns. Bad records that were set aside stay here. Pushing again
+    what is there changes nothing.
+
+    Args:
+        folders: name to folder of this machine; a single one lies in the repository itself, several in folders of
+            their names, each a configuration of `load_dataset`.
+        repo: ``org/name``; created where there is none.
+        public: create a public repository, or push to one that is public.
+        token: with write access; None: ``HF_TOKEN``, then the saved login.
+
+    Raises:
+        ConfigError: something looks like a secret, the repository is public, or the token may not write.
+        VersionConflictError: the repository holds what was not pushed from flat directories.
+        StoreError: the Hub could not be reached; nothing is visible.
+        MissingExtraError: ``huggingface_hub`` is not installed.
+    """
+    places = {"" if len(folders) == 1 else f"{name}/": Path(folder) for name, folder in folders.items()}
+    manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
+    texts = [_text(CARD, _card(manifests, repo)), _text(CROISSANT, _croissant(manifests, repo))]
+    for prefix, folder in places.items():
+        texts += [_text(f"{prefix}{path}", data) for path, data in _beside(folder)]
+    require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
+    data = {
+        _data(prefix, file, places[prefix] / file.path): places[prefix] / file.path
+        for prefix, manifest in manifests.items()
+        for file in manifest.files
+    }
+    hub = HubRepository(HubTarget(repo, token=token))
+    state = hub.state() or hub.created(public=public)
+    if not public:
+        hub.require_private(state, "the rows", "say hub_private: false")
+    files, there = [*texts, *data], hub.files(state.head or "")
+    others = partial(differing, files, ours=_GIT.__ne__)
+    if others(there):
+        _require_ours(repo, there)
+        told = ("Saved rows", "Flat directories, pushed by tokenlake.")
+        gone = sorted(there.keys() - {file.path for file in files} - {_GIT})
+        commit_all(hub, state, gone, told, partial(_send, hub, texts, data), others)
+    return hub.url
+
+
+def hub_token(save: SaveStageConfig) -> str | None:
+    """Return the token that section `save` holds or refers to; ConfigError where that is not there."""
+    given = save.hub_token
+    return None if given is None else resolve_options(plain_options({"token": given}))["token"]
+
+
+def _send(
+    hub: HubRepository, texts: Sequence[PublishedFile], data: Mapping[PublishedFile, Path]
+) -> list[Any]:
+    additions: list[Any] = []
+    for group in groups_of(list(data)):
+        additions += hub.upload([(file, data[file]) for file in group])
+    return additions + hub.upload([(text, None) for text in texts])
+
+
+def _require_ours(repo: str, there: Mapping[str, Any]) -> None:
+    """Raise VersionConflictError for a repository of somebody else's files, which a push would remove."""
+    mine = any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in there)
+    if not mine and (others := sorted(there.keys() - {_GIT})):
+        raise VersionConflictError(
+            f"{repo} holds {', '.join(others[:5])}, which no flat directory was pushed with; remove them there, or "
+            "push to a repository of its own",
+            repo=repo,
+            files=others[:100],
+        )
+
+
+def _beside(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files in ``_tokenlake/`` by path, but for bad records."""
+    for path in sorted((folder / FOLDER).rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not name.startswith(f"{FOLDER}/{QUARANTINE}/"):
+            yield name, path.read_bytes()
+
+
+def _data(prefix: str, file: FlatFile, path: Path) -> PublishedFile:
+    # The Hub may keep small ones in git itself, and lists these by git's hash of the bytes.
+    held = path.read_bytes() if file.bytes <= _IN_GIT else None
+    return PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, held)
+
+
+def _text(path: str, data: bytes) -> PublishedFile:
+    return PublishedFile(path, len(data), hashlib.sha256(data).hexdigest(), data)
+
+
+def _croissant(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
+    groups = [RowFiles(prefix, each.format, each.columns, each.files) for prefix, each in manifests.items()]
+    url = f"https://huggingface.co/datasets/{repo}"
+    return json.dumps(metadata(repo, _said(manifests), groups, url=url), indent=2).encode()
+
+
+def _said(manifests: Mapping[str, FlatManifest]) -> str:
+    """``2 rows (tokens), saved by tokenlake.``."""
+    rows = sum(manifest.rows for manifest in manifests.values())
+    kinds = ", ".join(dict.fromkeys(manifest.kind for manifest in manifests.values()))
+    return f"{numbers.plural(rows, 'row')} ({kinds}), saved by tokenlake."
+
+
+def _reading(manifests: Mapping[str, FlatManifest], repo: str) -> str:
+    """Return how the first directory is read, by `datasets`, JAX and PyTorch; of Parquet also by DuckDB and Polars."""
+    prefix, manifest = next(iter(manifests.items()))
+    split = next((file.split for file in manifest.files), "train")
+    name = prefix.rstrip("/") or "default"
+    told = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
+    text = (
+        f"```python\nfrom datasets import load_dataset\n\nrows = load_dataset({told})\n"
+        'for_jax = rows.with_format("jax")\nfor_torch = rows.with_format("torch")\n```\n'
+    )
+    if manifest.format != "parquet":
+        return text
+    url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
+    return (
+        f"{text}\n```python\nimport polars as pl\n\nrows = pl.scan_parquet({url})\n```\n\n"
+        f"```sql\n-- DuckDB; a private repository needs a secret of type huggingface\n"
+        f"select count(*) from read_parquet('{url[1:-1].replace(chr(39), 2 * chr(39))}');\n```\n"
+    )
+
+
+def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
+    """Return a card whose header names the files of each split, for the Hub's viewer and `load_dataset`."""
+    lines = ["---", "configs:"]
+    for prefix, manifest in manifests.items():
+        lines += [f"- config_name: {json.dumps(prefix.rstrip('/') or 'default')}", "  data_files:"]
+        for split in dict.fromkeys(file.split for file in manifest.files):
+            paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
+            lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
+    lines += [
+        "tags:",
+        "- tokenlake",
+        "---",
+        "",
+        _said(manifests),
+        "",
+        "## Reading it",
+        "",
+        _reading(manifests, repo),
+    ]
+    return "\n".join(lines).encode()

@@ -35,8 +35,7 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake import numbers
 from tokenlake.errors import NotFoundError, StoreError
-from tokenlake.markup import named_facts
-from tokenlake.printable import one_line
+from tokenlake.markup import named_facts, one_line
 from tokenlake.store.base import ReadStore
 from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import Layout, ledger_unit

@@ -32,7 +32,7 @@ from tokenlake.integrity.findings import (
     listed_files,
     look,
 )
-from tokenlake.integrity.repair_manifest import LostManifest
+from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
 from tokenlake.integrity.repair_plan import BuildRequest, Replanned
 from tokenlake.integrity.repair_sources import (
     DamagedFile,
@@ -42,7 +42,6 @@ from tokenlake.integrity.repair_sources import (
     readable_records,
     units_of,
 )
-from tokenlake.integrity.repair_units import Workshop, judge
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store

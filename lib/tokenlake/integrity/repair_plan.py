@@ -15,7 +15,7 @@ from typing import Any, Self, final
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.steps import first_steps, last_step, tokens_name
+from tokenlake.config.resolve import first_steps, last_step, tokens_name
 from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner

@@ -24,7 +24,7 @@ from tokenlake.ragged import offsets_of
 from tokenlake.reading.footer import ColumnChunk
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes, ShardFile
-from tokenlake.reading.version import stored_schema
+from tokenlake.reading.version import DAMAGE, stored_schema
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.manifest import Manifest
@@ -227,8 +227,6 @@ def _children(array: Any) -> list[Any]:
     return []
 
 
-# What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
-_DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 _TOGETHER: Final = 1 << 22  # bytes that Arrow decodes in one call, which costs as much as 20,000 ids
 _MOST: Final = 64  # row groups in one call
 
@@ -265,7 +263,7 @@ def check_shard(
     try:
         file = ShardBytes(stream).parquet()
         wrong = _check_footer(file, entry, rules.schema)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))
     if wrong or not deep:
         return ShardResult(0, 0, tuple(wrong))
@@ -397,7 +395,7 @@ class _Decoding:
             for group in groups:
                 self._hash(group, self._check.hasher)
             self._check.add(table)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             found = [problem for group in groups if (problem := self._damage(group)) is not None]
             return found or [self._undecodable(groups[0], error)]
         if self._pages is None:
@@ -408,7 +406,7 @@ class _Decoding:
         try:
             RowCheck(self._rules).add(self._read([group]))
             self._hash(group, LogicalHasher())
-        except _DAMAGE as error:
+        except DAMAGE as error:
             return self._undecodable(group, error)
         return None
 

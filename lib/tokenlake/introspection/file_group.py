@@ -15,8 +15,7 @@ from typing import Any, Final, final
 from tokenlake.config.formats import FORMATS, Format
 from tokenlake.introspection.inspection import Feature, Kind, Remark, TextStatistics, kind_of, mapped
 from tokenlake.introspection.mapping import ColumnMapper, ColumnMapping
-from tokenlake.introspection.sample import FileSample
-from tokenlake.introspection.schema import Shape, merged_columns
+from tokenlake.introspection.sample import FileSample, Shape, merged_columns
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import expand
 from tokenlake.sources.rows import value_at

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, final
 
 from tokenlake.introspection.mapping import ROLES, ColumnMapper, ColumnMapping, MappedColumn, rank_of, role_of
-from tokenlake.introspection.schema import Shape
+from tokenlake.introspection.sample import Shape
 from tokenlake.sources.rows import value_at
 
 Kind = Literal["text", "instruction", "chat", "preference", "unknown", "empty", "damaged"]

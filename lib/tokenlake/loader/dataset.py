@@ -24,8 +24,7 @@ from tokenlake.errors import (
 )
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
-from tokenlake.markup import named_facts
-from tokenlake.printable import one_line
+from tokenlake.markup import named_facts, one_line
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import isqrt
-from typing import Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -137,14 +137,14 @@ class Permutation:
         yield np.flatnonzero(~few), _ROUNDS
 
     def _walk(self, value: UInt64, part: Int64 | slice, rounds: int, backwards: bool) -> UInt64:
-        key, size = _some(self._key, part), _some(self._size.view(np.uint64), part)
-        bases = _some(self._bases[0], part), _some(self._bases[1], part)
+        key, size = values_at(self._key, part), values_at(self._size.view(np.uint64), part)
+        bases = values_at(self._bases[0], part), values_at(self._bases[1], part)
         value = _pass(value, key, bases, rounds, backwards)
         outside = np.flatnonzero(value >= size)
         while len(outside):
-            own = _some(key, outside), (_some(bases[0], outside), _some(bases[1], outside))
+            own = values_at(key, outside), (values_at(bases[0], outside), values_at(bases[1], outside))
             value[outside] = _pass(value[outside], *own, rounds, backwards)
-            outside = outside[value[outside] >= _some(size, outside)]
+            outside = outside[value[outside] >= values_at(size, outside)]
         return value
 
     def _check(self, index: Int64) -> None:
@@ -165,8 +165,8 @@ def _bases(size: Int64) -> tuple[UInt64, UInt64]:
     return bases[0], bases[1]
 
 
-def _some(values: UInt64, there: Int64 | slice) -> UInt64:
-    """Return the values of some indices, where there may be one for all."""
+def values_at(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:
+    """Return the values of some places, where there may be one for all."""
     return values if len(values) == 1 else values[there]
 
 

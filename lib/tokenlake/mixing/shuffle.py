@@ -20,14 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
-from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of
+from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
 from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.ragged import places as places_of
 
@@ -159,9 +158,9 @@ class EpochOrder:
         begin, end = self._bounds[lanes], self._bounds[lanes + 1]
         group, row = np.empty_like(place), np.empty_like(place)
         for laid, there, base in self._laid_for(epochs):
-            low, high = _some(begin, there) + base, _some(end, there) + base
+            low, high = values_at(begin, there) + base, values_at(end, there) + base
             windows = self._windows(laid, low + place[there], low, high)
-            moved = windows.permuted(low + place[there], _some(keys, there))
+            moved = windows.permuted(low + place[there], values_at(keys, there))
             index = windows.index if self.window == 1 else laid.index(moved)
             group[there], row[there] = laid.order[index], moved - laid.offsets[index]
         return group, row
@@ -311,8 +310,3 @@ def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     cuts = np.unique(np.concatenate([begin, end, edges]))
     there = cuts[:-1] < end[np.searchsorted(begin, cuts[:-1], side="right") - 1]
     return cuts[:-1][there], cuts[1:][there]
-
-
-def _some(values: npt.NDArray[Any], there: Int64 | slice) -> npt.NDArray[Any]:
-    """Return the values of some places, where there may be one for all."""
-    return values if len(values) == 1 else values[there]

@@ -20,7 +20,7 @@ from tokenlake.etl.job import STAGES
 from tokenlake.metrics import Metric, MetricsExport
 from tokenlake.observability.display import Display, DisplayOptions, display_of
 from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name
-from tokenlake.reports.plan import planning_line
+from tokenlake.reports.dataset import planning_line
 from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import near, stderr
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from tokenlake.printable import printable, printable_json
+from tokenlake.markup import printable, printable_json
 
 if TYPE_CHECKING:
     from tokenlake.config.stages import ObservabilityConfig

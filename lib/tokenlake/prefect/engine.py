@@ -23,8 +23,8 @@ from typing import Final, Self, final
 from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
+from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.secret import referenced_blocks
-from tokenlake.config.steps import first_steps, last_step
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
@@ -41,11 +41,11 @@ from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
-from tokenlake.export.plan import check_exports, exports_of, make_exports
+from tokenlake.export.plan import check_exports, make_exports
 from tokenlake.observability.build import measured
 from tokenlake.observability.display import DisplayOptions
 from tokenlake.observability.tally import RunTallies, source_name
-from tokenlake.reports.plan import planning_line
+from tokenlake.reports.dataset import planning_line
 from tokenlake.store.account import Account
 from tokenlake.store.ledger import UnitRecord
 
@@ -316,11 +316,6 @@ class LocalEngine:
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
         self._result = replace(result, notes=self._notes + result.notes)
         return self._result
-
-    @property
-    def has_exports(self) -> bool:
-        """Whether the configuration asks for anything beside its version."""
-        return bool(exports_of(self.config)) or self.config.save.push_to_hub
 
     def export(self) -> BuildResult:
         """Make what the configuration asks for beside the committed version, or find that it is there."""

@@ -27,7 +27,7 @@ from tokenlake.etl.runner import BuildResult
 from tokenlake.prefect.engine import LocalEngine, prepared
 from tokenlake.prefect.flows import mix, tokenize
 from tokenlake.prefect.request import resolve_request
-from tokenlake.prefect.run_state import result_of_flow
+from tokenlake.prefect.runs import result_of_flow
 from tokenlake.prefect.server import EmbeddedServer
 
 #: Seconds that the records of a finished run may take to reach the database.

@@ -37,7 +37,8 @@ from tokenlake.prefect.request import (
     resolve_request,
     stage_values,
 )
-from tokenlake.prefect.run_state import (
+from tokenlake.prefect.runs import (
+    WorkRuns,
     call_run,
     cancellable,
     final_state,
@@ -55,7 +56,6 @@ from tokenlake.prefect.tasks import (
     publish_table,
     submitted,
 )
-from tokenlake.prefect.work_runs import WorkRuns
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.gc import parse_duration
 from tokenlake.threads import available_cpus

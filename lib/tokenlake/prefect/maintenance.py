@@ -24,7 +24,6 @@ from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
-from tokenlake.prefect.assets import tell_damaged, tell_pushed
 from tokenlake.prefect.flows import Config, Count, Files, Text, Texts
 from tokenlake.prefect.policy import (
     require_allowed_cleaning,
@@ -33,8 +32,16 @@ from tokenlake.prefect.policy import (
     require_allowed_store,
 )
 from tokenlake.prefect.request import DEFAULT, requested_name, resolve_request
-from tokenlake.prefect.run_state import final_state, run_name
-from tokenlake.prefect.tasks import artifact_key, is_worth_a_retry, load_blocks, retried, tried_once
+from tokenlake.prefect.runs import final_state, run_name
+from tokenlake.prefect.tasks import (
+    artifact_key,
+    is_worth_a_retry,
+    load_blocks,
+    retried,
+    tell_damaged,
+    tell_pushed,
+    tried_once,
+)
 from tokenlake.publish.push import PushReport, push_to_hub
 from tokenlake.reports.table import Table, label, number, to_markdown
 from tokenlake.store.address import open_store

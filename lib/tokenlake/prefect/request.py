@@ -13,7 +13,7 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stores import store_overrides
 from tokenlake.config.values import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
-from tokenlake.demo.corpus import demo_settings, quiet
+from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError
 from tokenlake.prefect.policy import contents_untold, require_allowed_config
 from tokenlake.sources.hash_cache import default_path

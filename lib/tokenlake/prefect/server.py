@@ -1,5 +1,7 @@
 """A Prefect server of a run's own, in a second process, and the user's settings of Prefect.
 
+This file is also the program of that process (:func:`serve`).
+
 Prefect is not imported here. Its server takes seconds to start, and these seconds are spent on other things: importing
 Prefect, planning, starting workers. Prefect's own temporary server would start only with the first flow, and would be
 waited for.
@@ -11,16 +13,21 @@ what code to run: :func:`import_prefect` turns these off.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import gc
 import http.client
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
@@ -157,7 +164,6 @@ CLIENT_SETTINGS: Final = {
     # Progress bars own the terminal; everything still goes to the run's log on the server.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
-
 _SERVER_SETTINGS: Final = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
@@ -227,7 +233,7 @@ class EmbeddedServer:
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts_left -= 1
         return subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("serve.py")), str(self._listening.fileno())],
+            [sys.executable, "-P", __file__, str(self._listening.fileno())],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -310,3 +316,65 @@ def _server_environment(password: str) -> dict[str, str]:
         # Not on the command line, which everybody on the machine can read.
         "PREFECT_SERVER_API_AUTH_STRING": password,
     }
+
+
+#: Seconds that a polite stop may take before the process ends itself.
+_END_SECONDS: Final = 5.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def serve() -> None:
+    """Serve on the socket whose descriptor is the only argument: the parent opened it, so no port is raced for.
+
+    The process lives exactly as long as its standard input: the parent holds the other end, and the kernel closes it
+    however the parent ends. On Linux the kernel also kills the process then, should it be stopped or stuck.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.umask(0o077)  # the database holds Secret blocks, and their key
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Imports make millions of objects and no garbage; collecting meanwhile costs a tenth of the start.
+    gc.disable()
+    # Here and not above: these take seconds, in which the parent may already have gone.
+    import_prefect()
+    import uvicorn
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
+    from prefect.server.api.server import create_app
+    from prefect.settings import PREFECT_HOME
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            with _alone(PREFECT_HOME.value()):
+                await super().startup(sockets)
+            gc.freeze()
+            gc.enable()
+
+    app = create_app()
+    # Prefect lets pages of every origin read its answers, and answers to every name: here no browser calls.
+    app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"])
+    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
+    Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+
+
+@contextmanager
+def _alone(home: Path) -> Generator[None]:
+    """Hold the home's lock: two servers that migrate one new database at a time both fail."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "tokenlake-server.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin: its lock, held by a thread, makes an interpreter that wants to end abort.
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(_END_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    serve()

@@ -3,22 +3,39 @@
 Published are the manifest, the card, the configuration, the tokenizer, the shards and the ledger (hashes and counts
 of each unit, which verifying a copy needs). Not published, ever: ``quarantine/`` (records that somebody should look
 at, not everybody), ``runs/`` (hosts and clocks), ``claim.json``, and whatever lies there without being listed.
+
+All of it is searched for secrets: known shapes of credentials, values behind telling names, and this process's own. A
+finding says where and of which kind, never what. Texts (card, configuration, manifest, tokenizer, ledger) and Parquet
+footers are ours to repair, and one finding in them refuses the push. Rows are training data, in which people's secrets
+are not rare and made-up ones are common: of them a sample is decoded, and what is found is told.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, cast, final
+from urllib.parse import quote
 
-from tokenlake.errors import IntegrityError
-from tokenlake.reading.version import verified_bytes
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenlake.config.references import CREDENTIAL, HIDDEN, known_secrets
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.loader.dataset import Dataset
+from tokenlake.reading.version import DAMAGE, verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.decode import Decoder
 
 OURS: Final = (MANIFEST, CARD, CONFIG, f"{DATA}/", f"{TOKENIZER}/", f"{LEDGER}/")
 """Names of a repository that belong to the version that is published there; all others are left alone."""
@@ -73,6 +90,15 @@ class PublishedFile:
         return found.lfs.sha256 == self.sha256 if found.lfs else found.blob_id == self.blob
 
 
+def differing(
+    files: Iterable[PublishedFile], found: Mapping[str, Any], ours: Callable[[str], bool]
+) -> list[str]:
+    """Return what of a repository is not as in these files: paths missing, others of ours, or of other bytes."""
+    wanted = {file.path: file for file in files}
+    wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
+    return sorted(wrong | {path for path in found if ours(path) and path not in wanted})
+
+
 @final
 @dataclass(frozen=True)
 class Published:
@@ -107,9 +133,7 @@ class Published:
 
     def differing(self, found: Mapping[str, Any]) -> list[str]:
         """Return what of a repository is not as in this version: paths missing, others, or of other bytes."""
-        wanted = {file.path: file for file in self.files}
-        wrong = {path for path, file in wanted.items() if path not in found or not file.is_same(found[path])}
-        return sorted(wrong | {path for path in found if is_ours(path) and path not in wanted})
+        return differing(self.files, found, is_ours)
 
     @classmethod
     def read(cls, store: ReadStore, dataset: str, version: int) -> Self:
@@ -134,3 +158,277 @@ class Published:
         left_out = tuple(path for path in manifest.other_files if path not in listed)
         ordered = sorted((head, *texts, *shards), key=lambda file: file.path)
         return cls(layout, manifest, tuple(ordered), left_out)
+
+
+_SHORTEST: Final = 8  # characters; a shorter value of a variable is likely to be an ordinary word
+_LONG_ENOUGH: Final = 16  # characters of a value behind a telling name
+_ENTROPY: Final = 3.2  # bits per character of such a value; words have less
+_GOLDEN: Final = 0.6180339887498949  # steps of it spread evenly, however many there are
+_SHOWN: Final = 10
+
+# As the issuers document them: kind, texts of which one occurs in each (a search for those is fast), and the shape.
+_SHAPES: Final = r"""
+AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
+Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}
+GitHub token | ghp_ gho_ ghu_ ghs_ ghr_ | (?<!\w)gh[pousr]_[A-Za-z0-9]{36,}
+GitHub token | github_pat_ | (?<!\w)github_pat_[A-Za-z0-9_]{50,}
+GitLab token | glpat- | (?<!\w)glpat-[A-Za-z0-9_-]{20,}
+API key (sk-) | sk- | (?<![\w-])sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Za-z]{3})[A-Za-z0-9_-]{20,}
+Stripe key | _live_ | (?<!\w)[rs]k_live_[A-Za-z0-9]{20,}
+Google API key | AIza | (?<![\w-])AIza[A-Za-z0-9_-]{35}(?![\w-])
+Google OAuth token | ya29. | (?<![\w-])ya29\.[A-Za-z0-9_-]{20,}
+Google service account | service_account | "type"\s*:\s*"service_account"
+private key | PRIVATE KEY | -----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----
+JSON web token | eyJ | (?<![\w-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}
+Slack token | xox | (?<![\w-])xox[abeoprs]-[A-Za-z0-9-]{10,}
+Slack token | hooks.slack.com | hooks\.slack\.com/services/T[A-Za-z0-9_/]{20,}
+npm token | npm_ | (?<!\w)npm_[A-Za-z0-9]{36,}
+PyPI token | pypi- | (?<!\w)pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{30,}
+Azure storage key | AccountKey= | AccountKey=[A-Za-z0-9+/]{40,}
+signed URL | sig= Signature= | [?&](?:sig|X-Amz-Signature|X-Goog-Signature|Signature)=[A-Za-z0-9%+/_-]{20,}
+URL with a password | :// | [A-Za-z][\w+.-]{0,30}://[^\s/:@'"<>{}\[\]()]{0,64}:(?P<value>[^\s/:@'"<>]{3,128})@[\w\[]
+"""
+
+
+def _shapes() -> Iterator[tuple[str, Sequence[str], re.Pattern[str]]]:
+    for line in _SHAPES.strip().splitlines():
+        kind, hints, pattern = line.split(" | ", 2)
+        yield kind, hints.split(), re.compile(pattern, re.ASCII)
+
+
+_KNOWN: Final = tuple(_shapes())
+_PLACEHOLDER: Final = re.compile(
+    r"[*xX.]+|\$.*|<.*|\{.*|%.*|(?:your[_-]?|my[_-]?)?(?:password|passwd|secret|pass|pwd|token)",
+    re.IGNORECASE,
+)
+
+# password: x, "api_key" = "x", SECRET_TOKEN=x; what may stand in a value is what such secrets are made of.
+_NAMED: Final = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]{0,40}(?:secret|passw(?:or)?d|token|credentials?|key)[A-Za-z0-9_]{0,20})"
+    r"\\?[\"']?\s{0,3}[:=]\s{0,3}\\?[\"']?(?P<value>[A-Za-z0-9+/=_~.-]{16,512})",
+    re.IGNORECASE,
+)
+_HASH: Final = re.compile(r"(?:sha256|sha1|md5|git|etag)[:-].*|[0-9]+")
+_TELLING: Final = re.compile(
+    r"secret|passw|credential|private_?key|access_?key|api_?key|connection_string|(^|_)(token|pat|pwd|key|auth)$",
+    re.IGNORECASE,
+)
+_PLACES: Final = re.compile(r"(path|file|dir|home|sock|url|parallelism|fingerprint|id)$", re.IGNORECASE)
+_IN_URL: Final = re.compile(r"://[^\s/:@]*:([^\s/@]{8,})@")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SecretFinding:
+    """Something that looks like a secret; never the secret.
+
+    Attributes:
+        path: the file, relative to the version.
+        place: where in it: ``line 3``, a path of keys, ``row 17``.
+        kind: of what it looks like.
+    """
+
+    path: str
+    place: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.place}: {self.kind}"
+
+
+@final
+class Detector:
+    """Looks for secrets in texts: ``Detector(os.environ).shapes("key: AKIA...")``.
+
+    Nothing that it finds is kept, and its repr shows nothing that it knows. What it yields is (kind, offset).
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Learn the secrets of this process: of resolved references, and of an environment."""
+        own = dict.fromkeys(known_secrets(), "a secret that this process uses")
+        for name, value in (environment or {}).items():
+            own |= dict.fromkeys(_secrets_of(name, value), f"the value of the environment variable {name}")
+        self._own = {secret: kind for secret, kind in own.items() if len(secret) >= _SHORTEST}
+
+    def __repr__(self) -> str:
+        return f"Detector({len(self._own)} secrets of this process)"
+
+    def shapes(self, text: str) -> Iterator[tuple[str, int]]:
+        """Yield what has the shape of a credential, and what is a secret of this process."""
+        for kind, hints, pattern in _KNOWN:
+            if any(hint in text for hint in hints):
+                found = (each for each in pattern.finditer(text) if not _is_placeholder(each))
+                yield from ((kind, each.start()) for each in found)
+        for secret, kind in self._own.items():
+            for form in {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}:
+                if (start := text.find(form)) >= 0:
+                    yield kind, start
+
+    def named(self, text: str) -> Iterator[tuple[str, int]]:
+        """Yield values that look random and stand behind names such as token, secret or password."""
+        for found in _NAMED.finditer(text):
+            name = found["name"].rpartition(".")[2].strip("-")  # storage.aws_secret -> aws_secret
+            if CREDENTIAL.search(name) and _is_random(found["value"]):
+                yield f"value of {name!r}", found.start("value")
+
+    def everywhere(self, text: str) -> Iterator[tuple[str, int]]:
+        """Yield both."""
+        yield from self.shapes(text)
+        yield from self.named(text)
+
+
+def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[SecretFinding]:
+    """Return what looks like a secret in files whose bytes are held, each place and kind once."""
+    found: dict[SecretFinding, None] = {}
+    for file in files:
+        text = (file.data or b"").decode("utf-8", errors="replace")
+        is_json = file.path.endswith(".json")
+        for kind, start in (detector.shapes if is_json else detector.everywhere)(text):
+            line = text.count("\n", 0, start) + 1
+            found[SecretFinding(file.path, f"line {line}", kind)] = None
+        for kind, place in _in_json(_parsed(file.path, text), detector) if is_json else ():
+            found[SecretFinding(file.path, place, kind)] = None
+    return list(found)
+
+
+def scan_footers(store: ReadStore, version: Published, detector: Detector) -> list[SecretFinding]:
+    """Return what looks like a secret in the key-value metadata and the column names of the shards.
+
+    Raises:
+        IntegrityError: a footer cannot be read.
+    """
+    found: dict[SecretFinding, None] = {}
+    for shard in version.manifest.files:
+        key = version.layout.key(shard.path)
+        with store.open(key, size=shard.bytes, sha256=shard.sha256) as stream:
+            try:
+                schema = pq.ParquetFile(stream).schema_arrow
+            except DAMAGE as error:
+                raise IntegrityError(
+                    f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`", file=key
+                ) from error
+        for place, text in _metadata(schema):
+            found |= {SecretFinding(shard.path, place, kind): None for kind, _ in detector.everywhere(text)}
+    return list(found)
+
+
+def scan_rows(
+    store: ReadStore, manifest: Manifest, number: int, detector: Detector
+) -> tuple[int, list[SecretFinding]]:
+    """Decode `number` rows of each shard and return how many they were, and what looks like a secret in them.
+
+    Rows of one row group of each shard are read, verified by page; which ones depends on nothing but the manifest.
+
+    Raises:
+        IntegrityError: a page is damaged.
+        MissingExtraError: ``tokenizers`` is not installed.
+    """
+    found: dict[SecretFinding, None] = {}
+    decoders = Decoder.all_of(store, manifest) if number else []
+    scanned = 0
+    for split in manifest.splits if number else ():
+        with Dataset(store, manifest, split) as rows:
+            first = 0
+            for index, shard in enumerate(s for s in manifest.files if s.split == split):
+                start, stop = _sample(shard, index, number)
+                for row, text in _texts(rows.read(first + start, first + stop), decoders):
+                    for kind, _ in detector.shapes(text):
+                        found[SecretFinding(shard.path, f"row {start + row}", kind)] = None
+                first += shard.rows
+                scanned += stop - start
+    return scanned, list(found)
+
+
+def require_none(findings: list[SecretFinding], what: str) -> None:
+    """Raise ConfigError if anything was found; the message says where and of which kind."""
+    if not findings:
+        return
+    lines = "".join(f"\n  {finding}" for finding in findings[:_SHOWN])
+    more = f"\n  and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    raise ConfigError(
+        f"nothing was pushed: {what} what looks like a secret, in these places:{lines}{more}\n"
+        "Revoke it if it is one, take it out of what the version was built from (input names, kept columns, special "
+        "tokens, chat template, the name of the tokenizer), and build a new version; a committed one never changes.",
+        findings=[[finding.path, finding.place, finding.kind] for finding in findings],
+    )
+
+
+def _secrets_of(name: str, value: str) -> Iterable[str]:
+    if _TELLING.search(name) and not _PLACES.search(name) and not value.startswith(("/", "~", "./")):
+        yield value.strip()
+    yield from (password for password in _IN_URL.findall(value) if not _PLACEHOLDER.fullmatch(password))
+
+
+def _is_placeholder(found: re.Match[str]) -> bool:
+    value = found.groupdict().get("value")
+    return value is not None and (value == HIDDEN or _PLACEHOLDER.fullmatch(value) is not None)
+
+
+def _is_random(value: str) -> bool:
+    """Return whether a value may be a generated secret: long, of letters and digits, and of no words."""
+    if len(value) < _LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
+        return False
+    if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
+        return False
+    shares = [count / len(value) for count in Counter(value).values()]
+    return -sum(share * math.log2(share) for share in shares) >= _ENTROPY
+
+
+def _parsed(path: str, text: str) -> Any:
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        return text  # the tokenizer's loader would refuse it; it is searched as a text all the same
+    if path == MANIFEST or path.startswith(f"{LEDGER}/"):
+        # Their input tables hold version tokens of files, which are hashes: no secrets, though they look random.
+        return {key: item for key, item in value.items() if key not in ("inputs", "sha256")}
+    return value
+
+
+def _in_json(value: object, detector: Detector, place: str = "", key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (kind, path of keys) of values behind telling names in parsed JSON."""
+    if isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            yield from _in_json(item, detector, f"{place}.{name}".lstrip("."), name)
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            if isinstance(item, dict | list | str):
+                yield from _in_json(item, detector, f"{place}[{index}]")
+    elif isinstance(value, str) and len(value) >= _LONG_ENOUGH:
+        if CREDENTIAL.search(key) and _is_random(value):
+            yield f"value of {key!r}", place
+        else:
+            yield from ((kind, place) for kind, _ in detector.named(value))
+
+
+def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    yield "column names", "\n".join(schema.names)
+    columns = zip(schema.names, schema, strict=True)
+    tables: list[tuple[str, Any]] = [("metadata", schema.metadata or {})]
+    tables += [(f"metadata of {name!r}", field.metadata or {}) for name, field in columns]
+    for place, table in tables:
+        for key, value in table.items():
+            name = key.decode("utf-8", errors="replace")
+            yield f"{place} {name!r}", f"{name}={value.decode('utf-8', errors='replace')}"
+
+
+def _sample(shard: ShardEntry, index: int, number: int) -> tuple[int, int]:
+    """Return rows ``start .. stop`` of one row group of the shard."""
+    if not shard.rows:
+        return 0, 0
+    group = int((index + 1) * _GOLDEN % 1 * len(shard.row_groups))
+    low = shard.row_groups[group]
+    high = (*shard.row_groups, shard.rows)[group + 1]
+    start = low + int((index + 1) * _GOLDEN * 7 % 1 * max(high - low - number + 1, 1))
+    return start, min(start + number, high)
+
+
+def _texts(table: pa.Table, decoders: list[Decoder]) -> Iterator[tuple[int, str]]:
+    """Yield (row, text): decoded ids, with each tokenizer that the sources have, and columns of text as they are."""
+    for name in table.schema.names:
+        column: Any = table.column(name)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            yield from ((row, text) for row, text in enumerate(column.to_pylist()) if text)
+        elif name != "segment_ids" and (name.endswith("_ids") or name.startswith("input_ids")):
+            for row, ids in enumerate(column.to_pylist()):
+                yield from ((row, decoder.text(ids or ())) for decoder in decoders)

@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, VersionConflictError
-from tokenlake.publish.files import Published, PublishedFile, is_ours
-from tokenlake.publish.repository import HubRepository, HubState, HubTarget
-from tokenlake.publish.secrets import (
+from tokenlake.publish.files import (
     Detector,
+    Published,
+    PublishedFile,
     SecretFinding,
+    is_ours,
     require_none,
     scan_footers,
     scan_rows,
     scan_texts,
 )
+from tokenlake.publish.repository import HubRepository, HubState, HubTarget
 from tokenlake.reading.version import require_same
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
@@ -73,11 +75,8 @@ def decide(version: Published, hub: HubRepository, state: HubState | None, *, pu
     tag = f"v{version.layout.version}"
     if state is None:
         return Decision("commit", tag)
-    if not state.private and not public:
-        raise ConfigError(
-            f"{hub.target.repo} is public: everybody would see {version.name}. Push to another repository, make it "
-            "private in its settings, or give --public if that is what you want"
-        )
+    if not public:
+        hub.require_private(state, version.name, "give --public")
     if (commit := state.tags.get(tag)) is not None:
         return _tagged(version, hub, tag, commit)
     if state.head is None and state.main is None:
@@ -370,9 +369,7 @@ def _carry_out(
 ) -> tuple[HubState, Decision]:
     """Do what there is to do; return the repository as it was looked at, and what was done, with its commit."""
     if state is None:
-        hub.create(private=not public)
-        # Somebody may have been faster, or new repositories of the organization are public.
-        state = hub.present()
+        state = hub.created(public=public)
         decision = decide(version, hub, state, public=public)
     if decision.todo == "commit":
         about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."

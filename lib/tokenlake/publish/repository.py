@@ -226,6 +226,22 @@ class HubRepository:
             )
         return found
 
+    def created(self, *, public: bool) -> HubState:
+        """Create the repository, and ask what is there.
+
+        Somebody may have been faster, or new repositories of the organization may be public.
+        """
+        self._call("creating the repository", "create_repo", private=not public, exist_ok=True)
+        return self.present()
+
+    def require_private(self, state: HubState, rows: str, remedy: str) -> None:
+        """Raise ConfigError where the repository is public: ``rows`` are what everybody would see."""
+        if not state.private:
+            raise ConfigError(
+                f"{self.target.repo} is public: everybody would see {rows}. Push to another repository, make it "
+                f"private in its settings, or {remedy} if that is what you want"
+            )
+
     def head(self) -> str:
         """Return the commit of the branch."""
         head = self.present().head
@@ -247,10 +263,6 @@ class HubRepository:
         with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
             where: dict[str, Any] = {"revision": commit, "local_dir": folder}
             return Path(self._call(f"reading {path}", "hf_hub_download", path, **where)).read_bytes()
-
-    def create(self, *, private: bool) -> None:
-        """Create the repository; one that is there by now is left as it is."""
-        self._call("creating the repository", "create_repo", private=private, exist_ok=True)
 
     def create_branch(self, start: str | None) -> None:
         """Create the target's branch where `start` is."""

@@ -31,22 +31,33 @@ from tokenlake.loader.host_load import HostLoad, host_load
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.markup import Html, Part, tag, together
-from tokenlake.query.sample import DocumentLength, RowSample, sample_rows, spread
 from tokenlake.query.sequences import (
+    DocumentLength,
     Place,
+    RowSample,
     Segment,
     Sequence,
     decoders_of,
     mixed_as,
     read_sequences,
+    sample_rows,
     shortened,
+    spread,
 )
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
 from tokenlake.reports.difference import difference_tables, sentence_of
-from tokenlake.reports.figures import bars, doubling
-from tokenlake.reports.html import COLOURS, folded, page
-from tokenlake.reports.sections import Sections, lineage, manifest_sections, tiles
+from tokenlake.reports.html import (
+    COLOURS,
+    Sections,
+    bars,
+    doubling,
+    folded,
+    lineage,
+    manifest_sections,
+    page,
+    tiles,
+)
 from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store

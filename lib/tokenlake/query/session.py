@@ -17,8 +17,17 @@ import pyarrow as pa
 
 from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.query.tables import Relation, mentioned, relations
-from tokenlake.query.views import FilesNeededError, Manifests, OnVerified, VerifiedFiles, create, literal
+from tokenlake.query.tables import (
+    FilesNeededError,
+    Manifests,
+    OnVerified,
+    Relation,
+    VerifiedFiles,
+    create,
+    literal,
+    mentioned,
+    relations,
+)
 from tokenlake.sources.sql import CLOSED, draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore

@@ -102,8 +102,8 @@ def _shown(field: Any) -> str:
 
 _T = TypeVar("_T")
 
-# What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata.
-_DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
+DAMAGE: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
+"""What Arrow raises for damaged Parquet: its own errors, OSError for pages, ValueError for metadata."""
 
 
 def open_rows(store: ReadStore, dataset: str, version: int, split: str) -> StoredRows:
@@ -393,7 +393,7 @@ class StoredRows:
             self._open.close(shard)  # what is open may be a copy, or a file, that has no name any more
             if isinstance(error, NotFoundError):
                 raise self._damaged(shard, " is missing") from error
-            if isinstance(error, _DAMAGE):
+            if isinstance(error, DAMAGE):
                 raise self._damaged(shard, f": {what} cannot be read: {error}") from error
             raise
 

@@ -2,5 +2,6 @@
 
 ``numbers`` writes single figures, ``table`` is the one shape every listing takes (rendered to a terminal
 by the command line, to Markdown here, to JSON as rows of raw values), ``dataset`` turns a manifest into
-tables, ``card`` writes the dataset card. Everything here is a pure function: same input, same text.
+tables, ``card`` writes the dataset card and Croissant metadata. Everything here is a pure function: same
+input, same text.
 """

@@ -1,12 +1,19 @@
-"""The dataset card: ``README.md`` of a version, a pure function of its manifest.
+"""What goes beside the data: the dataset card, ``README.md``, and ``croissant.json``; pure functions of a manifest.
 
-The YAML header's ``configs:`` names each split's files by glob, so that the Hub's viewer, ``load_dataset``
+The card's YAML header names each split's files by glob under ``configs:``, so that the Hub's viewer, ``load_dataset``
 and a person with DuckDB all find the shards without being told of ``data/``.
+
+``croissant.json`` has data files, their hashes and their columns in the JSON-LD of Croissant 1.0. Licence and languages
+are those of section `card`. Creator and date are not in it: no configuration says them, and nothing is made up.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
 
 from tokenlake import numbers
 from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
@@ -29,10 +36,8 @@ _SIZES = (
     (10**11, "10B<n<100B"),
     (10**12, "100B<n<1T"),
 )
-
 _SAID = ("license", "language", "task_categories")
 """What a configuration says of the texts, by the Hub's names; a list of one line is YAML, too."""
-
 _PLACE = (
     "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
     "  `manifest.json`), and the row number or byte offset in it.\n"
@@ -213,3 +218,169 @@ def _reading(manifest: Manifest) -> str:
 
 def _table(table: Table) -> str:
     return to_markdown(Table(table.columns, table.rows))
+
+
+CROISSANT: Final = "croissant.json"
+_CONFORMS: Final = "http://mlcommons.org/croissant/1.0"
+_TERMS: Final = (
+    "citeAs column conformsTo extract field fileObject fileProperty fileSet format includes isLiveDataset jsonPath key "
+    "md5 parentField path recordSet references regex repeated replace separator source subField transform"
+)
+_CONTEXT: Final[dict[str, Any]] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "cr": "http://mlcommons.org/croissant/",
+    "dct": "http://purl.org/dc/terms/",
+    "sc": "https://schema.org/",
+    **{term: f"cr:{term}" for term in _TERMS.split()},
+    "conformsTo": "dct:conformsTo",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+}
+_WORDS: Final = {"license": "license", "language": "inLanguage"}
+_MEDIA: Final = {
+    "parquet": "application/x-parquet",
+    "arrow": "application/vnd.apache.arrow.file",
+    "jsonl": "application/jsonlines",
+}
+_LIST: Final = re.compile(r"(?:large_|fixed_size_)?list<[^:]*: ([^<>]*?)(?: not null)?>(?:\[\d+\])?")
+_SCALARS: Final = (
+    (re.compile(r"u?int\d+"), "sc:Integer"),
+    (re.compile(r"halffloat|float|double|decimal.*"), "sc:Float"),
+    (re.compile(r"bool"), "sc:Boolean"),
+    (re.compile(r"(large_)?string(_view)?"), "sc:Text"),
+    (re.compile(r"date\d+\[.*"), "sc:Date"),
+    (re.compile(r"timestamp\[.*"), "sc:DateTime"),
+)
+
+
+class DataFile(Protocol):
+    """What is known of a file: its path, split, size, and sha256 (hex)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RowFiles:
+    """Files of the same columns.
+
+    Attributes:
+        prefix: of their paths and of what is named here: "", or a folder that ends in ``/``.
+        format: ``parquet``, ``arrow`` or ``jsonl``.
+        columns: name to Arrow type, as Arrow writes it; empty where none are known.
+    """
+
+    prefix: str
+    format: str
+    columns: Mapping[str, str]
+    files: Sequence[DataFile]
+
+
+def metadata(
+    name: str,
+    description: str,
+    groups: Sequence[RowFiles],
+    *,
+    url: str = "",
+    version: int | None = None,
+    card: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what the file says: a FileObject for each file, a FileSet for each split, and a RecordSet for its columns.
+
+    Columns of structs are left to the schema of the files.
+
+    Args:
+        url: of the dataset; "" where it has none.
+        version: its number, written as ``3.0.0``.
+        card: what a manifest's configuration holds of section `card`.
+    """
+    return {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": _CONFORMS,
+        "name": name,
+        "description": description,
+        **({"url": url} if url else {}),
+        **({"version": f"{version}.0.0"} if version is not None else {}),
+        **{key: card[name] for name, key in _WORDS.items() if card and name in card},
+        "distribution": [each for group in groups for each in _distribution(group)],
+        "recordSet": [each for group in groups if group.columns for each in _records(group)],
+    }
+
+
+def _splits(group: RowFiles) -> list[str]:
+    return list(dict.fromkeys(file.split for file in group.files))
+
+
+def _distribution(group: RowFiles) -> list[dict[str, Any]]:
+    files = [
+        {
+            "@type": "cr:FileObject",
+            "@id": f"{group.prefix}{file.path}",
+            "name": f"{group.prefix}{file.path}",
+            "contentUrl": f"{group.prefix}{file.path}",
+            "contentSize": f"{file.bytes} B",
+            "encodingFormat": _MEDIA[group.format],
+            "sha256": file.sha256,
+        }
+        for file in group.files
+    ]
+    sets = [
+        {
+            "@type": "cr:FileSet",
+            "@id": f"{group.prefix}files of {split}",
+            "name": f"{group.prefix}files of {split}",
+            "encodingFormat": _MEDIA[group.format],
+            "includes": [f"{group.prefix}{file.path}" for file in group.files if file.split == split],
+        }
+        for split in _splits(group)
+    ]
+    return files + sets
+
+
+def _records(group: RowFiles) -> list[dict[str, Any]]:
+    return [
+        {
+            "@type": "cr:RecordSet",
+            "@id": f"{group.prefix}{split}",
+            "name": f"{group.prefix}{split}",
+            "field": [
+                _field(group, split, column, kind)
+                for column, told in group.columns.items()
+                if (kind := _kind(told)) is not None
+            ],
+        }
+        for split in _splits(group)
+    ]
+
+
+def _field(group: RowFiles, split: str, column: str, kind: tuple[str, bool]) -> dict[str, Any]:
+    data_type, repeated = kind
+    key = "jsonPath" if group.format == "jsonl" else "column"
+    return {
+        "@type": "cr:Field",
+        "@id": f"{group.prefix}{split}/{column}",
+        "name": column,
+        "dataType": data_type,
+        **({"repeated": True} if repeated else {}),
+        "source": {
+            "fileSet": {"@id": f"{group.prefix}files of {split}"},
+            "extract": {key: f"$[{json.dumps(column)}]" if key == "jsonPath" else column},
+        },
+    }
+
+
+def _kind(told: str) -> tuple[str, bool] | None:
+    """Return the data type of an Arrow type, and whether it is a list; None of what has no word here."""
+    inner = _LIST.fullmatch(told)
+    scalar = told if inner is None else inner[1]
+    word = next((word for pattern, word in _SCALARS if pattern.fullmatch(scalar)), None)
+    return None if word is None else (word, inner is not None)

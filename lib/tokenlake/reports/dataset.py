@@ -1,4 +1,7 @@
-"""A manifest as tables: totals, tokenizers, inputs, sources, and the account with every equation filled in."""
+"""A manifest as tables: totals, tokenizers, inputs, sources, and the account with every equation filled in.
+
+And a plan in a few words: how far it is, and what becomes of documents that are longer than ``max_length``.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from tokenlake import numbers
-from tokenlake.numbers import count
-from tokenlake.reports import plan as lengths
+from tokenlake.config.resolved import ResolvedTokenizer
+from tokenlake.numbers import count, percent
 from tokenlake.reports.mixture import mixture_table, order_table
 from tokenlake.reports.table import Column, Table, facts, label, number
 from tokenlake.store.account import LAWS, Account
@@ -198,7 +201,7 @@ def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
 def remarks(account: Account) -> list[str]:
     """What was normalized, skipped or worth knowing; empty where there is nothing."""
     found: list[str] = []
-    normalized = {reason: many for reason, many in account.normalized.items() if reason not in lengths.CUT}
+    normalized = {reason: many for reason, many in account.normalized.items() if reason not in CUT}
     if any(normalized.values()):
         found.append(f"normalized on reading: {_reasons(normalized)}")
     if any(account.rows_skipped.values()):
@@ -207,7 +210,7 @@ def remarks(account: Account) -> list[str]:
         found.append(f"special-token strings inside documents: {count(account.special_tokens_in_text)}")
     if account.eos_existing:
         found.append(f"documents that already ended in EOS: {count(account.eos_existing)}")
-    return found + lengths.found(account)
+    return found + truncation_remarks(account)
 
 
 def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:
@@ -276,3 +279,108 @@ def about_sources(manifest: Manifest) -> list[Table]:
     if manifest.mixture is None:
         return [sources_table(manifest.accounts)]
     return [mixture_table(manifest.mixture), order_table(manifest.mixture)]
+
+
+#: How the account calls documents that were cut (``normalized``), and what was done to them.
+CUT: Final = {"long_documents_truncate": "truncated", "long_documents_split": "split"}
+_AT: Final = {
+    "simple": "at a token",
+    "word": "between words",
+    "sentence": "between sentences",
+    "smart": "between sentences or words",
+}
+_UNLEARNED: Final = "those without loss are left out"
+_AWAY: Final = {"right": "their ends are cut away", "left": "their beginnings are cut away"}
+
+
+def length_policy(settings: ResolvedTokenizer) -> str:
+    """``truncated at 2,048``, for a table."""
+    most = count(settings.max_length)
+    return {
+        "keep": "kept",
+        "truncate": f"truncated at {most}",
+        "split": f"split at {most}",
+        "drop": f"left out above {most}",
+    }[settings.long_documents]
+
+
+def expected_lengths(
+    settings: ResolvedTokenizer, documents: int, long: int, tokens: int, dropped: int, *, masked: bool = False
+) -> str:
+    """Say what a build will do with long documents, and about how many tokens that costs.
+
+    Args:
+        documents, tokens: about how many there are, before the policy.
+        long, dropped: about how many of them are long, and how many are dropped.
+        masked: whether only a part of a document's tokens bears loss.
+    """
+    if settings.long_documents == "keep":
+        return "kept whole, nothing is dropped"
+    what = {
+        "truncate": f"truncated {_AT[settings.truncation_strategy]}, {_AWAY[settings.truncation_side]}",
+        "split": f"split into pieces, {_UNLEARNED if masked else 'nothing is dropped'}",
+        "drop": "left out",
+    }[settings.long_documents]
+    most = count(settings.max_length)
+    if not long:
+        return f"no document of the sample is longer than {most} tokens; longer ones are {what}"
+    loss = (
+        "" if settings.long_documents == "split" else f", about {_share(dropped, tokens)} of tokens dropped"
+    )
+    return f"about {_share(long, documents)} of documents are longer than {most} tokens: {what}{loss}"
+
+
+def truncation_remarks(account: Account) -> list[str]:
+    """Say what was done with long documents; empty where there were none, or all were kept."""
+    sentences: list[str] = []
+    for reason, done in CUT.items():
+        if many := account.normalized.get(reason):
+            sentences.append(
+                f"long documents {done}: {count(many)} of {count(account.kept)}{_dropped(account, done)}"
+            )
+    for reason, why in (
+        ("too_long", "too long"),
+        ("nothing_to_learn", "nothing to learn is left of them"),
+    ):
+        if many := account.filtered.get(reason):
+            sentences.append(f"documents left out, {why}: {count(many)}{_dropped(account, reason)}")
+    if "nothing_to_learn" in account.dropped and not account.filtered.get("nothing_to_learn"):
+        sentences.append(f"pieces left out, nothing to learn in them{_dropped(account, 'nothing_to_learn')}")
+    return sentences
+
+
+def _dropped(account: Account, reason: str) -> str:
+    tokens = account.dropped.get(reason)
+    if not tokens:
+        return ""
+    return f"; {count(tokens)} of {count(account.tokens)} tokens dropped ({percent(tokens, account.tokens)})"
+
+
+def _share(part: int, whole: int) -> str:
+    digits = 0 if part * 100 >= 10 * whole else 1
+    return "less than 0.1%" if part * 1000 < whole else percent(part, whole, digits)
+
+
+_DOING: Final = {
+    "listing": "looking for files",
+    "hashing": "hashing",
+    "splitting": "reading footers",
+    "counting": "counting records",
+}
+
+
+def planning_line(source: str, step: str, files: int, all_files: int, bytes_: int, all_bytes: int) -> str:
+    """``web: hashing, 31,204 of 100,000 files, 1.20 GiB of 20.1 GiB``; totals of 0 are not known yet.
+
+    Args:
+        source: its name.
+        step: ``listing``, ``hashing``, ``splitting`` or ``counting``.
+        files, all_files, bytes_, all_bytes: done so far, and in all.
+    """
+    done = numbers.plural(all_files or files, "file")
+    if all_files:
+        done = f"{numbers.count(files)} of {done}"
+    size = numbers.size(bytes_) if bytes_ or all_bytes else ""
+    if all_bytes:
+        size = f"{size} of {numbers.size(all_bytes)}"
+    return ", ".join(part for part in (f"{source}: {_DOING[step]}", done, size) if part)

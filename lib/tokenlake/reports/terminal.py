@@ -10,7 +10,7 @@ from typing import Final, final
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from tokenlake.printable import printable
+from tokenlake.markup import printable
 
 _UNBOUNDED: Final = 1_000_000
 

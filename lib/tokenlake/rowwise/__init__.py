@@ -12,7 +12,8 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 - `tokenized`: rows to tokens by the renderer, encoder and length policy of a build
 - `batches`, `loader`, `iterators`: rows to batches of arrays in an order that can be resumed, and delivering them; data
   that is awaited by index; where a loop of one's own stands
-- `save`, `tokenize`, `cache`: writers; `tokenize_and_save` and `pretokenize`; tokens kept between runs
-- `stage`, `stages`, `pipeline`: what a stage is, the six stages, and the fluent :class:`Pipeline`
-- `inform`, `legacy`: the older interface, a mixture described by one object
+- `save`, `tokenize`: writers; `tokenize_and_save` and `pretokenize`
+- `stage`, `stages`, `pipeline`: what a stage is and the tokens that it keeps between runs, the six stages, and the
+  fluent :class:`Pipeline`
+- `legacy`: the older interface, a mixture described by one object
 """

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypedDict, Unpack, final
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.formats import FORMATS
+from tokenlake.config.formats import FORMATS, Format
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
@@ -24,6 +25,7 @@ from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
+from tokenlake.sources.formats import format_of
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs, spelled_out
 from tokenlake.sources.where import Predicate
@@ -32,6 +34,31 @@ from tokenlake.text.transform import ChainedTransform
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
+
+
+@final
+class DatasetType(StrEnum):
+    """What a dataset's files hold."""
+
+    JSON = "json"
+    PARQUET = "parquet"
+    CSV = "csv"
+    ARROW = "arrow"
+    HF = "huggingface"
+    TSV = "tsv"
+    TXT = "txt"
+
+    @classmethod
+    def from_string(cls, value: str) -> DatasetType | str:
+        """Return the type of that name, whatever its case; else the text itself."""
+        return next((kind for kind in cls if kind == value.lower()), value)
+
+    @classmethod
+    def infer_from_path(cls, path: str) -> DatasetType | None:
+        """Return the type that the extension of a file says, compressed or not; None if it says none."""
+        found: Format | None = format_of(path)
+        renamed = {"jsonl": "json", "text": "txt"}
+        return None if found is None else cls(renamed.get(found, found))
 
 
 class ReadOptions(TypedDict, total=False):

@@ -8,8 +8,7 @@ from typing import Any, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import ConfigSource, load_config
-from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.stages import (
     LoadStageConfig,
     PackStageConfig,

@@ -18,13 +18,7 @@ from tokenlake.etl.job import produced_by
 from tokenlake.export.arrow_rows import LINES, RowsToArrow, lines_of
 from tokenlake.export.directory import NEW, target_of
 from tokenlake.export.manifest import FileFormat, FlatManifest, Origin, WriteStats, put_manifest
-from tokenlake.export.shard_files import (
-    DEFAULT_NAMING,
-    OpenFile,
-    ShardFiles,
-    check_naming,
-    edges_of,
-)
+from tokenlake.export.shard_files import DEFAULT_NAMING, OpenFile, ShardFiles, check_naming, edges_of
 from tokenlake.export.version import shard_bytes
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length

@@ -11,18 +11,16 @@ from os.path import commonpath
 from typing import Any, Final, final
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.mix import MixStageConfig
-from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin
-from tokenlake.export.push import hub_token, push_directories
+from tokenlake.export.plan import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository, HubTarget
-from tokenlake.rowwise.cache import cached
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
@@ -30,12 +28,8 @@ from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.save import SavedShardedSource, create_writer
 from tokenlake.rowwise.shards import section
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
-from tokenlake.rowwise.stage import BaseStage, PipelineContext, check_config
-from tokenlake.rowwise.tokenized import (
-    RowTokens,
-    TokenizedShardedSource,
-    texts_of,
-)
+from tokenlake.rowwise.stage import BaseStage, PipelineContext, cached, check_config
+from tokenlake.rowwise.tokenized import RowTokens, TokenizedShardedSource, texts_of
 from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import LoadedTokenizer

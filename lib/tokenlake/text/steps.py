@@ -28,8 +28,7 @@ from tokenlake.text.fields import (
     RenameFields,
     SelectFields,
 )
-from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, Where
-from tokenlake.text.quality import QualityFilter
+from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
 from tokenlake.text.rendering import FieldText, Renderer
 from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -245,7 +244,7 @@ def open_renderer(
 
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
     if texts.prompt:
-        from tokenlake.text.prompt.renderer import open_prompt
+        from tokenlake.text.prompt_renderer import open_prompt
 
         return open_prompt(texts.prompt, files, special_tokens_in_text)
     return FieldText(content_field)

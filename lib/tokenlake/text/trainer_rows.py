@@ -16,7 +16,7 @@ from tokenlake.text.chat.renderer import ChatRenderer
 from tokenlake.text.chat.tokenizer_template import chosen_template
 from tokenlake.text.preference import PreferenceRenderer, settled_preference
 from tokenlake.text.preference_ids import Joiner, preference_batch
-from tokenlake.text.prompt.engine import Labeller, prompt_labeller, resolved_prompt
+from tokenlake.text.prompt_engine import Labeller, prompt_labeller, resolved_prompt
 from tokenlake.text.transform import ExpandTransform, Transform
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import files_of

@@ -138,7 +138,7 @@ _LOSS_OPTIONS: Final[dict[str, frozenset[str]]] = {
 
 
 class LossConfig(Section):
-    """Section `loss`; formulas and their sources stand in ``trainer/losses.py`` and ``trainer/preferences.py``."""
+    """Section `loss`; formulas and their sources stand in ``trainer/losses.py`` and ``trainer/losses.py``."""
 
     name: LossName = "cross_entropy"
 

@@ -1,16 +1,36 @@
-"""One step of training, to be compiled: gradients of the parts of a batch, and what the optimizer makes of them."""
+"""One step of training, to be compiled; the mesh that it runs on, and the checkpoints of what it makes.
+
+Gradients of the parts of a batch are added up, and the optimizer makes new parameters of them.
+
+Devices are a mesh of three axes. Rows of a batch are cut over ``data`` and ``fsdp``. Parameters are cut over ``tensor``
+as rules say, and over ``fsdp`` along the largest dimension that is left and can be cut (Rajbhandari et al. 2020: stage
+3). XLA's partitioner adds the communication; a model is written as for one device.
+
+A checkpoint holds model, optimizer, loader and what callbacks remember, under one step, all of it or nothing. Orbax
+writes a step under another name and renames it when it is complete, in the background; a process that is killed
+meanwhile leaves nothing that a later one would take for a checkpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError
+from tokenlake.loader.orbax import LoaderRestore, LoaderSave
+from tokenlake.loader.state import BatchLoader
+from tokenlake.trainer.config import MeshConfig
 from tokenlake.trainer.losses import DeviceBatch, Objective, Params, Sums
+from tokenlake.trainer.optimizers import path_name
 
 Means: TypeAlias = dict[str, jax.Array]
 """Name -> float32[], on the devices."""
@@ -139,3 +159,157 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
 def _norm(grads: Any) -> jax.Array:
     """The Euclidean norm of all gradients together, float32[]."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)))
+
+
+AXES: Final = ("data", "fsdp", "tensor")
+_ROWS: Final = PartitionSpec(("data", "fsdp"))
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Return the mesh of all devices of all processes, or of those given.
+
+    Raises:
+        ConfigError: the axes do not make up the devices.
+    """
+    found = jax.devices() if devices is None else devices
+    rest = config.fsdp * config.tensor
+    data = config.data or max(1, len(found) // rest)
+    if data * rest != len(found):
+        raise ConfigError(
+            f"mesh: got data {data}, fsdp {config.fsdp} and tensor {config.tensor}, which are {data * rest} devices; "
+            f"expected a product of {len(found)}, as many as there are"
+        )
+    return Mesh(np.array(found, dtype=object).reshape(data, config.fsdp, config.tensor), AXES)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Return where the rows of a batch lie: what ``tl.DataLoader(sharding=...)`` is given."""
+    return NamedSharding(mesh, _ROWS)
+
+
+def param_shardings(
+    params: Params, mesh: Mesh, rules: Mapping[str, Sequence[str | None]] | None = None
+) -> Any:
+    """Return the sharding of each parameter, a pytree like `params`.
+
+    Args:
+        params: arrays or their shapes.
+        mesh: of :func:`make_mesh`.
+        rules: regular expression of a path, as ``layers/up`` -> axis of each dimension; the first that is found counts.
+
+    Raises:
+        ConfigError: a rule fits no parameter, names more dimensions than there are, or cuts one into unequal parts;
+            or there is a tensor axis and no rule uses it.
+    """
+    rules = rules or {}
+    named = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    for pattern in rules:
+        if not any(re.search(pattern, name) for name in named):
+            raise ConfigError(f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(named)}")
+    if mesh.shape["tensor"] > 1 and not any("tensor" in axes for axes in rules.values()):
+        raise ConfigError(
+            f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; "
+            "expected mesh.rules, as {'up': [null, tensor]}"
+        )
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(path_name(path), leaf.shape, mesh, rules)), params
+    )
+
+
+def _spec(
+    name: str, shape: tuple[int, ...], mesh: Mesh, rules: Mapping[str, Sequence[str | None]]
+) -> PartitionSpec:
+    pattern = next((pattern for pattern in rules if re.search(pattern, name)), None)
+    axes: list[str | None] = [] if pattern is None else list(rules[pattern])
+    axes += [None] * (len(shape) - len(axes))
+    if len(axes) > len(shape) or any(
+        axis is not None and size % mesh.shape[axis] for axis, size in zip(axes, shape, strict=False)
+    ):
+        raise ConfigError(
+            f"mesh.rules: {pattern!r} cuts {name} of shape {shape} along {axes}; expected at most {len(shape)} axes, "
+            f"each dividing its dimension, of {dict(mesh.shape)}"
+        )
+    parts = mesh.shape["fsdp"]
+    free = [at for at, axis in enumerate(axes) if axis is None and shape[at] and shape[at] % parts == 0]
+    if parts > 1 and free and "fsdp" not in axes:
+        axes[max(free, key=lambda at: shape[at])] = "fsdp"
+    return PartitionSpec(*axes)
+
+
+@final
+class Checkpoints:
+    """The checkpoints in a folder.
+
+    Args:
+        folder: local, or a URL that Orbax knows (``gs://``, ``s3://``); it is made when it is first written to.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, folder: str, keep: int) -> None:
+        self.folder = folder if "://" in folder else str(Path(folder).absolute())
+        self._manager: Any = ocp.CheckpointManager(
+            self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        )
+
+    @property
+    def latest(self) -> int | None:
+        """The newest complete step."""
+        return self._manager.latest_step()
+
+    def save(self, state: TrainState, loader: BatchLoader, facts: dict[str, Any]) -> None:
+        """Begin to write what is true now; writing goes on while training does.
+
+        Args:
+            state: of the model.
+            loader: that stands behind the last batch that `state` has seen.
+            facts: JSON-able, for :meth:`restore`.
+        """
+        step = int(state.step)
+        if step == self.latest:
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state._asdict()),
+                data=LoaderSave(loader),
+                facts=ocp.args.JsonSave(facts),
+            ),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of the newest checkpoint."""
+        restored = self._manager.restore(self.latest, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))
+        return dict(restored["facts"])
+
+    def restore(self, like: TrainState, loader: BatchLoader) -> TrainState:
+        """Return the state of the newest checkpoint, and set the loader to where it stood then.
+
+        Args:
+            like: has the shapes and the shardings that are wanted, of whatever number of devices.
+            loader: of the same data and order.
+
+        Raises:
+            ConfigError: the model or the optimizer are others, or the loader's data or order.
+        """
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), like._asdict()
+        )
+        try:
+            restored = self._manager.restore(
+                self.latest,
+                args=ocp.args.Composite(state=ocp.args.StandardRestore(shapes), data=LoaderRestore(loader)),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{self.folder}: step {self.latest} is of another model or optimizer: {error}; "
+                "expected the same ones, or another folder"
+            ) from error
+        return TrainState(**restored["state"])
+
+    def wait(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            OSError: or what else went wrong in the background.
+        """
+        self._manager.wait_until_finished()

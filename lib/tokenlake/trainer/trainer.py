@@ -22,18 +22,37 @@ from tokenlake.trainer.callbacks import (
     CheckpointCallback,
     EarlyStopping,
     JsonlLog,
+    Meter,
     ProgressCallback,
     TensorBoardLog,
+    TrainingMetrics,
+    named,
+    peak_flops,
 )
-from tokenlake.trainer.checkpoint import Checkpoints
 from tokenlake.trainer.config import EvaluationConfig, HeldOutSet, LossConfig, TrainingConfig, TrainingData
-from tokenlake.trainer.losses import Apply, DeviceBatch, Objective, Params, Sums, language_model
-from tokenlake.trainer.mesh import batch_sharding, make_mesh, param_shardings
-from tokenlake.trainer.metrics import Meter, TrainingMetrics, named, peak_flops
-from tokenlake.trainer.optimizers import make_optimizer
-from tokenlake.trainer.preferences import dpo, kto, orpo
-from tokenlake.trainer.schedules import make_schedule
-from tokenlake.trainer.step import Means, TrainState, lowered, make_step, means
+from tokenlake.trainer.losses import (
+    Apply,
+    DeviceBatch,
+    Objective,
+    Params,
+    Sums,
+    dpo,
+    kto,
+    language_model,
+    orpo,
+)
+from tokenlake.trainer.optimizers import make_optimizer, make_schedule
+from tokenlake.trainer.step import (
+    Checkpoints,
+    Means,
+    TrainState,
+    batch_sharding,
+    lowered,
+    make_mesh,
+    make_step,
+    means,
+    param_shardings,
+)
 
 _COLUMNS: Final = ("input_ids", "segment_ids", "positions", "targets")
 _WITH_REFERENCE: Final = ("dpo", "kto")
@@ -70,7 +89,7 @@ class Trainer:
             (B, T, D) and a head (D, V), of which logits are made in chunks.
         params: pytree of the first parameters; they are copied. A resumed run needs the same ones (for their shapes,
             and where a reference is made of them).
-        loader: global batches, sharded by :func:`~tokenlake.trainer.mesh.batch_sharding`, or numpy ones, whose fields
+        loader: global batches, sharded by :func:`~tokenlake.trainer.step.batch_sharding`, or numpy ones, whose fields
             that are no numbers are left out. ``tl.AsyncDataLoader(source, batch_size)`` makes one of any source or
             mixture of rows.
         config: a checked configuration; `data` and `evaluation.sets` only count for :meth:`from_config`.

@@ -31,8 +31,7 @@ from tokenlake.etl.plan.exclude import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer
-from tokenlake.markup import named_facts
-from tokenlake.printable import one_line
+from tokenlake.markup import named_facts, one_line
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress, address_of_build

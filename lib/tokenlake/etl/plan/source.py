@@ -46,7 +46,7 @@ def check_prompt(
     Raises:
         ConfigError: one of them is not so.
     """
-    from tokenlake.text.prompt.renderer import check_end, open_prompt
+    from tokenlake.text.prompt_renderer import check_end, open_prompt
 
     check_end(prompt, tokenizer, eos_id)
     renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)

@@ -20,8 +20,8 @@ from typing import Any, Final, final
 from tokenlake import numbers
 from tokenlake.config.identity import card_identity, pack_identity
 from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import first_steps, foreseen
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
-from tokenlake.config.steps import first_steps, foreseen
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut

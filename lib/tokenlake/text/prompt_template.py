@@ -7,7 +7,7 @@ There are two styles, and a template is of one of them:
 
 Both in one template are an error, since ``{{answer}}`` means one thing in the first and another in the second. Only
 columns can stand in the braces: filters, conditions and loops make it a program
-(:mod:`tokenlake.text.prompt.renderer`). As in Jinja, one newline at the very end is dropped: YAML's ``|`` always adds
+(:mod:`tokenlake.text.prompt_renderer`). As in Jinja, one newline at the very end is dropped: YAML's ``|`` always adds
 one, and a newline after the answer would part it from its EOS.
 
 | the value of a column | in the prompt |
@@ -113,12 +113,7 @@ def _name_in(braces: str, columns: Sequence[str]) -> str:
 def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPiece:
     name, is_double = _name_in(braces, columns), len(braces) > 3 and braces.startswith("{{")
     if name and is_double == double:
-        if columns and name not in columns:
-            listed = ", ".join(map(repr, columns))
-            told = (
-                f"uses the column {name!r}, which is neither in input_columns nor the label_column ({listed})"
-            )
-            raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
+        check_known(name, columns)
         return PromptPiece(column=name)
     if double and not is_double and braces not in ("{{", "}}"):
         return PromptPiece(braces)
@@ -135,6 +130,14 @@ def _in_braces(braces: str, columns: Sequence[str], *, double: bool) -> PromptPi
         "style {column}, and {{ '{' }} in the other",
         braces,
     )
+
+
+def check_known(name: str, columns: Sequence[str]) -> None:
+    """Raise ConfigError for a column of a template that is none of those that may be used; none given: any may be."""
+    if columns and name not in columns:
+        listed = ", ".join(map(repr, columns))
+        told = f"uses {name!r}, which is neither in input_columns nor the label_column ({listed})"
+        raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
 
 
 def _joined(pieces: Sequence[PromptPiece]) -> Iterator[PromptPiece]:

@@ -17,18 +17,12 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
-from tokenlake.text.chat.template import (
-    UNFOUND,
-    CharSpan,
-    ChatTemplate,
-    RenderedChat,
-    texts_in,
-    with_texts,
-)
+from tokenlake.text.chat.template import UNFOUND, CharSpan, ChatTemplate, RenderedChat, texts_in, with_texts
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
-from tokenlake.text.prompt.template import (
+from tokenlake.text.prompt_template import (
     NAME,
     PromptColumns,
+    check_known,
     check_used,
     join_prompt,
     lay_out,
@@ -63,7 +57,7 @@ class JinjaPromptRenderer:
     """Renders prompts of the format ``custom`` whose template is a program.
 
     Args:
-        special_tokens_in_text: as of :class:`tokenlake.text.prompt.renderer.PromptRenderer`.
+        special_tokens_in_text: as of :class:`tokenlake.text.prompt_renderer.PromptRenderer`.
 
     Raises:
         ConfigError: the template cannot be compiled, does not fit its columns, or an example cannot be rendered.
@@ -81,9 +75,7 @@ class JinjaPromptRenderer:
         scan = SpecialScan(files.special_tokens)
         spelled = "".join((prompt.template or "", prompt.system_message or "", prompt.example_separator))
         self.control_tokens: Final = bool(scan.times(spelled) or set(named) & set(self._template.names))
-        guarded = special_tokens_in_text == "fail" or (
-            self.control_tokens and special_tokens_in_text != "encode"
-        )
+        guarded = _refuses(special_tokens_in_text, self.control_tokens)
         self._guard = _Guard(files.special_tokens) if guarded else None
         self._eos = files.eos_token if self.control_tokens else None
         self._head = self._beginning()
@@ -106,10 +98,7 @@ class JinjaPromptRenderer:
         known = (*prompt.input_columns, *([prompt.label_column] if prompt.label_column else []))
         check_used(prompt, used)
         for name in used if prompt.input_columns else ():
-            if name not in known:
-                listed = ", ".join(map(repr, known))
-                told = f"uses {name!r}, which is neither in input_columns nor the label_column ({listed})"
-                raise problem("template", f"{told}{did_you_mean(name, known)}", name, expected=listed)
+            check_known(name, known)
         if self._learned is not None and not self._template.marked:
             near = did_you_mean(self._learned, used)
             told = f"the template outputs {self._learned!r} nowhere{near}; write {{{{ {self._learned} }}}}"
@@ -182,6 +171,11 @@ class JinjaPromptRenderer:
         return "".join(f"{text}{apart}" for text in (prompt.system_message, *texts) if text)
 
 
+def _refuses(special_tokens_in_text: str, control_tokens: bool) -> bool:
+    """Return whether a row may not spell a special token: where it is text, no encoder tells it from the template's."""
+    return special_tokens_in_text == "fail" or (control_tokens and special_tokens_in_text != "encode")
+
+
 def _opened(text: str, variables: Mapping[str, str], learned: str | None) -> ChatTemplate:
     try:
         return ChatTemplate(text, variables, learned=learned)
@@ -247,9 +241,7 @@ class PromptRenderer:
         self.needed: Final = self._layout.columns.needed
         """Columns that every row must have."""
         self.columns: Final = self._layout.columns.fields
-        refused = special_tokens_in_text == "fail" or (
-            self.control_tokens and special_tokens_in_text != "encode"
-        )
+        refused = _refuses(special_tokens_in_text, self.control_tokens)
         self._scan = SpecialScan(files.special_tokens if refused else ())
 
     def render(self, rows: Rows) -> Rendered:

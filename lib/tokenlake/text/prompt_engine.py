@@ -23,7 +23,7 @@ from tokenlake.ragged import Bools, Int32, Ragged, offsets_of
 from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
-from tokenlake.text.prompt.renderer import check_end, open_prompt
+from tokenlake.text.prompt_renderer import check_end, open_prompt
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
@@ -240,23 +240,9 @@ class PromptEngine:
             ("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT),
         ):
             require_one_of(name, value, allowed)
-        if max_length < 1:
-            expected = "a positive number"
-            raise ConfigError(
-                f"max_length is {max_length}, expected {expected}",
-                field_path="max_length",
-                expected=expected,
-                got=repr(max_length),
-            )
         files = files_of(tokenizer)
         prompt = resolved_prompt(config)
-        if budget is not None and prompt.conversation:
-            raise ConfigError(
-                "budget: shortens the texts of columns, but the rows are conversations; leave it out",
-                field_path="budget",
-                expected="None",
-                got=budget,
-            )
+        _check_room(max_length, budget, prompt)
         strategy: Strategy = truncation if isinstance(truncation, str) else "simple" if truncation else "none"
         self._label = prompt.label_column or ""
         self._labeller = prompt_labeller(
@@ -364,6 +350,24 @@ class PromptEngine:
             loss=np.concatenate([tokens.loss for tokens in made]),
         )
         return {name: getattr(padded, name) for name in _NAMES}
+
+
+def _check_room(max_length: int, budget: BudgetStrategy | None, prompt: ResolvedPrompt) -> None:
+    if max_length < 1:
+        expected = "a positive number"
+        raise ConfigError(
+            f"max_length is {max_length}, expected {expected}",
+            field_path="max_length",
+            expected=expected,
+            got=repr(max_length),
+        )
+    if budget is not None and prompt.conversation:
+        raise ConfigError(
+            "budget: shortens the texts of columns, but the rows are conversations; leave it out",
+            field_path="budget",
+            expected="None",
+            got=budget,
+        )
 
 
 def _checked(index: int, row: object) -> Row:

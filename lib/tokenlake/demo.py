@@ -1,13 +1,15 @@
-"""A first dataset without downloading anything: a small real corpus that every machine with Python has, a tokenizer
-trained on it, and their configuration.
+"""The tour: ``python -m tokenlake.demo [DIRECTORY] [--no-prefect]``. `make demo` runs it.
+
+It makes a small real corpus that every machine with Python has, and a tokenizer trained on it, then runs the commands a
+user would type, each shown before it runs. Nothing is downloaded.
 
 ``code`` is the standard library's own modules, copied as they are: text files, each one document.
 ``prose`` is documentation: the reference manual behind ``help()``, the descriptions of installed distributions
 (``manuals.jsonl.zst``) and the docstrings of the standard library and of installed packages (``docstrings.parquet``, a
 row per module), gathered until there are :data:`PROSE_BYTES` of it.
 
-For one Python and one set of installed packages the corpus is the same byte for byte. ``python -m tokenlake.demo`` is
-what `make demo` runs, everything below `.demo/`; the flows use these functions when they are given no data.
+For one Python and one set of installed packages the corpus is the same byte for byte. The flows use these functions
+when they are given no data.
 """
 
 from __future__ import annotations
@@ -17,33 +19,37 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 import sysconfig
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+import yaml
 
+from tokenlake.numbers import duration
 from tokenlake.tokenizers.reference import train_bpe
 
 PROSE_BYTES: Final = 10_000_000
 """Where gathering docstrings stops; manuals come first and are taken whole."""
-
 _FORMAT = 3
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+
 # Rich in docstrings and installed wherever Tokenlake's etl extra is; the others follow by name.
 _FIRST_PACKAGES = ("polars", "numpy", "huggingface_hub", "prefect", "pyarrow", "sqlalchemy", "fsspec", "rich")
 _SMALLEST_TEXT = 200
 _LARGEST_MODULE = 1_000_000
-
 Report: TypeAlias = Callable[[str], None]
 Document: TypeAlias = tuple[str, str]
 """Where a text comes from, and the text."""
-
 VOCABULARY: Final = 8192
 _SAMPLE_BYTES: Final = 6_000_000
 _SAMPLE_PER_TEXT: Final = 20_000
@@ -246,3 +252,68 @@ def _sample(corpus: Mapping[str, Path]) -> Iterator[str]:
         step = max(1, round(total / (_SAMPLE_BYTES // 2)))
         for text in texts[::step]:
             yield text[:_SAMPLE_PER_TEXT]
+
+
+_QUESTION = """\
+select source, count(*) as documents, sum(tokens) as tokens, max(tokens) as longest
+from (select source, file, position, sum(length) as tokens from "demo/documents" group by all)
+group by source order by source"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tour; returns the exit code of the first command that fails."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    folders = [argument for argument in arguments if not argument.startswith("-")]
+    if set(flags) - {"--no-prefect"} or len(folders) > 1:
+        _say(__doc__ or "")
+        return 2
+    began = time.monotonic()
+    config, store = _prepare(Path(folders[0] if folders else ".demo"))
+    commands = [
+        ["run", config, *flags],
+        ["peek", "demo", "-n", "2", "--row", "1", "--store", store],
+        ["sql", _QUESTION, "--store", store],
+    ]
+    for command in commands:
+        if code := _run(command):
+            return code
+    _say(_closing(config, store, time.monotonic() - began))
+    return 0
+
+
+def _prepare(directory: Path) -> tuple[str, str]:
+    """Make what the run needs; returns the paths of configuration and store, as a user would type them."""
+    _say(f"preparing corpus, tokenizer and configuration in {directory}/")
+    settings = demo_settings(directory, lambda line: _say(f"  {line}"))
+    path = directory / "demo.yaml"
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    return str(path), str(directory / "artifacts")
+
+
+def _run(command: Sequence[str]) -> int:
+    _say(f"\n$ tokenlake {shlex.join(command)}\n")
+    try:
+        return subprocess.run([sys.executable, "-P", "-m", "tokenlake", *command], check=False).returncode
+    except KeyboardInterrupt:
+        return 130  # the command got the same Ctrl-C and has said what there is to say
+
+
+def _closing(config: str, store: str, seconds: float) -> str:
+    return f"""
+The tour took {duration(seconds)}. Run again, it finds the version and rebuilds nothing. Try next:
+
+  export TOKENLAKE_STORE={shlex.quote(store)}
+  tokenlake show demo             totals, splits, the account, lineage
+  tokenlake verify demo --deep    every byte, checksum and count
+  tokenlake sql                   what there is to ask
+  tokenlake plan {config} --set pack.seq_length=2048
+"""
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Prompts: columns of a row become a prompt and its answer, by a template."""
