@@ -55,6 +55,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Workbench) ->
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
+    for looker in ("store_pool", "store_worker"):
+        monkeypatch.setattr(f"tokenlake.etl.{looker}._LOOK", 0.02)
     # The run that waits needs a worker for the choice of engines alone.
     monkeypatch.setattr("tokenlake.etl.store_pool.WorkerPool", lambda workers: _Workers(bench))
 

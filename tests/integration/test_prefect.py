@@ -13,7 +13,6 @@ import pytest
 
 from tests.lazily import lazily
 from tests.prefect.deployed import (
-    SECRET,
     SLOW,
     asked,
     begin,
@@ -22,7 +21,6 @@ from tests.prefect.deployed import (
     ended,
     get,
     post,
-    run_module,
     tasks_of,
     two_sources,
     until,
@@ -31,7 +29,8 @@ from tests.seeds import promise
 from tests.servers.http import HttpServer
 from tests.store.support import build_store, copy_store
 from tokenlake.cli.app import main
-from tokenlake.errors import BadRecordError
+from tokenlake.config import references
+from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.etl.events import Event, UnitRetried
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -40,9 +39,12 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
+flows: Any = lazily("tokenlake.prefect.flows")
 launch: Any = lazily("tokenlake.prefect.launch")
+notifications: Any = lazily("tokenlake.prefect.notifications")
 handlers: Any = lazily("prefect.logging.handlers")
 settings: Any = lazily("prefect.settings")
+tasks: Any = lazily("tokenlake.prefect.tasks")
 
 pytestmark = pytest.mark.integration
 
@@ -71,19 +73,20 @@ def parents(task: dict[str, Any]) -> set[str]:
 
 @promise(318, 329, 330, 332, 335, 338)
 def test_deployments_run_to_committed_versions_side_by_side(
-    worker: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
+    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     shared: dict[str, Any] = {
         "tokenizer": str(tokenizer_dir),
         "output": str(tmp_path / "store"),
         "workers": 1,
     }
-    nightly = begin(worker, "tokenize/llama2-2048", **shared, data_files=str(data), run_name="nightly")
+    files = two_sources(tmp_path)
+    nightly = begin(worker, "tokenize/llama2-2048", **shared, data_files=files["web"], run_name="nightly")
     mixture = begin(
         worker,
         "mix/pretrain-2048",
         **shared,
-        data_files=two_sources(tmp_path),
+        data_files=files,
         weights={"code": 0.25, "web": 0.75},
         name="pile",
     )
@@ -133,24 +136,30 @@ def test_deployments_run_to_committed_versions_side_by_side(
 
 
 def test_a_version_starts_what_follows_it_and_a_failure_is_told(
-    worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
+    worker: dict[str, str],
+    here: dict[str, str],
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     follower = get(worker, "deployments/name/verify/new-version")["id"]
     [automation] = post(worker, "automations/filter")
     assert (automation["name"], automation["enabled"]) == ("new-version", False)
-    with HttpServer({"hook": b""}) as hook:
-        told = run_module(worker, "tokenlake.prefect.notifications", f"{hook.url}/hook")
-        assert told == "created tokenlake-failed, tokenlake-damaged\n"
+    with HttpServer({"hook": b""}) as hook, HttpServer() as elsewhere:
+        assert notifications.main([f"{hook.url}/hook"]) == 0
+        assert capsys.readouterr().out == "created tokenlake-failed, tokenlake-damaged\n"
+        blocks.Secret(value=elsewhere.url).save("elsewhere")
         switch = partial(post, worker, f"automations/{automation['id']}", "PATCH")
         switch(enabled=True)
         files = two_sources(tmp_path)
         values: dict[str, Any] = {"tokenizer": str(tokenizer_dir), "output": str(tmp_path / "store")}
         values |= {"config": "llama2-2048", "workers": 1}
         built = begin(worker, "tokenize/demo", data_files=files["code"], name="followed", **values)
-        wrong = begin(worker, "tokenize/demo", config=str(linked_outside(worker, tmp_path)), data_files="a")
+        wrong = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
         failed = ended(worker, wrong)
         assert (ended(worker, built)["name"], failed["state_type"]) == ("followed v1", "FAILED")
-        assert "is outside what this worker allows" in failed["state"]["message"]
+        assert "endpoint_url: expected a URL that is written out" in failed["state"]["message"]
+        assert not elsewhere.log
         until(lambda: [each.method for each in hook.log] == ["POST"], "the message is there")
     followers = {"deployment_id": {"any_": [follower]}}
     until(lambda: bool(post(worker, "flow_runs/filter", flow_runs=followers)), "the automation acts")
@@ -172,12 +181,16 @@ def test_a_version_starts_what_follows_it_and_a_failure_is_told(
     assert logs and "Traceback" not in json.dumps(logs)
 
 
-def linked_outside(worker: dict[str, str], tmp_path: Path) -> Path:
-    """A configuration where they are allowed, which is a link to a secret file elsewhere."""
-    link, outside = tmp_path.parent / "configs" / "link.yaml", Path(worker["PREFECT_HOME"]) / "shadow"
-    outside.write_text(f"{SECRET}: {SECRET}\n")
-    link.symlink_to(outside)
-    return link
+def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
+    """A configuration that would read, with the worker's secrets, from a host that nobody allowed."""
+    options = {
+        "endpoint_url": {"block": "elsewhere"},
+        "key": {"env": "LAKE_KEY"},
+        "secret": {"env": "LAKE_KEY"},
+    }
+    files = {"data_files": "s3://lake/raw/a.jsonl", "storage_options": options}
+    dataset = {"name": "s", "tokenizer": str(tokenizer_dir), **files}
+    return {"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}}
 
 
 def manifest_of(store: Path, dataset: str) -> Manifest:
@@ -195,7 +208,7 @@ def test_deployments_have_tags_limits_and_schedules_to_switch_on(worker: dict[st
     assert get(worker, "deployments/name/push/hub")["tags"] == ["tokenlake", "push"]
 
 
-def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_nothing_else(
+def test_a_verification_fails_where_something_is_damaged(
     worker: dict[str, str], tokenizer_dir: Path, tmp_path: Path
 ) -> None:
     store = copy_store(build_store(tmp_path, tokenizer_dir), tmp_path / "copy")
@@ -204,14 +217,6 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     verification = begin(worker, "verify/all-versions", store=str(store))
-    with HttpServer() as elsewhere:
-        with settings.temporary_settings({"PREFECT_API_URL": worker["PREFECT_API_URL"]}):
-            blocks.Secret(value=elsewhere.url).save("elsewhere")
-        sending = begin(worker, "tokenize/demo", config=sent_elsewhere(tokenizer_dir, tmp_path))
-        message = ended(worker, sending)["state"]["message"]
-        assert "endpoint_url: expected a URL that is written out" in message
-        assert not elsewhere.log
-
     run = ended(worker, verification)
     assert (run["name"], run["state_type"]) == ("all-versions", "FAILED")
     assert "1 of 2 versions damaged: small@v2" in run["state"]["message"]
@@ -230,31 +235,15 @@ def test_a_verification_fails_where_something_is_damaged_and_bounded_runs_reach_
     assert "sha256" in page
 
 
-def sent_elsewhere(tokenizer_dir: Path, tmp_path: Path) -> dict[str, Any]:
-    """A configuration that would read, with the worker's secrets, from a host that nobody allowed."""
-    options = {
-        "endpoint_url": {"block": "elsewhere"},
-        "key": {"env": "LAKE_KEY"},
-        "secret": {"env": "LAKE_KEY"},
-    }
-    files = {"data_files": "s3://lake/raw/a.jsonl", "storage_options": options}
-    dataset = {"name": "s", "tokenizer": str(tokenizer_dir), **files}
-    return {"name": "x", "datasets": [dataset], "save": {"output_dir": str(tmp_path / "out")}}
-
-
 def test_a_cancelled_run_stops_and_can_be_resumed(
     worker: dict[str, str], here: dict[str, str], data: Path, tokenizer_dir: Path, tmp_path: Path
 ) -> None:
-    # Enough to be heard before it is all done, on a machine with nothing else to do.
-    copies = tmp_path / "in"
-    copies.mkdir()
-    for number in range(2):
-        (copies / f"{number}.jsonl").write_bytes(data.read_bytes())
-    data = copies
+    # Enough for one worker to be heard before it is all done, on a machine with nothing else to do.
     values: dict[str, Any] = {
         "data_files": str(data),
         "tokenizer": str(tokenizer_dir),
         "output": str(tmp_path),
+        "workers": 1,
     }
     values |= {"name": "stopped", "overrides": list(SLOW)}
     run = begin(worker, "tokenize/demo", **values)
@@ -277,9 +266,49 @@ def test_a_cancelled_run_stops_and_can_be_resumed(
         f"save.output_dir={tmp_path}",
         "name=stopped",
     ]
-    again = launch.launch("demo", values["overrides"], workers=2)
+    again = launch.launch("demo", values["overrides"], workers=1)
     assert (again.status, again.units_resumed) == ("resumed", finished)
     assert again.units_built > 0
+
+
+def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
+    here: dict[str, str],
+    tokenizer_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Nor a secret of its environment."""
+    monkeypatch.setattr(references, "_BLOCKS", {})
+    monkeypatch.setattr(references, "_KNOWN", set())
+    monkeypatch.setenv("LAKE_PLANTED", "planted-5b1c77e09a")
+    monkeypatch.setenv("TOKENLAKE_STORE_OPTIONS", json.dumps({"secret": "planted-5b1c77e09a"}))
+    with HttpServer({"in/a.jsonl": b'{"text": "flows to the sea"}\n' * 300}) as lake:
+        lake.secret = "Bearer opensesame-7d1f0c55"
+        blocks.Secret(value=lake.secret).save("lake-auth")
+        config = asked(Path("in"), tokenizer_dir, tmp_path / "store")
+        config["datasets"][0] |= {
+            "data_files": f"{lake.url}/in/a.jsonl",
+            "storage_options": {"headers": {"Authorization": {"block": "lake-auth"}}},
+        }
+        path = tmp_path / "secretive.yaml"
+        path.write_text(json.dumps(config))
+        state = flows.tokenize(config=str(path), workers=1, return_state=True)
+        assert state.is_completed(), state.message
+    with pytest.raises(ConfigError, match="the Prefect server has no Secret block of this name"):
+        tasks.load_blocks(["no-such-block"])
+    run = _newest(here, "secretive")["id"]
+    asked_for = {"flow_run_id": {"any_": [run]}}
+    until(lambda: len(post(here, "logs/filter", logs=asked_for)) >= 3, "the logs are there")
+    kept = [_newest(here, "secretive"), tasks_of(here, run), post(here, "logs/filter", logs=asked_for)]
+    told = capfd.readouterr()
+    home = [path for path in Path(here["PREFECT_HOME"]).rglob("*") if path.is_file()]
+    # The database of the server, its write-ahead log with it, where the block lies encrypted.
+    assert [path for path in home if path.name == "prefect.db"]
+    for secret in ("planted-5b1c77e09a", "opensesame"):
+        assert secret not in told.out + told.err + json.dumps(kept)
+        for path in (*home, *(path for path in tmp_path.rglob("*") if path.is_file())):
+            assert secret.encode() not in path.read_bytes(), path
 
 
 def test_a_bad_record_ends_the_run_at_once(here: dict[str, str], tokenizer_dir: Path, tmp_path: Path) -> None:

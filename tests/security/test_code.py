@@ -191,13 +191,16 @@ def test_prefect_keeps_no_results() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "command",
-    [["inspect", "in.jsonl"], ["run", "lake.yaml"], ["run", "lake.yaml", "--no-prefect"]],
+    [["inspect", "in.jsonl"], ["run", "lake.yaml", "--no-prefect"]],
     ids=" ".join,
 )
 def test_modules_in_the_current_folder_are_not_imported(
     command: list[str], tmp_path: Path, tokenizer_dir: Path
 ) -> None:
-    """A data folder may hold a json.py; whoever runs a command there did not choose to run it."""
+    """A data folder may hold a json.py; whoever runs a command there did not choose to run it.
+
+    Flows, whose servers and workers see the folder, too, are run there in ``integration/test_embedded.py``.
+    """
     marks, here = tmp_path / "imported", tmp_path / "data"
     here.mkdir()
     for name in sys.stdlib_module_names | {"numpy", "pyarrow", "tokenizers", "xxhash", "sitecustomize"}:

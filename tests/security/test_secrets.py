@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from html import escape
@@ -263,65 +259,6 @@ class TestEngine:
             assert len(engine.session().pending) == 1
             engine.build([0], lambda line, *args: None)
             assert sum(entry.documents for entry in engine.commit().manifest.files) == 300
-
-
-PREFECT = """
-import sys, uuid
-from tokenlake.errors import ConfigError
-from prefect.blocks.system import Secret
-from tokenlake.prefect.flows import tokenize
-from tokenlake.prefect.tasks import load_blocks
-from prefect import get_client
-Secret(value=sys.argv[2]).save("lake-auth")
-state = tokenize(config=sys.argv[1], workers=1, return_state=True)
-print("state", state.name, state.message)
-with get_client(sync_client=True) as client:
-    for run in client.read_flow_runs():
-        print(run.parameters)
-    print(client.read_task_runs())
-    print(client.read_logs())
-try:
-    load_blocks(["no-such-block"])
-except ConfigError as error:
-    print("missing", error)
-"""
-
-
-@pytest.mark.integration
-def test_a_flow_loads_a_secret_block_and_shows_it_nowhere(
-    server: HttpServer, tmp_path: Path, tokenizer_dir: Path
-) -> None:
-    wanted = config(server, tmp_path, tokenizer_dir, {"headers": {"Authorization": {"block": "lake-auth"}}})
-    path = tmp_path / "set.yaml"
-    path.write_text(json.dumps(wanted))
-    environment = {
-        **os.environ,
-        "PREFECT_HOME": str(tmp_path / "home"),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "DO_NOT_TRACK": "1",
-        "LAKE_PLANTED": PLANTED,
-        "TOKENLAKE_STORE_OPTIONS": json.dumps({"secret": PLANTED}),
-    }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PREFECT), str(path), SECRET],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
-    assert "state Completed" in done.stdout, done.stdout + done.stderr
-    assert "the Prefect server has no Secret block of this name" in done.stdout
-    assert "opensesame" not in done.stdout + done.stderr
-    assert PLANTED not in done.stdout + done.stderr
-    # The database of the server, its write-ahead log with it, where the block lies encrypted.
-    home = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
-    assert [path for path in home if path.name == "prefect.db"]
-    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
-        data = path.read_bytes()
-        assert PLANTED.encode() not in data, path
-        assert b"opensesame" not in data, path
 
 
 class TestAllowedInputs:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError
+from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError, VersionConflictError
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.job import Job, WorkJob
 from tokenlake.etl.leases import Leases, lease_seconds, leased_units
@@ -272,11 +272,7 @@ class _PlanWorker:
         ledger = [self._layout.path(info.key) for info in self._store.list(self._layout.key(LEDGER))]
         work = list(self._store.list(self._layout.key(WORK)))
         if (plan := read_plan(self._store, self._layout)) is None:
-            # A repair takes its claim away with all else that it had built.
-            over = not self._store.exists(self._layout.claim)
-            if not over:
-                require_held(self._store, self._layout, self._plan.claimed)
-            self._committed = over or is_committed(self._store, self._layout)
+            self._committed = self._is_over()
             if not self._committed:
                 raise _nobody(self._layout)
             self._done, self._open = set(self._jobs), []
@@ -289,6 +285,21 @@ class _PlanWorker:
         self._committed = self._done >= self._jobs.keys() and is_committed(self._store, self._layout)
         missing = sorted(self._jobs.keys() - self._done - self._failed)
         self._open = [unit for unit in shared_order(missing, *self._share) if self._leases.is_free(unit)]
+
+    def _is_over(self) -> bool:
+        """Say whether there is a commit, or nothing more to commit.
+
+        Raises:
+            VersionConflictError: the build was given up.
+        """
+        try:
+            require_held(self._store, self._layout, self._plan.claimed)
+        except VersionConflictError:
+            # A repair takes its claim away with all else that it had built.
+            if self._store.exists(self._layout.claim):
+                raise
+            return True
+        return is_committed(self._store, self._layout)
 
     def _load(self, plan: SharedPlan) -> None:
         with suppress(NotFoundError):  # a newer one comes, and is read at the next look
@@ -312,8 +323,7 @@ class _PlanWorker:
         except CancelledError:
             raise
         except TokenlakeError as error:
-            require_held(self._store, self._layout, self._plan.claimed)
-            if not self._store.exists(self._layout.ledger(unit)):  # else another one filed it
+            if not self._is_over() and not self._store.exists(self._layout.ledger(unit)):  # else it was filed
                 publish_failure(self._store, self._layout, unit, error)
             return
         with self._lock:
