@@ -271,7 +271,7 @@ def _build(
         planned = plan.result()
         call_run(f"{planned['dataset']} v{planned['version']}", named)
         last = commit_version(engine, [plan, *build_all(engine, [plan])])
-        if engine.has_exports:
+        if engine.config.has_exports:
             last = submitted(export_version, engine, after=[last])
         summary = last.result()
         submitted(publish_table, engine, after=[last]).result()
