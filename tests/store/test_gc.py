@@ -19,6 +19,7 @@ from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
+from tokenlake.etl.commit import require_held
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
@@ -196,7 +197,7 @@ def test_a_build_that_wakes_up_learns_that_it_was_swept(tmp_path: Path, tokenize
     age(tmp_path / "store", 8)
     assert len(week(store).swept) == 1
     with pytest.raises(VersionConflictError, match="run the build again: it begins a new version"):
-        session._require_held()
+        require_held(store, Layout("small", 1), session.plan.fingerprint)
     result = build_dataset(config, workers=1)
     assert result.version == 2
     assert verify(store, "small", 2, deep=True).ok
