@@ -168,7 +168,7 @@ def serving(of: int | None = None) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in psutil.Process(of).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that ends meanwhile
-            if any(part.endswith("serve.py") for part in child.cmdline()):
+            if any(part.endswith("prefect/server.py") for part in child.cmdline()):
                 found.append(child)
     return found
 

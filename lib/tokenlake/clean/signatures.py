@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import Int64, UInt64
-from tokenlake.clean.evaluation import EvaluationNgrams
-from tokenlake.clean.words import WordBuffer, exact_hashes, kernels
+from tokenlake.clean.words import EvaluationNgrams, WordBuffer, exact_hashes, kernels
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.account import Account

@@ -11,8 +11,8 @@ from typing import Any, Final, cast, final
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.clean.evaluation import EvaluationNgrams
 from tokenlake.clean.signatures import SignatureWriter, Signer, evaluation_key
+from tokenlake.clean.words import EvaluationNgrams
 from tokenlake.config.resolved import Signing
 from tokenlake.etl.job import SignJob, begin
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments
