@@ -357,8 +357,13 @@ class Recipe:
         self._source = source
         self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
         self._steps: tuple[ChainedTransform, Renderer] | None = None
+        self._columns: tuple[str, ...] | None = ()
         if not texts.is_plain:
-            self._steps = open_chain(texts), open_renderer(texts, source.content_field, files, special)
+            chain = open_chain(texts)
+            renderer = open_renderer(texts, source.content_field, files, special)
+            wanted = renderer.columns
+            self._columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
+            self._steps = chain, renderer
         self._texts_alone = self._steps is None and not self._keeper.names
         self.rendered = texts.masked or texts.preference is not None
         own = self._steps is not None and self._steps[1].control_tokens
@@ -417,11 +422,9 @@ class Recipe:
         self, part: FileRange, chain: ChainedTransform, renderer: Renderer, block_bytes: int
     ) -> Iterator[Prepared]:
         """Records become rows, steps change them, and a renderer makes documents of them."""
-        wanted = renderer.columns
-        columns = chain.needs(None if wanted is None else (*wanted, *self._keeper.names))
         # Without steps a column that is missing here is one that the text needs; a step may make it.
         if_there = bool(chain.steps)
-        for batch in read_rows(part, self._source, columns, if_there=if_there, block_bytes=block_bytes):
+        for batch in read_rows(part, self._source, self._columns, if_there=if_there, block_bytes=block_bytes):
             begin("preparing", batch.file, batch.positions)
             yield self._prepared_rows(batch, chain, renderer)
             begin("reading", part.file)
