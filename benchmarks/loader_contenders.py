@@ -51,6 +51,7 @@ class Loader:
 
 
 OURS: Final = "tokenlake, input_ids"
+DECODED: Final = "tokenlake, input_ids, decoded in every epoch"
 SEGMENTS: Final = "tokenlake, input_ids, segment_ids, positions"
 EVERYTHING: Final = "tokenlake, all four columns"
 MIXTURE: Final = "tokenlake, mixture of three, input_ids"
@@ -59,10 +60,12 @@ GRAIN: Final = "Grain Parquet"
 UNSHUFFLED: Final = "Grain Parquet, unshuffled"
 MAPPED: Final = "raw uint16 memory map"
 STORED: Final = "pyarrow row groups"
+PAGES: Final = "tokenlake's pages"
 LITDATA: Final = "litdata TokensLoader"
 
 LOADERS: Final = (
     Loader(OURS, "loader_tokenlake", variant="ids", role="ours"),
+    Loader(DECODED, "loader_tokenlake", variant="decoded", role="ours"),
     Loader(SEGMENTS, "loader_tokenlake", variant="segments", role="ours"),
     Loader(EVERYTHING, "loader_tokenlake", variant="all", role="ours"),
     Loader(MIXTURE, "loader_tokenlake", variant="mixture", role="ours"),
@@ -98,6 +101,7 @@ LOADERS: Final = (
         order="stored",
         role="ceiling",
     ),
+    Loader(PAGES, "loader_bare", variant="pages", module="tokenlake.reading", order="stored", role="ceiling"),
     Loader("zstd blocks", "loader_bare", "zstd", "zstd", "pyarrow", "stored", role="ceiling"),
     Loader("memory copy", "loader_bare", "ids", "copy", "numpy", "stored", role="ceiling"),
 )

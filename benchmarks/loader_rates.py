@@ -37,6 +37,8 @@ PEERS: Final = {
     STORED: 1.3,
     MAPPED: 0.5,
 }  # times a peer's, at least
+DERIVED: Final = 0.92
+"""Of the rate of ids alone, at least, with two columns that follow from segments."""
 DRAWN: Final = "by weights"
 PEAK_BYTES: Final = 10**9  # of a process that delivers a whole epoch, at most
 HEAD: Final = (
@@ -195,6 +197,8 @@ def rate_goals(series: Sequence[LoaderSeries]) -> list[Goal]:
             if name in ran
             for goal in _ratio(ran[OURS], ran[name], times)
         ]
+    if OURS in ran and SEGMENTS in ran:
+        goals += _ratio(ran[SEGMENTS], ran[OURS], DERIVED)
     for name in (EVERYTHING, MIXTURE_EVERYTHING):
         if name in ran:
             what = f"{name}: peak memory of a process over whole epochs"

@@ -2,11 +2,13 @@
 
 ``memmap`` alone is shuffled: rows of a memory map of 16-bit ids, nothing compressed and nothing checked.
 ``parquet``: pyarrow, row group by row group, `input_ids` alone, checksums verified, batches copied together as a
-trainer would need them. ``zstd``: pages of the same size, decompressed and copied to a batch. ``copy``: batches copied.
+trainer would need them. ``pages``: the pages of `input_ids` alone, read, checked, decompressed and copied to a batch.
+``zstd``: pages of 32-bit ids of the same size, decompressed and copied to a batch. ``copy``: batches copied.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.systems.loader_sink import BATCH, LENGTH, Sink, arguments
+from tokenlake.reading.pages import chunk_start, pages_of
 
 
 def parquet(folder: Path) -> Iterator[Any]:
@@ -26,6 +29,18 @@ def parquet(folder: Path) -> Iterator[Any]:
                 table = file.read_row_group(group, columns=["input_ids"], use_threads=False)
                 for chunk in table.column(0).chunks:
                     yield chunk.flatten().to_numpy().reshape(-1, LENGTH)
+
+
+def pages(folder: Path) -> Iterator[Any]:
+    """Yield uint16[n, 2048], or int32 where ids are stored so, of each page."""
+    for path in sorted(folder.glob("*.parquet")):
+        metadata = pq.read_metadata(path)
+        with path.open("rb", buffering=0) as file:
+            for group in range(metadata.num_row_groups):
+                column = metadata.row_group(group).column(0)
+                data = os.pread(file.fileno(), column.total_compressed_size, chunk_start(column))
+                for page in pages_of(memoryview(data), column.num_values, 32):
+                    yield page.numbers.reshape(-1, LENGTH)
 
 
 def zstd(folder: Path) -> Iterator[Any]:
@@ -49,6 +64,7 @@ def copied(folder: Path) -> Iterator[Any]:
 
 SOURCES: Final[dict[str, Callable[[Path], Iterator[Any]]]] = {
     "parquet": parquet,
+    "pages": pages,
     "zstd": zstd,
     "copy": copied,
 }

@@ -99,7 +99,8 @@ def _packed(*names: str) -> Callable[[Place], Pieces]:
 def _groups(rows: StoredRows) -> Pieces:
     for number in range(len(rows.group_rows)):
         group = rows.packed(number, loss_mask=True)
-        yield group.ids, group.segment_lengths, group.segment_offsets, group.learned
+        assert group.segments is not None
+        yield group.ids, group.segments.ids, group.segments.offsets, group.learned
 
 
 def _dataset(place: Place) -> Pieces:

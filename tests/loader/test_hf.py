@@ -171,9 +171,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = StoredRows.packed
 
-    def packed(rows: StoredRows, group: int, *, loss_mask: bool) -> Any:
+    def packed(rows: StoredRows, group: int, **needed: bool) -> Any:
         found.append(group)
-        return original(rows, group, loss_mask=loss_mask)
+        return original(rows, group, **needed)
 
     monkeypatch.setattr(StoredRows, "packed", packed)
     return found

@@ -146,12 +146,10 @@ class RowSegments:
     def _spread(self, values: Int64 | Bools, largest: int = 1) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
         """Yield one value of each run repeated over its ids, some rows at a time: which rows, and [rows, L].
 
-        Numbers are of 16 bits where the largest fits: what is still in the processor's cache is widened when it is
+        Numbers have as few bits as the largest needs: what is still in the processor's cache is widened when it is
         stored.
         """
-        narrow: npt.NDArray[Any] = values
-        if values.dtype != np.bool_:
-            narrow = values.astype(np.uint16 if largest < 1 << 16 else np.int32)
+        narrow = values if values.dtype == np.bool_ else values.astype(np.min_scalar_type(largest))
         together = max(1, _CHUNK // self.length)
         for row in range(0, self.rows, together):
             end = min(row + together, self.rows)

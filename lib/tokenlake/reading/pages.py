@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
 from tokenlake.parquet.thrift import Truncated, read_struct
-from tokenlake.parquet.writer import PLAIN, RLE_DICTIONARY, unsigned
+from tokenlake.parquet.writer import PLAIN, RLE, RLE_DICTIONARY, unsigned
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
 
@@ -42,7 +42,7 @@ DELTA_BYTE_ARRAY: Final = 7
 _UNFOLDED_TIMES: Final = 100
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # the header's field for each kind of page
-_OUR_LEVELS: Final = {3: 3, 4: 3, 5: {}}  # levels in runs, empty statistics or none
+_OURS: Final = {1, 2, 3, 4, 5}  # fields of data pages; statistics, the last, are empty or left out
 _HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
 
 
@@ -111,8 +111,8 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
 def _is_ours(kind: Any, details: dict[int, Any]) -> bool:
     if kind == _DICTIONARY:
         return details.keys() == {1, 2} and details[2] == PLAIN
-    levels = {5: {}} | {field: value for field, value in details.items() if field not in (1, 2)}
-    return kind == _DATA and levels == _OUR_LEVELS and details.get(2) in (PLAIN, RLE_DICTIONARY)
+    levels = details.get(3) == details.get(4) == RLE and details.get(5, {}) == {}
+    return kind == _DATA and levels and details.keys() <= _OURS and details.get(2) in (PLAIN, RLE_DICTIONARY)
 
 
 def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
@@ -231,9 +231,11 @@ def list_numbers(chunk: memoryview, values: int) -> tuple[Int32, Int64]:
             raise Unfamiliar("lists that are null or empty")
         levels.append(decode_levels(page.repetition, page.values))
         parts.append(page.numbers.astype(np.int32))
-    offsets = np.append(np.flatnonzero(_joined(levels) == 0), values)
-    if offsets[0]:
+    begins = np.flatnonzero(_joined(levels) == 0)
+    if not len(begins) or begins[0]:
         raise Unfamiliar("a list that begins before the first page")
+    offsets = np.empty(len(begins) + 1, np.int64)
+    offsets[:-1], offsets[-1] = begins, values
     return _sealed(_joined(parts)), offsets
 
 
