@@ -92,7 +92,7 @@ os.environ["TOKENLAKE_ALLOWED_SCHEMES"] = "memory,sftp,ftp,sftpp,dropbox"
 # Timings of a shared machine must not fail a law. Every run draws other examples, so a few of each do; continuous
 # integration draws the same ones each time, so that what it says of a change is about the change.
 hypothesis.settings.register_profile(
-    "tokenlake", max_examples=60, deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+    "tokenlake", max_examples=30, deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 hypothesis.settings.load_profile("tokenlake")
 
