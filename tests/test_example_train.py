@@ -19,10 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--batch-size", "8", "--width", "32", "--layers", "2", "--heads", "2", "--every", "6", "--log", "1")
 STEPS = 30
 
-RUN = """
+RUNS = """
 import json, sys
 from examples.train_jax import main
-print(json.dumps(main(sys.argv[1:])))
+
+dataset, whole, killed, *options = sys.argv[1:]
+begin = [dataset, *options, "--checkpoint"]
+print(json.dumps([main([*begin, whole]), main([*begin, killed, "--resume"])]), flush=True)
 """
 
 KILLED = """
@@ -78,11 +81,6 @@ for index, there in enumerate(each):
 """
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"{lake_of(tmp_path_factory).url}/plain"
-
-
 def command(cache: Path, code: str, *arguments: str) -> dict[str, Any]:
     """A Python of its own: JAX takes over the process that it is first imported in."""
     environment = {
@@ -95,37 +93,42 @@ def command(cache: Path, code: str, *arguments: str) -> dict[str, Any]:
     return {"args": [sys.executable, "-c", code, *arguments], "env": environment, "text": True}
 
 
-def losses(cache: Path, *arguments: str) -> list[float]:
-    done = subprocess.run(**command(cache, RUN, *arguments), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def arrays(folder: Path) -> dict[str, Any]:
     (checkpoint,) = folder.glob("step-*")
     with np.load(checkpoint / "arrays.npz") as found:
         return {**found, "loader": json.loads((checkpoint / "loader.json").read_text())}
 
 
-def test_the_loss_falls_and_a_run_that_was_killed_goes_on_as_if_it_had_not_been(dataset: str, tmp_path: Path):
-    options = (dataset, *TINY, "--steps", str(STEPS), "--checkpoint")
-    whole = losses(tmp_path / "cache", *options, str(tmp_path / "whole"))
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A run that is killed; then a whole one, what is left of the other, and documents apart, in one process."""
+    dataset, folder = f"{lake_of(tmp_path_factory).url}/plain", tmp_path_factory.mktemp("runs")
+    options = (*TINY, "--steps", str(STEPS))
+    killed = (dataset, *options, "--checkpoint", str(folder / "killed"))
+    died = subprocess.run(**command(folder / "cache", KILLED, *killed), check=False)
+    assert died.returncode == -signal.SIGKILL
+    (checkpoint,) = (folder / "killed").glob("step-*")
+    assert checkpoint.name == "step-00000012"
+    both = (dataset, str(folder / "whole"), str(folder / "killed"), *options)
+    return folder, subprocess.run(
+        **command(folder / "cache", RUNS + ISOLATED, *both), capture_output=True, check=False
+    )
+
+
+def test_the_loss_falls_and_a_run_that_was_killed_goes_on_as_if_it_had_not_been(
+    runs: tuple[Path, subprocess.CompletedProcess[str]],
+):
+    folder, done = runs
+    told = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+    assert told, done.stderr
+    whole, resumed = json.loads(told[0])
     assert len(whole) == STEPS
     assert np.mean(whole[-5:]) < 0.85 * np.mean(whole[:5])
-
-    killed = subprocess.run(
-        **command(tmp_path / "cache", KILLED, *options, str(tmp_path / "killed")), check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    (checkpoint,) = (tmp_path / "killed").glob("step-*")
-    assert checkpoint.name == "step-00000012"
-    resumed = losses(tmp_path / "cache", *options, str(tmp_path / "killed"), "--resume")
     assert resumed == whole[12:]
-    ours, theirs = arrays(tmp_path / "killed"), arrays(tmp_path / "whole")
+    ours, theirs = arrays(folder / "killed"), arrays(folder / "whole")
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_documents_of_a_row_do_not_see_each_other(dataset: str, tmp_path: Path):
-    done = subprocess.run(**command(tmp_path, ISOLATED, dataset), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_documents_of_a_row_do_not_see_each_other(runs: tuple[Path, subprocess.CompletedProcess[str]]):
+    assert runs[1].returncode == 0, runs[1].stderr

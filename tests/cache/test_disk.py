@@ -30,7 +30,7 @@ JSON = st.recursive(
 CODECS = ("none", "gzip", "lz4", "zstd")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(JSON | st.binary())
 def test_values_come_back_as_they_were(value: Any):
     shape, data = encoded(value)

@@ -286,7 +286,7 @@ CONFIGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS)
 def test_what_is_dumped_loads_back_equal(data: dict[str, Any]) -> None:
     config = load_config(data)

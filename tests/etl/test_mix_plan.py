@@ -438,7 +438,7 @@ POINTS = st.lists(
 ).map(sorted)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     points=POINTS,
     more=POINTS,

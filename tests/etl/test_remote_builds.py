@@ -140,7 +140,7 @@ def test_taking_over_a_unit_takes_three_requests_and_no_byte_of_its_shards(
     lake: Bucket, inputs: Path, tokenizer_dir: Path
 ) -> None:
     taken: list[int] = []
-    for files in (5, 25):
+    for files in (2, 8):
         address = lake.address(f"cost-{files}")
         build(_many(inputs, tokenizer_dir, address, files))
         lake.server.log.clear()
@@ -148,7 +148,7 @@ def test_taking_over_a_unit_takes_three_requests_and_no_byte_of_its_shards(
         assert _reads_of_shards(lake) == []
         taken.append(len(lake.server.log))
         assert verify(open_store(address), "small", 2, deep=True).ok
-    assert taken[1] - taken[0] <= 3 * 20
+    assert taken[1] - taken[0] <= 3 * 6
 
 
 def test_what_was_copied_and_not_recorded_is_found_again(

@@ -347,7 +347,7 @@ def tiny(ds: tl.Dataset, rows: int, group: int) -> tl.Dataset:
     window=st.sampled_from([1, 2]),
     options=st.fixed_dictionaries({"seed": st.integers(-3, 3), "epochs": st.sampled_from([None, 1, 2])}),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_every_row_of_a_tiny_dataset_comes_once_in_an_epoch(
     ds: tl.Dataset,
     rows: int,

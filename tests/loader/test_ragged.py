@@ -116,7 +116,7 @@ def test_batches_are_as_long_as_was_asked_for(texts: tl.Dataset, longest: int):
     assert tl.DataLoader(texts, 8).shapes is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_buckets_keep_rows_of_like_lengths_and_as_many_ids(
     texts: tl.Dataset, longest: int, data: st.DataObject

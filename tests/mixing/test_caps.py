@@ -49,7 +49,7 @@ def test_shares_are_the_decimal_numbers_that_are_written(rows: int, percent: int
         assert both.kept({"code": rows}) == {"code": rows // 8}
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.integers(1, 500), st.integers(1, 16)), min_size=1, max_size=5),
     st.sampled_from([1, 2, 4]),

@@ -113,7 +113,7 @@ class TestRule:
 
     @given(shares(3), shares(3), st.integers(1, 9), st.integers(1, 5))
     @example([0.0, 0.0, 1.0], [0.0, 1.0, 0.0], 1, 1)  # a tie at the moment at which a weight comes to nothing
-    @settings(max_examples=30)
+    @settings(max_examples=15)
     def test_weights_in_a_line_give_rows_as_their_counts_jump(self, first, last, steps, step_rows):
         counts = Counts(schedule("linear", (0, first), (steps, last)), step_rows=step_rows)
         rows = steps * step_rows + 5

@@ -82,7 +82,7 @@ def test_a_rare_source_comes_up_in_its_turn_and_not_once_for_each_lane() -> None
 
 
 @given(schedules(), st.sampled_from(LANES), st.sampled_from([2, 4]), st.integers(0, 500))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_the_stream_has_the_counts_of_the_schedule_at_every_cell(
     scheduler: WeightScheduler, lanes: int, width: int, first: int
 ) -> None:
@@ -93,7 +93,7 @@ def test_the_stream_has_the_counts_of_the_schedule_at_every_cell(
 
 
 @given(schedules(5), st.sampled_from(LANES), st.integers(1, 5), st.integers(0, 900))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_lanes_take_a_row_for_each_slot_and_none_is_taken_back(
     scheduler: WeightScheduler, lanes: int, width: int, first: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_lanes_take_a_row_for_each_slot_and_none_is_taken_back(
 
 
 @given(schedules(3), st.sampled_from([2, 3, 8]), st.integers(100, 300), st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_an_extension_moves_no_row_before_it(
     scheduler: WeightScheduler, lanes: int, at: int, data: st.DataObject
 ) -> None:

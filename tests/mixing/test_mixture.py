@@ -124,7 +124,7 @@ def walked_lane(options: dict, lane: int) -> Iterator[Row]:
 
 class TestPositions:
     @given(asked(), st.integers(0, 400))
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def test_every_lane_is_what_a_walk_from_slot_to_slot_finds(self, options, places):
         mixture = SourceMixture(**options)
         for lane in range(options["lanes"]):
@@ -136,7 +136,7 @@ class TestPositions:
                 assert len(walk) == end
 
     @given(asked(), st.integers(0, 300), st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_any_partition_of_a_lane_concatenates_to_the_same_rows(self, options, places, data):
         mixture = SourceMixture(**options)
         lane = data.draw(st.integers(0, options["lanes"] - 1))
@@ -147,7 +147,7 @@ class TestPositions:
         assert list(chain(*parts)) == rows_of(mixture, lane, 0, places)
 
     @given(asked(), st.lists(st.integers(0, 250), min_size=1, max_size=4))
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def test_a_position_is_a_place_of_a_lane(self, options, positions):
         mixture = SourceMixture(**options)
         walks = [list(islice(walked_lane(options, lane), 600)) for lane in range(options["lanes"])]
@@ -161,7 +161,7 @@ class TestPositions:
                 assert mixture.at(position) == (mixture.names[source], epoch, index, lane)
 
     @given(asked(), st.integers(0, 300), st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_what_was_drawn_before_is_what_came_before(self, options, places, data):
         mixture = SourceMixture(**options)
         lane = data.draw(st.integers(0, options["lanes"] - 1))
@@ -286,9 +286,9 @@ class TestSeeds:
         assert len({mixture.lane(lane, 0, 64).source.tobytes() for lane in range(8)}) == 8
 
     def test_the_lists_of_many_sources_are_no_problem(self):
-        names = [f"s{at}" for at in range(300)]
-        mixture = SourceMixture(dict.fromkeys(names, 5), even(*names), block_size=600)
-        assert np.bincount(mixture.lane(0, 0, 1200).source).tolist() == [4] * 300
+        names = [f"s{at}" for at in range(150)]
+        mixture = SourceMixture(dict.fromkeys(names, 5), even(*names), block_size=300)
+        assert np.bincount(mixture.lane(0, 0, 600).source).tolist() == [4] * 150
 
 
 class TestStops:
@@ -323,7 +323,7 @@ class TestStops:
         assert [mixture.drawn(0, at).tolist() for at in (5, 15)] == [[5, 0, 0], [5, 4, 6]]
 
     @given(asked(("first_exhausted",)))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=20, deadline=None)
     def test_first_exhausted_ends_each_lane_before_the_first_row_that_is_not_there(self, options):
         mixture = SourceMixture(**options)
         total = 0
@@ -334,7 +334,7 @@ class TestStops:
         assert mixture.rows == total
 
     @given(asked(("restart",)))
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     def test_restart_gives_every_row_of_a_lane_once_in_each_epoch(self, options):
         mixture = SourceMixture(**options)
         for lane in range(options["lanes"]):
@@ -410,7 +410,7 @@ class TestUnknownLengths:
 
 class TestExtendedSchedules:
     @given(asked(("restart",)), st.integers(0, 80), st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_every_position_before_the_step_stays(self, options, at, data):
         """Also where the step lies inside a block, or inside a batch of rows of all lanes."""
         old = options["scheduler"]
@@ -423,7 +423,7 @@ class TestExtendedSchedules:
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 
     @given(asked(("first_exhausted", "all_exhausted")), st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def test_streams_that_end_say_at_which_step_they_may_be_extended(self, options, data):
         before = SourceMixture(**options)
         assert before.rows is not None

@@ -127,7 +127,7 @@ def documents_of(packed: list[Packed]) -> list[list[int]]:
 @promise(155)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams(), group_rows=st.integers(1, 4))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
     strategy: str, stream: Stream, group_rows: int
 ) -> None:
@@ -145,7 +145,7 @@ def test_rows_hold_every_document_whole_and_padding_is_all_that_is_left(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_how_documents_come_changes_nothing(strategy: str, stream: Stream) -> None:
     ways = [stream.packed(strategy, together) for together in (1, 4, 1000, 0)]
     rows = [[(part.rows, part.input_ids.tolist(), part.start.tolist()) for part in way] for way in ways]
@@ -161,7 +161,7 @@ def test_how_documents_come_changes_nothing(strategy: str, stream: Stream) -> No
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(stream=streams())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_pieces_that_end_a_document_end_with_eos(strategy: str, stream: Stream) -> None:
     ending = 0
     for part in stream.packed(strategy, 4):

@@ -45,7 +45,7 @@ def used(cut: Segments) -> Int64:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(lengths=DOCUMENTS, seq_length=st.integers(1, 40), limit=LIMITS, packers=st.integers(1, 5))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_each_token_is_placed_exactly_once_in_rows_that_are_not_too_long(
     strategy: str, lengths: list[int], seq_length: int, limit: int | None, packers: int
 ) -> None:

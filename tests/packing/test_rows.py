@@ -52,7 +52,7 @@ def unpacked(rows: list[Row]) -> dict[int, list[int]]:
     shuffle=st.booleans(),
     window=st.sampled_from([8, 40, 1000]),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_rows_hold_every_document_and_its_eos(
     strategy: str, lengths: list[int], limit: int | None, shuffle: bool, window: int
 ) -> None:

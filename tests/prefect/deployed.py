@@ -71,6 +71,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
     return kept | {
         "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_UI_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "TOKENLAKE_CACHE": str(tmp_path_factory.mktemp("cache")),

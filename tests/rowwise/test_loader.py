@@ -372,7 +372,7 @@ SOURCES: dict[str, Any] = {
 }
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.integers(1, 6),

@@ -69,7 +69,7 @@ def walked(case: dict[str, Any], most: int) -> list[tuple[str, int]]:
 
 
 @given(mixtures())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_rows_come_as_a_walk_slot_by_slot_gives_them(case):
     expected = walked(case, 80)
     rows = list(islice(mixed(case), 80))
@@ -97,7 +97,7 @@ def test_it_is_the_mixture_of_one_lane_that_a_store_would_write(stop):
 
 
 @given(mixtures(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_opening_at_a_row_gives_what_walking_there_gives(case, data):
     every = list(islice(mixed(case).open_shard_numbered("mixed"), 60))
     assert [number for number, _ in every] == list(range(len(every)))

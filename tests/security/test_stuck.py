@@ -56,10 +56,8 @@ def test_a_function_that_never_returns(
         "pack": {"enabled": True, "seq_length": 64},
         "save": {"output_dir": str(tmp_path / "store")},
     }
-    for seconds in (
-        9,
-        90,
-    ):  # where the machine stood still, a worker may have been silent before it came so far
+    # Where the machine stood still, a worker may have been silent before it came so far.
+    for seconds in (4, 20, 90):
         monkeypatch.setenv("TOKENLAKE_WORKER_SECONDS", str(seconds))
         heard = rf"was stuck and was killed: nothing was heard of it for {seconds} seconds"
         with pytest.raises(WorkerError, match=heard) as caught:

@@ -46,7 +46,7 @@ SOUP = st.lists(
 BLOCKS = st.sampled_from([1, 3, 7, 16, 64, 1 << 20])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SOUP, BLOCKS, st.sampled_from([9, 25, 1 << 20]))
 @example(b'a,b\n"x"\r', 64, 100)
 @example(b'a,b\n1,"x"\r\n2,"y\r\n"\r\n', 5, 100)
@@ -105,7 +105,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=1
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=8), st.sampled_from(",;\t|a"), BLOCKS, st.data())
 def test_what_a_writer_wrote_is_read(
     tmp_path_factory: FOLDER, rows: list[tuple[str, str, str]], delimiter: str, block_bytes: int, data: Any

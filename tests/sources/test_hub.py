@@ -136,7 +136,7 @@ NAMED = st.sets(st.builds(str.__add__, st.sampled_from(FOLDERS), st.sampled_from
 SHARDED = st.sampled_from([set[str](), set[str](), set[str](), *({shard} for shard in SHARDS)])
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.builds(set.union, NAMED, SHARDED))
 def test_names_mean_what_the_datasets_library_takes_them_for(stems: set[str]) -> None:
     theirs = pytest.importorskip("datasets.data_files")

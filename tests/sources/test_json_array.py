@@ -55,7 +55,7 @@ def _read(path: Path, want: Want, block_bytes: int) -> dict[str, Any]:
     return out
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(elements, max_size=6), st.sampled_from([None, 0, 2]), st.booleans(), st.integers(1, 90))
 @example([{"text": "\\" * 50 + '"'}, {"text": "]"}], None, True, 7)
 def test_any_block_size_gives_the_elements_that_json_gives(

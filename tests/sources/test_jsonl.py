@@ -145,7 +145,7 @@ def _read(block: LineBlock) -> Parsed:
     return parsed
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(files, endings)
 @example(b'{"text":"a"} {"text":"b"}\n{"text":\n"c"}', b"\n")
 @example(b'{"x":[{}\n,{}],"text":"a"}', b"\n")
@@ -210,7 +210,7 @@ def scratch() -> Iterator[Path]:
         yield Path(folder) / "in.jsonl"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(files, endings, st.lists(st.integers(0, 400), max_size=6), st.integers(1, 90))
 def test_any_partition_and_any_block_size_give_the_same_records(
     scratch: Path, data: bytes, ending: bytes, cuts: list[int], block_bytes: int
@@ -360,7 +360,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(records, st.booleans(), st.integers(1, 60))
 def test_objects_are_what_was_written_and_pieces_account_for_every_line(
     written: list[dict[str, Any]], ascii_only: bool, piece: int

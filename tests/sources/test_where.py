@@ -253,7 +253,7 @@ _ON_MIXED = st.sampled_from(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_ON_MIXED, st.lists(st.dictionaries(st.sampled_from("ab"), _MIXED), min_size=1, max_size=6))
 def test_the_verdict_on_an_object_is_that_on_it_alone(sql: str, objects: list[Row]) -> None:
     together = Predicate(sql).judge(Rows(objects=objects))
@@ -262,7 +262,7 @@ def test_the_verdict_on_an_object_is_that_on_it_alone(sql: str, objects: list[Ro
     assert together.faults == {index: each.faults[0] for index, each in enumerate(alone) if each.faults}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     _ON_MIXED,
     st.lists(st.none() | st.sampled_from(["en", "1", "x", "", "[1]"]), min_size=1, max_size=6),
@@ -487,7 +487,7 @@ def _true_range(array: pa.Array) -> ColumnRange:
     return ColumnRange(low=low, high=high, nulls=array.null_count, rows=len(array))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_PREDICATES, st.lists(st.tuples(_INTS, _FLOATS, _TEXTS, _BOOLS), min_size=1, max_size=4))
 def test_where_statistics_rule_a_predicate_out_no_record_meets_it(sql: str, rows: list[Any]) -> None:
     ints, floats, texts, bools = (list(column) for column in zip(*rows, strict=True))

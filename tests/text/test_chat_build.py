@@ -427,8 +427,13 @@ ANSWERS = st.one_of(
 
 
 @pytest.mark.corpora
-@pytest.mark.parametrize("before", ["<|assistant|>\\n", "<|assistant|> ", "</s>", "</s>\\n", ""])
-@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+@pytest.mark.parametrize(
+    ("before", "engine"),
+    [
+        *((before, "gigatoken") for before in ("<|assistant|>\\n", "<|assistant|> ", "</s>", "</s>\\n", "")),
+        *((before, "tokenizers") for before in ("<|assistant|> ", "</s>\\n")),
+    ],
+)
 def test_masks_of_marks_are_those_of_transformers(folder: Path, before: str, engine: str):
     from transformers import PreTrainedTokenizerFast
 
@@ -439,7 +444,7 @@ def test_masks_of_marks_are_those_of_transformers(folder: Path, before: str, eng
     renderer = ChatRenderer(ResolvedChat(template=template, messages_field="messages"), files, "fail")
     encoder = Encoder(files, engine=engine, special_tokens_in_text="encode", add_special_tokens=False)
 
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=25, deadline=None, database=None)
     @given(st.lists(st.tuples(ANSWERS, ANSWERS), min_size=1, max_size=3))
     def check(turns: list[tuple[str, str]]) -> None:
         roles = ("user", "assistant")

@@ -193,7 +193,7 @@ def renderer(style: str) -> ChatRenderer:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_conversation_is_rendered_the_same_alone_and_among_others(style: str, data: st.DataObject) -> None:
     said = st.one_of(st.sampled_from(WORDS), contents)

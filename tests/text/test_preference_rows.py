@@ -110,7 +110,7 @@ def test_fields_may_have_other_names() -> None:
 @given(prompt=TEXT, chosen=TEXT, rejected=TEXT)
 @example("Answer: ", "yes", "no")
 @example("ab", "a", "ba")
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_prompt_and_answer_are_the_whole_text(
     files: TokenizerFiles, prompt: str, chosen: str, rejected: str
 ) -> None:

@@ -67,7 +67,7 @@ def by_hand(name: str, row: dict[str, str], *, bos: bool, eos: bool) -> tuple[li
 @promise(117, 118, 293)
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize(("bos", "eos"), [(True, True), (False, True), (True, False), (False, False)])
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(q=words, a=labels)
 def test_labels_are_minus_100_on_just_the_tokens_that_hold_no_byte_of_the_label(name, bos, eos, q, a):
     made = engine(TOKENIZERS[name](), add_bos=bos, add_eos=eos, padding=False)
@@ -95,7 +95,7 @@ def cut_by_hand(
 @promise(120)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(q=simple, a=simple.filter(bool), bos=st.booleans(), size=st.integers(2, 40))
 def test_truncation_takes_ids_and_labels_alike_and_never_bos(name, side, q, a, bos, size):
     ids, expected = by_hand(name, {"q": q, "a": a}, bos=bos, eos=True)
@@ -111,7 +111,7 @@ def test_truncation_takes_ids_and_labels_alike_and_never_bos(name, side, q, a, b
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(q=words, other=words, a=labels)
 def test_changing_the_prompt_never_changes_which_label_tokens_are_learned(name, q, other, a):
     made = engine(TOKENIZERS[name](), padding=False)
@@ -270,7 +270,7 @@ def test_a_budget_that_its_strategy_does_not_take_is_told_before_the_first_row()
     st.integers(80, 140),
 )
 @example(["many words"] * 30, [], "priority", 80)
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_with_a_budget_the_input_is_shortened_and_the_answer_stays(
     question: list[str], context: list[str], budget: Any, size: int
 ) -> None:

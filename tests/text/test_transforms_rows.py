@@ -213,7 +213,7 @@ def test_a_chain_is_its_steps_one_after_the_other(batch: pa.RecordBatch, transfo
     assert sum(outcome.filtered.values()) == gone
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.sampled_from(["en", "de"])), min_size=1)
 )

@@ -40,7 +40,7 @@ def test_ids_equal_the_reference(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["byte-level", "sentencepiece", "llama-3", "nfc"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(texts=st.lists(st.text(max_size=80), max_size=8))
 def test_ids_equal_the_reference_on_any_unicode(name: str, texts: list[str]) -> None:
     files = samples.known()[name]
@@ -217,7 +217,7 @@ MARKS = [
 ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(texts=st.lists(st.text(st.sampled_from([*MARKS, *GUARDED, *"aeA \n."]), max_size=6), max_size=30))
 def test_normalization_equals_the_references(texts: list[str]) -> None:
     encoded = _encoder("nfc").encode(samples.large(texts))

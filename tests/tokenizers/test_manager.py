@@ -50,7 +50,7 @@ def test_ids_are_the_references(manager: TokenizerManager, files: TokenizerFiles
 
 
 @promise(170, 171, 172)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     TEXTS,
     st.integers(2, 12),

@@ -97,7 +97,7 @@ PIECES += [
 TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from([*FORMS, *BERT]), TEXTS)
 def test_any_text(form: str, texts: list[str]) -> None:
     same_ids(engine_of(form), texts)

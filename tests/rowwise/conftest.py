@@ -1,0 +1,27 @@
+"""What the tests of rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tokenlake.tokenizers import gate
+
+
+@pytest.fixture(scope="session", autouse=True)
+def probes_are_remembered() -> Iterator[None]:
+    """Probe an engine of a tokenizer once for the same texts: hundreds of these tests ask for the same."""
+    known: dict[Any, int] = {}
+    probe = gate.probe
+
+    def remembering(engine: str, fast: Any, reference: Any, sample_texts: Sequence[str] = ()) -> int:
+        key = type(fast), reference.files.json_bytes, reference.literal, tuple(sample_texts)
+        if key not in known:
+            known[key] = probe(engine, fast, reference, sample_texts)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate, "probe", remembering)
+        yield
