@@ -13,6 +13,7 @@ from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import MixJob, MixtureSpec, ParentVersion, RowsOut, open_stream
 from tokenlake.etl.worker import InProcessPool
+from tokenlake.mixing.mixture import MIXTURE_ORDER
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import StoreAddress
@@ -80,6 +81,7 @@ def mixture(
         "seed": 5,
         "stop": "restart",
         "rows": None,
+        "order": MIXTURE_ORDER,
     }
     return MixtureSpec(**{**fields, **changes})
 

@@ -20,7 +20,7 @@ from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.stored import UnitIdentity
 from tokenlake.mixing.lanes import choose_lanes
-from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.store.address import open_store
 from tokenlake.store.ledger import MIXED
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -480,6 +480,7 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
             seed=3,
             stop="restart",
             rows=600,
+            order=MIXTURE_ORDER,
         )
         for there, schedule in schedules
     ]
