@@ -17,6 +17,7 @@ import tokenlake as tl
 from tests.loader.support import LENGTH, ids, plain, same
 from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.loader import batch as batch_module
 from tokenlake.store.address import open_store
 
 
@@ -153,7 +154,11 @@ def test_stored_masks_come_along(tmp_path_factory: pytest.TempPathFactory):
     assert (batch["loss_mask"] == expected[:4]).all()
 
 
-def test_rows_stored_in_16_and_in_32_bits_come_in_one_batch(tmp_path: Path):
+@pytest.mark.parametrize("rows_together", [1, 5, 24])
+def test_rows_stored_in_16_and_in_32_bits_come_in_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_together: int
+):
+    monkeypatch.setattr(batch_module, "_GATHERED", 8 * rows_together)
     table = packed_rows(12, 8)
     manifest = stored(tmp_path, [indexed(table, 4), ours(table, 5)], 8).manifest
     both = tl.Dataset(open_store(tmp_path), manifest, "train")

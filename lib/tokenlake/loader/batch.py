@@ -46,7 +46,8 @@ from tokenlake.store.manifest import Manifest
 IGNORED: Final = -100
 """What `labels` and `targets` hold where there is no loss."""
 
-_CHUNK: Final = 1 << 17  # ids that are spread at a time into a given array: what lies between stays small
+_CHUNK: Final = 1 << 17  # ids that are spread at a time: what lies between stays in the processor's cache
+_GATHERED: Final = 1 << 18  # ids that are gathered at a time
 _LITTLE: Final = (
     16  # ids of padding of a row in the mean, up to which writing one by one is faster than row by row
 )
@@ -318,7 +319,9 @@ class Assembler:
         place = {number: index for index, number in enumerate(dict.fromkeys(numbers))}
         groups, index = list(map(decoded, place)), [place[number] for number in numbers]
         found = [groups[each] for each in index]
-        _gather(found, rows, ids)
+        for begin in range(0, len(rows), together := max(1, _GATHERED // self.length)):
+            some = slice(begin, begin + together)
+            _gather(found[some], rows[some], ids[some])
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids.reshape(shape)}
         if self.segments:
