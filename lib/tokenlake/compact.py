@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Final, TypeVar, final, overload
 import msgspec
 import pyarrow as pa
 
+from tokenlake.typed_json import converted, decoder
+
 T = TypeVar("T")
 
 _ARROW: Final[Any] = pa
@@ -86,9 +88,9 @@ class CompactTuple(Sequence[T]):
         size, data = self._blocks[number]
         raw = _CODEC.decompress(data, decompressed_size=size, asbytes=True)
         try:
-            return msgspec.json.decode(raw, type=self._kind)
+            return decoder(self._kind).decode(raw)
         except msgspec.DecodeError:
-            return msgspec.convert(json.loads(raw), self._kind)
+            return converted(json.loads(raw), self._kind)
 
 
 def _packed(values: list[Any]) -> tuple[int, bytes]:

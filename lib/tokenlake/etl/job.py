@@ -27,6 +27,7 @@ from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.address import StoreAddress
+from tokenlake.typed_json import converted, decoder
 
 if TYPE_CHECKING:  # a worker that mixes nothing need not have it
     from tokenlake.arrays import Int64
@@ -349,11 +350,11 @@ def job_of(line: bytes) -> Job | SecretBlocks:
         raise
     except msgspec.DecodeError:
         data = json.loads(line)
-        return msgspec.convert(data, _kind(data["op"]), str_keys=True)
+        return converted(data, _kind(data["op"]), str_keys=True)
 
 
 def _of_line(line: bytes) -> Any:
-    return _decoder(_kind(msgspec.json.decode(line, type=_Kind).op)).decode(line)
+    return decoder(_kind(decoder(_Kind).decode(line).op)).decode(line)
 
 
 def _kind(op: str) -> Any:
@@ -362,17 +363,12 @@ def _kind(op: str) -> Any:
     return kind
 
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
 def answer_of(line: bytes) -> WorkerAnswer:
     """Return the answer that a line holds."""
     try:
-        return _decoder(WorkerAnswer).decode(line)
+        return decoder(WorkerAnswer).decode(line)
     except msgspec.DecodeError:
-        return msgspec.convert(json.loads(line), WorkerAnswer)
+        return converted(json.loads(line), WorkerAnswer)
 
 
 def open_mixture(spec: MixtureSpec) -> SourceMixture:

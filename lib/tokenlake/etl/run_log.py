@@ -37,6 +37,7 @@ from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import RUNS, Layout
+from tokenlake.typed_json import decoder
 
 SUFFIX: Final = "-asked"
 """Ends the name of the file, before ``.json``."""
@@ -84,7 +85,7 @@ class Asked:
     def from_bytes(cls, data: bytes, where: str) -> Self:
         """Read :meth:`to_bytes`' form; IntegrityError for anything else."""
         try:
-            return msgspec.json.decode(data, type=cls)
+            return decoder(cls).decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(f"{where}: does not say how a run was asked: {error}", file=where) from error
 

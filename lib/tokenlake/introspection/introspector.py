@@ -38,6 +38,7 @@ from tokenlake.introspection.source import Request, SourceLike, passed_over, spl
 from tokenlake.result import Result, attempt
 from tokenlake.sources.inputs import InputFile
 from tokenlake.threads import in_order
+from tokenlake.typed_json import decoder
 
 STRING_CHARACTERS: Final = 300
 _ITEMS: Final = 5
@@ -160,7 +161,7 @@ class DatasetIntrospector:
         )
         kept = None if self._cache is None else self._cache / f"{look.version}.json"
         if kept is not None and kept.is_file():
-            return msgspec.json.decode(kept.read_bytes(), type=DatasetMetadata)
+            return decoder(DatasetMetadata).decode(kept.read_bytes())
         found = DatasetMetadata.of(dataset, look.inspect(), look.subset)
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)

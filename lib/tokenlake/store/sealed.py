@@ -23,6 +23,7 @@ from msgspec import Meta
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.fingerprint import canonical_members, joined
 from tokenlake.store.layout import DATASET_NAME, SPLIT_NAME, TAG_NAME
+from tokenlake.typed_json import decoder
 
 FORMAT_VERSION: Final = 1
 MAX_COUNT: Final = 1 << 60  # more rows, tokens or bytes than any store will hold: a hostile or damaged number
@@ -175,7 +176,7 @@ class SealedDocument:
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where = data, where
         try:
-            self._members: dict[str, msgspec.Raw] = _decoder(dict[str, msgspec.Raw]).decode(data)
+            self._members: dict[str, msgspec.Raw] = decoder(dict[str, msgspec.Raw]).decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise IntegrityError(
                 f"{where}: not valid JSON ({error}); {len(data)} bytes. The file is cut or damaged.",
@@ -194,7 +195,7 @@ class SealedDocument:
         if key not in self._members:
             self._fail(key, f"is missing. {_DAMAGED}")
         try:
-            return _decoder(kind).decode(self._members[key])
+            return decoder(kind).decode(self._members[key])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             found = _AT.fullmatch(str(error))
             what, path = found.groups() if found else (str(error), "")
@@ -245,11 +246,6 @@ class SealedDocument:
 
     def _fail(self, key: str, what: str) -> NoReturn:
         raise IntegrityError(f"{self._where}: {key} {what}", file=self._where, key=key)
-
-
-@functools.cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def _content_hash(data: bytes, seal: str) -> str | None:

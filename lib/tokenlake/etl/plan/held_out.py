@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
-import msgspec
 import numpy as np
 
 from tokenlake import numbers
@@ -29,6 +28,7 @@ from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
+from tokenlake.typed_json import converted
 
 
 @final
@@ -62,7 +62,7 @@ def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
     """Return what the texts that a version was made of hold out: source to documents."""
     sources: Mapping[str, Any] = manifest.config.get("sources", {})
     stated = {name: source["eval"] for name, source in sources.items() if "eval" in source}
-    return {name: msgspec.convert(facts, ResolvedHeldOut) for name, facts in stated.items()}
+    return {name: converted(facts, ResolvedHeldOut) for name, facts in stated.items()}
 
 
 @final
