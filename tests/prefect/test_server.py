@@ -122,3 +122,10 @@ def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> No
 sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
     env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "lib")}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0
+
+
+def test_the_command_for_notifications_asks_for_a_webhook() -> None:
+    command = [sys.executable, "-m", "tokenlake.prefect.notifications"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == 'expected one argument, the URL of a webhook that takes {"text": ...}\n'
