@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import awkward as ak
 import gigatoken
@@ -28,7 +29,7 @@ def main(job: Arguments) -> None:
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     with (job.output / "ids.bin").open("wb") as ids, (job.output / "lengths.bin").open("wb") as lengths:
         for block in _blocks(job.files):
-            encoded = tokenizer.encode_batch(_as_awkward(_parse(block)), parallel=False).layout
+            encoded: Any = tokenizer.encode_batch(_as_awkward(_parse(block)), parallel=False).layout
             ids.write(encoded.content.data.astype(dtype))
             lengths.write(np.diff(encoded.offsets.data).astype(np.int64))
 

@@ -26,7 +26,7 @@ def parquet(folder: Path) -> Iterator[Any]:
     for path in sorted(folder.glob("*.parquet")):
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=["input_ids"], use_threads=False)
+                table: Any = file.read_row_group(group, columns=["input_ids"], use_threads=False)
                 for chunk in table.column(0).chunks:
                     yield chunk.flatten().to_numpy().reshape(-1, LENGTH)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import load_from_disk
@@ -14,7 +15,7 @@ def main() -> None:
     """Deliver the epochs; `shuffle` without its cache file, which would be read back instead."""
     given = arguments()
     sink = Sink(given.order)
-    stored = load_from_disk(str(Path(given.data)))
+    stored: Any = load_from_disk(str(Path(given.data)))
     for epoch in range(given.passes):
         rows = stored.shuffle(seed=epoch, keep_in_memory=True).with_format("numpy", dtype=np.int32)
         for batch in rows.iter(BATCH):

@@ -23,11 +23,11 @@ COLUMNS: Final = {
 
 
 def opened(store: Path, variant: str, passes: int = 1) -> Any:
-    """Return the dataset, or a mixture of so many times as many rows as there are in its sources."""
+    """Return the dataset, or a mixture of as many rows as so many epochs of the dataset have."""
     if not variant.startswith("mixture"):
         return tl.open(store, "large" if variant == "large" else "corpus")
     sources = {name: tl.open(store, name) for name in SOURCES}
-    return tl.Mixture(sources, WEIGHTS, rows=passes * sum(map(len, sources.values())))
+    return tl.Mixture(sources, WEIGHTS, rows=passes * len(tl.open(store, "corpus")))
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ def main(config: dict[str, Any]) -> None:
     for index in session.pending:
         told: list[dict[str, Any]] = []
         job = session.plan.job(session.plan.units[index], session.plan.store, layout, NO_ENGINE)
-        record = UnitRecord.from_json(pool.run(job, told.append))
+        record = UnitRecord.from_bytes(pool.run(job, told.append).encode(), f"the record of unit {index}")
         decoded, rows = decoded + told[-1]["decoded_rows"], rows + record.account.rows_read
     print(json.dumps({"decoded": decoded, "rows": rows, "units": len(session.plan.units)}))
 
