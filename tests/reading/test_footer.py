@@ -13,7 +13,7 @@ import pytest
 from tests.reading.shards import another, ours, packed_rows
 from tests.sources.parquet_by_hand import thrift, varint
 from tokenlake.parquet.thrift import Truncated, read_struct
-from tokenlake.reading.footer import Footer
+from tokenlake.reading.shard_file import Footer
 from tokenlake.schema import tokens_schema
 
 

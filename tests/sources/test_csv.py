@@ -15,19 +15,17 @@ from tests.sources.csv_reference import Unclosed, rows_of
 from tests.sources.support import PACK, dicts, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
-from tokenlake.sources.csv import parse_csv
-from tokenlake.sources.csv_blocks import Dialect
+from tokenlake.sources.csv import read_csv
 from tokenlake.sources.opening import opened
 from tokenlake.sources.splits import split_file
-from tokenlake.sources.stream import ByteStream
 
 FOLDER = pytest.TempPathFactory
 
 
-def parse(path: Path, want: Want, layout: Dialect) -> list[Parsed]:
-    file = one(path)
-    with opened(file) as data:
-        return list(parse_csv(file, ByteStream(data), want, layout))
+def parse(path: Path, want: Want) -> list[Parsed]:
+    (part,) = split_file(one(path), 1)
+    with opened(part.file) as data:
+        return list(read_csv(part, data, want, None))
 
 
 def whole(blocks: list[Parsed]) -> list[dict[str, str]]:
@@ -59,15 +57,14 @@ def test_any_bytes_are_read_as_the_definition_says(
     data = b"a,b\n" + body
     path = tmp_path_factory.getbasetemp() / "soup.csv"
     path.write_bytes(data)
-    layout = Dialect(delimiter=44, max_record_bytes=limit, block_bytes=block_bytes)
-    want = Want(text="b", columns=None, max_record_bytes=limit)
+    want = Want(text="b", columns=None, max_record_bytes=limit, block_bytes=block_bytes)
     try:
         rows, blank, crlf = rows_of(data, 44, limit)
     except Unclosed:
         with pytest.raises(DamagedFileError, match="the quote that opens a cell on line"):
-            parse(path, want, layout)
+            parse(path, want)
         return
-    found = parse(path, want, layout)
+    found = parse(path, want)
     expected = [(n, row) for n, row in enumerate(rows[1:])]
     good = [(n, row) for n, row in expected if len(row.cells) == 2 and not row.reasons]
     assert [n for block in found for n in block.positions.tolist()] == [n for n, _ in good]
@@ -90,7 +87,7 @@ def test_any_bytes_are_read_as_the_definition_says(
 def test_a_row_longer_than_a_block_and_the_limit_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b'a,b\n1,"\n"\n2,"\n",' + b"x" * 5000 + b"\r\n3,4\n5\n")
-    found = parse(path, Want(text="b"), Dialect(delimiter=44, max_record_bytes=999, block_bytes=16))
+    found = parse(path, Want(text="b", max_record_bytes=999, block_bytes=16))
     (long, ragged) = [line for block in found for line in block.bad]
     assert (long.position, long.fault.reason, len(long.raw)) == (1, "record_too_long", 5006)
     assert long.fault.detail == "the row has 5006 bytes, max_record_bytes is 999 (line 4)"
@@ -118,8 +115,7 @@ def test_what_a_writer_wrote_is_read(
         end = data.draw(st.sampled_from(["\n", "\r\n"]))
         writer = csv.writer(file, delimiter=delimiter, quoting=every, lineterminator=end)
         writer.writerows([("x", "y.z", ""), *rows])
-    layout = Dialect(delimiter=ord(delimiter), max_record_bytes=1 << 20, block_bytes=block_bytes)
-    found = parse(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter), layout)
+    found = parse(path, Want(text="y.z", columns=("", "x"), delimiter=delimiter, block_bytes=block_bytes))
     assert [line for block in found for line in block.bad] == []
     assert [text for block in found if block.text for text in block.text.to_pylist()] == [
         y for _, y, _ in rows
@@ -133,10 +129,7 @@ def test_python_reads_the_same(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text(data)
     expected = list(csv.DictReader(io.StringIO(data), strict=True))
-    assert (
-        whole(parse(path, Want(text=None, columns=None), Dialect(delimiter=44, max_record_bytes=99)))
-        == expected
-    )
+    assert whole(parse(path, Want(text=None, columns=None))) == expected
 
 
 # ---- through the door --------------------------------------------------------------------------------

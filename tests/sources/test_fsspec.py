@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
-from tokenlake.sources.globs import compile_glob, is_flat, static_folder
+from tokenlake.sources.formats import compile_glob, is_flat, static_folder
 from tokenlake.sources.readahead import PIECE_BYTES, ReadAhead
 from tokenlake.store.remote import retry
 from tokenlake.store.remote.filesystems import close_filesystems

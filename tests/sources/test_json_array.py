@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.sources.support import PACK, faults, one, positions, read, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Want
-from tokenlake.sources.json_array import BorderScanner, ElementReader, read_elements
+from tokenlake.sources.json_array import BorderScanner, read_json_array
 from tokenlake.sources.opening import opened
-from tokenlake.sources.stream import ByteStream
+from tokenlake.sources.splits import split_file
 
 scalars = (
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(st.sampled_from('ab"\\,[]{}\né'), max_size=6)
@@ -42,11 +42,11 @@ def scratch() -> Iterator[Path]:
         yield Path(folder) / "in.json"
 
 
-def _read(path: Path, want: Want, block_bytes: int) -> dict[str, Any]:
+def _read(path: Path, want: Want) -> dict[str, Any]:
     out: dict[str, Any] = {"texts": [], "bad": [], "objects": []}
-    with opened(one(path)) as data:
-        reader = ElementReader(data.file, ByteStream(data), want.max_record_bytes, block_bytes)
-        for parsed in read_elements(reader, want):
+    (part,) = split_file(one(path), 1)
+    with opened(part.file) as data:
+        for parsed in read_json_array(part, data, want, None):
             if parsed.text is not None:
                 out["texts"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
             if parsed.rows is not None:
@@ -69,10 +69,10 @@ def test_any_block_size_gives_the_elements_that_json_gives(
     ]
     bad = [(index, None) for index in range(len(array)) if index not in dict(good)]
     for size in (block_bytes, 1 << 20):
-        found = _read(scratch, Want(text="text"), size)
+        found = _read(scratch, Want(text="text", block_bytes=size))
         assert found["texts"] == good
         assert found["bad"] == bad
-        rows = _read(scratch, Want(text=None, columns=None), size)
+        rows = _read(scratch, Want(text=None, columns=None, block_bytes=size))
         assert rows["objects"] == [
             (at, element) for at, element in enumerate(array) if isinstance(element, dict)
         ]

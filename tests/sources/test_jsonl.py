@@ -28,9 +28,8 @@ from tests.sources.support import (
 from tests.sources.test_damage_json import LINES, RECORDS
 from tokenlake.sources.batch import Parsed, RowBatch, Want
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.json import parse_lines, parse_long, records_of
-from tokenlake.sources.json_records import judge_text
-from tokenlake.sources.lines import LineBlock, LongLine, index_lines, read_blocks
+from tokenlake.sources.json import json_lines, judge_text, parse_long, parse_records, read_jsonl
+from tokenlake.sources.lines import LineBlock, LongLine, index_lines
 from tokenlake.sources.opening import opened
 from tokenlake.sources.rows import column_of
 
@@ -141,7 +140,7 @@ def _block(data: bytes) -> LineBlock:
 
 
 def _read(block: LineBlock) -> Parsed:
-    (parsed,) = parse_lines(iter([block]), TEXTS)
+    (parsed,) = parse_records(json_lines(block), TEXTS)
     return parsed
 
 
@@ -152,7 +151,7 @@ def _read(block: LineBlock) -> Parsed:
 @example(b'{"x":{\n},"text":"a"}\n{"text":"b"} {"text":"c"}', b"\n")
 def test_what_is_read_quickly_is_what_the_strict_judge_says(data: bytes, ending: bytes) -> None:
     block = _block(data + ending)
-    found = [judge_text(line, "text", 1 << 20) for line in records_of(block)]
+    found = [judge_text(line, "text", 1 << 20) for line in json_lines(block)]
     parsed = _read(block)
     parsed.text.validate(full=True)
     assert parsed.text.to_pylist() == [text for text in found if isinstance(text, str)]
@@ -195,8 +194,8 @@ def _everything(path: Path, cuts: list[int], block_bytes: int, limit: int) -> di
     with opened(file) as data:
         for start, stop in pairwise(edges):
             part = FileRange(file=file, start=start, stop=stop, weight=stop - start)
-            blocks = read_blocks(part, data, limit, block_bytes)
-            for parsed in parse_lines(blocks, Want(text="text", max_record_bytes=limit)):
+            want = Want(text="text", max_record_bytes=limit, block_bytes=block_bytes)
+            for parsed in read_jsonl(part, data, want, None):
                 out["records"] += zip(parsed.positions.tolist(), parsed.text.to_pylist(), strict=True)
                 out["bad"] += [(bad.position, bad.fault.reason) for bad in parsed.bad]
                 for name, count in parsed.normalized.items():
@@ -307,7 +306,7 @@ def test_a_key_repeated_in_a_wanted_field_is_a_bad_record_and_elsewhere_passes(t
 
 
 def _parsed(data: bytes, want: Want) -> list[Parsed]:
-    return list(parse_lines(iter([_block(data)]), want))
+    return list(parse_records(json_lines(_block(data)), want))
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,13 @@ from tests.sources.support import (
     written,
 )
 from tokenlake.errors import DamagedFileError, InputChangedError
+from tokenlake.sources.batch import Want
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.lines import read_blocks
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
-from tokenlake.sources.text import read_lines
+from tokenlake.sources.text import read_text
 
 # ---- documents --------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ def test_any_partition_of_text_lines_gives_the_same_lines(
     file = one(path, text_mode="lines")
     with opened(file) as source:
         for part in split_file(file, unit_size):
-            for parsed in read_lines(read_blocks(part, source, 1 << 20, block_bytes), 1 << 20):
+            for parsed in read_text(part, source, Want(text="text", block_bytes=block_bytes), None):
                 found += parsed.text.to_pylist()
     expected = [line.removesuffix("\r") for line in (text + ending).split("\n")[:-1]]
     expected += [] if not data or data.endswith(b"\n") else [(text + ending).split("\n")[-1]]

@@ -21,9 +21,8 @@ from tokenlake.arrays import Int64s, values
 from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.ragged import offsets_of
-from tokenlake.reading.footer import ColumnChunk
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
-from tokenlake.reading.shard_file import ShardBytes, ShardFile
+from tokenlake.reading.shard_file import ColumnChunk, ShardBytes, ShardFile
 from tokenlake.reading.version import DAMAGE, stored_schema
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.entries import ShardEntry

@@ -19,10 +19,9 @@ from tokenlake.column_types import STRINGS
 from tokenlake.errors import DamagedFileError, TokenlakeError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, InputReader, damaged
-from tokenlake.sources.opening import opened
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.opening import SPACE, ByteStream, opened
 from tokenlake.sources.records import reader_of
-from tokenlake.sources.stream import SPACE, ByteStream
 
 FILE_BYTES: Final = 4 << 20
 """Stored bytes that are read of one file at most."""
@@ -60,7 +59,7 @@ class BoundedBytes(InputBytes):
 
     def for_arrow(self) -> Any:
         """Return a random-access file that counts, for a local input too."""
-        return pa.PythonFile(InputReader(self), mode="r")
+        return pa.PythonFile(self.as_file(), mode="r")
 
 
 @final

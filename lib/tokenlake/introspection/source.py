@@ -22,7 +22,7 @@ from tokenlake.sources.hub import HubListing, list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs
-from tokenlake.sources.stream import kind_of
+from tokenlake.sources.opening import kind_of
 
 _DEFAULT_SPLIT: Final = "train"
 

@@ -19,8 +19,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.mixing.stream import StreamRows
 from tokenlake.ragged import Int64, offsets_of
-from tokenlake.reading.ragged_rows import TokenRun
-from tokenlake.reading.row_lengths import narrowest
+from tokenlake.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.reading.version import StoredRows
 
 _AT_ONCE: Final = 1 << 20  # rows that are worked out at a time

@@ -46,7 +46,7 @@ def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]
         if head > 15:
             number += head >> 4
         else:
-            value, at = _unsigned(data, at)
+            value, at = read_unsigned(data, at)
             number = value >> 1 ^ -(value & 1)
         if kind in _INTEGERS:
             # Most fields are numbers: a call for each would double the time.
@@ -76,7 +76,7 @@ def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[list[Any], int
         raise ValueError(f"lists are nested more than {_DEPTH} deep")
     size, kind, at = data[at] >> 4, data[at] & 15, at + 1
     if size == 15:
-        size, at = _unsigned(data, at)
+        size, at = read_unsigned(data, at)
     if size > len(data) - at:
         raise Truncated(f"a list of {size} values; {len(data) - at} bytes are there")
     found: list[Any] = []
@@ -101,10 +101,10 @@ def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[list[Any], int
 
 def _value(kind: int, data: bytes | memoryview, at: int) -> tuple[Any, int]:
     if kind == _BINARY:
-        size, at = (data[at], at + 1) if data[at] < 0x80 else _unsigned(data, at)
+        size, at = (data[at], at + 1) if data[at] < 0x80 else read_unsigned(data, at)
         return _bytes(data, at, size)
     if kind in _INTEGERS:
-        value, at = (data[at], at + 1) if data[at] < 0x80 else _unsigned(data, at)
+        value, at = (data[at], at + 1) if data[at] < 0x80 else read_unsigned(data, at)
         return value >> 1 ^ -(value & 1), at
     if kind == _DOUBLE:
         return _bytes(data, at, 8)
@@ -120,7 +120,8 @@ def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
     return bytes(data[at:end]), end
 
 
-def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return an unsigned number in groups of seven bits, and where it ends; ValueError, IndexError for none."""
     value = shift = 0
     while shift < 64:
         byte = data[at]

@@ -1,8 +1,8 @@
 """Shards of packed rows, written without what a general writer does for columns that are not known ahead.
 
 All rows have one length and nothing is null, so that levels are known without a look at the rows. Ids below 65,536,
-where there are enough of them, are stored as indices of 16 bits into
-:func:`tokenlake.parquet.dictionary.identity_dictionary`: to every reader a column of int32. Others are PLAIN.
+where there are enough of them, are stored as indices of 16 bits into :func:`identity_dictionary`, which is half of what
+Parquet's PLAIN takes: to every reader a column of int32 with a dictionary. Others are PLAIN.
 
 A page is a header, then its compressed body: levels, each kind after its length in four bytes, then values. Headers and
 the footer are structs of Thrift's compact protocol. The format: https://parquet.apache.org/docs/file-format/.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias, final
 
@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import FlatRows, Level
-from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
+from tokenlake.arrays import FlatRows
 from tokenlake.schema import open_writer
 
 PAGE_VALUES: Final = 1 << 18
@@ -29,6 +28,12 @@ PAGE_VALUES: Final = 1 << 18
 
 LEAST_INDICES: Final = 1 << 16
 """Values of a column chunk, from which on indices save more than their dictionary takes, some 4 KiB."""
+
+MOST_ENTRIES: Final = 1 << 16
+STEP: Final = 256
+"""A dictionary has a multiple of so many entries, at most :data:`MOST_ENTRIES`."""
+BITS: Final = 16
+"""Of an index."""
 
 PLAIN: Final = 0
 RLE: Final = 3
@@ -48,6 +53,14 @@ _ALIGNED: Final = 64  # levels that are a run of their own, of three bytes
 # Of indices, level 3 makes a thirtieth less and takes a third longer (measured on text, code and other languages).
 _INDICES: Final = pa.Codec("zstd", compression_level=2)
 _VALUES: Final = pa.Codec("zstd", compression_level=3)
+
+_RAW, _COMPRESSED = 0, 2
+_BLOCK: Final = 4 * STEP  # bytes of the entries that share all but their lowest byte
+# Magic; one segment, the content's size in four bytes, no checksum.
+_HEADER: Final = bytes.fromhex("28b52ffd a0")
+_THREE: Final = 0  # the code of a match of three bytes
+_SAME_OFFSET: Final = 0  # the code of the offset of the sequence before
+_FAR: Final = 10  # the code of offsets 1021 .. 2044: it takes ten bits more
 
 Written: TypeAlias = "int | list[Written] | dict[int, Written]"
 """What a value is written as: numbers and bytes by Thrift's number of their type, a list by the type of its values, and
@@ -110,7 +123,8 @@ class PackedWriter:
         self._sink, self._form, self._at = sink, _form(schema), 0
         self._rows, self._groups = 0, list[bytes]()
         self._held = bytearray()
-        self._encoder = PageEncoder()
+        # Pages are made in memory that is used again: fresh memory for each would cost a tenth of writing it.
+        self._memory = np.empty(0, np.uint8)
         self._put(_MAGIC)
 
     def write_batch(self, rows: FlatRows | pa.RecordBatch, row_group_size: int) -> None:
@@ -134,27 +148,94 @@ class PackedWriter:
         self._flush()
 
     def _write(self, rows: FlatRows) -> None:
-        chunks, decoded, begin = list[Fields](), 0, self._at
+        chunks, decoded, start = list[Fields](), 0, self._at
         for column in self._form.columns:
-            for leaf in _leaves(column, rows.levels[column.name]):
-                facts = self._chunk(leaf)
+            (_, lengths, _), *inner = rows.levels[column.name]
+            begins: npt.NDArray[np.int64] | int = column.length
+            if lengths is not None:
+                if len(empty := np.flatnonzero(lengths <= 0)):
+                    raise ValueError(
+                        f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
+                    )
+                begins = np.cumsum(lengths, dtype=np.int64) - lengths
+            held = (own for _, own, _ in inner if own is not None)
+            for kind, values in zip(column.leaves, held, strict=True):
+                facts = self._chunk(kind, values, begins)
                 chunks.append({2: 0, 3: facts})
                 decoded += facts[6]
-        group = {1: chunks, 2: decoded, 3: rows.count, 6: self._at - begin}
+        group = {1: chunks, 2: decoded, 3: rows.count, 6: self._at - start}
         self._groups.append(thrift(_GROUP, group))
         self._rows += rows.count
         self._flush()
 
-    def _chunk(self, leaf: _Leaf) -> Fields:
-        """Write a column chunk; returns what the footer says of it."""
-        begin, stored, decoded = self._at, list[int](), 0
-        for page in _pages(leaf, self._encoder):
+    def _chunk(
+        self, kind: _LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int
+    ) -> Fields:
+        """Write a column chunk; returns what the footer says of it.
+
+        Args:
+            values: of all rows.
+            begins: where each row begins, int64[rows]; the length of all rows where they have one.
+        """
+        start, stored, decoded, entries = self._at, list[int](), 0, 0
+        if isinstance(begins, int) and kind.values == _INT32 and len(values) >= LEAST_INDICES:
+            largest = int(values.view(np.uint32).max())  # a negative number is a large one
+            entries = -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
+        for page in self._pages(kind, values, begins, entries):
             self._put(page.header)
             self._put(page.body)
             stored.append(len(page.header) + len(page.body))
             decoded += len(page.header) + page.size
-        facts = {**leaf.kind.facts[leaf.entries > 0], 5: leaf.size, 6: decoded, 7: sum(stored), 9: begin}
-        return {**facts, 9: begin + stored[0], 11: begin} if leaf.entries else facts
+        facts = {**kind.facts[entries > 0], 5: len(values), 6: decoded, 7: sum(stored), 9: start}
+        return {**facts, 9: start + stored[0], 11: start} if entries else facts
+
+    def _pages(
+        self, kind: _LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int, entries: int
+    ) -> Iterator[WrittenPage]:
+        """Yield the pages of a column, of indices where it has a dictionary; each is good until the next."""
+        size, bits = len(values), kind.values == _BITS
+        if bits:  # eight in a byte, the first lowest
+            values = np.packbits(values, bitorder="little")
+        if entries:
+            detail = {7: {1: entries, 2: PLAIN}}
+            yield _page(_DICTIONARY, identity_dictionary(entries), 4 * entries, detail)
+        for begin in range(0, size, PAGE_VALUES):
+            end = min(size, begin + PAGE_VALUES)
+            if isinstance(begins, int):
+                levels = _fixed_levels(begins, begin, end - begin)
+            else:
+                levels = _list_levels(begins, begin, end)
+            places = slice(begin // 8, (end + 7) // 8) if bits else slice(begin, end)
+            if entries:
+                yield self._indices(levels, values[places])
+            else:
+                yield self._plain(end - begin, levels, values[places])
+
+    def _plain(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
+        """Return a page of so many values, as they lie in memory."""
+        data = values.view(np.uint8)
+        body, place = self._body(_prefixed(repetition) + _prefixed(_ones(count)), len(data))
+        place[:] = data
+        return _data_page(_VALUES, body, count, PLAIN)
+
+    def _indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
+        """Return a page of indices, each below 65,536; they lie at an even place of the body."""
+        groups = (len(numbers) + 7) // 8
+        width = bytes([BITS]) + unsigned(groups << 1 | 1)
+        levels = _prefixed(repetition) + _prefixed(_ones(len(numbers), len(repetition) + 8 + len(width)))
+        body, place = self._body(levels + width, BITS * groups)
+        indices = place.view("<u2")
+        indices[: len(numbers)], indices[len(numbers) :] = numbers, 0
+        return _data_page(_INDICES, body, len(numbers), RLE_DICTIONARY)
+
+    def _body(self, head: bytes, size: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """Return memory for a body, and what of it follows the head, which is there already."""
+        whole = len(head) + size
+        if len(self._memory) < whole:
+            self._memory = np.empty(whole, np.uint8)
+        body = self._memory[:whole]
+        body[: len(head)] = np.frombuffer(head, np.uint8)
+        return body, body[len(head) :]
 
     def _put(self, data: bytes | memoryview) -> None:
         """Write data, after the small ones before it: each call of the sink takes as long as hashing 10 KB."""
@@ -215,26 +296,31 @@ class _Form(NamedTuple):
 @cache
 def _form(schema: pa.Schema) -> _Form:
     """Return what a schema says: made once, where thousands of small shards have the same."""
+    elements, columns = [_element("schema", children=len(schema.names))], list[_Column]()
+    for field in schema:
+        # A list is a group of a repeated group of its values.
+        kind: Any = field.type
+        held, path = kind.value_type, (field.name, "list", "element")
+        elements.append(_element(field.name, _REQUIRED, children=1, is_list=True))
+        elements.append(_element("list", _REPEATED, children=1))
+        if pa.types.is_struct(held):
+            elements.append(_element("element", _REQUIRED, children=held.num_fields))
+            leaves = [(each.type, (*path, each.name)) for each in held]
+        else:
+            leaves = [(held, path)]
+        elements += [_element(names[-1], _REQUIRED, kind=_TYPES[values]) for values, names in leaves]
+        length = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
+        columns.append(_Column(field.name, length, tuple(_leaf_kind(*leaf) for leaf in leaves)))
     serialized = base64.b64encode(schema.serialize().to_pybytes())
     described = {**(schema.metadata or {}), b"ARROW:schema": serialized}
-    elements = [_element("schema", children=len(schema.names)), *_fields(schema)]
     return _Form(
-        columns=tuple(_column(field) for field in schema),
+        columns=tuple(columns),
         elements=thrift([_ELEMENT], elements),
         described=thrift(_KEY_VALUES, [{1: key, 2: value} for key, value in described.items()]),
     )
 
 
-def _column(field: Any) -> _Column:
-    held, path = field.type.value_type, (field.name, "list", "element")
-    length = field.type.list_size if pa.types.is_fixed_size_list(field.type) else 0
-    if not pa.types.is_struct(held):
-        return _Column(field.name, length, (_kind(held, path),))
-    leaves = tuple(_kind(child.type, (*path, child.name)) for child in held)
-    return _Column(field.name, length, leaves)
-
-
-def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
+def _leaf_kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
     # Lists that are the same in every chunk are written once.
     names = thrift([_BINARY], [name.encode() for name in path])
     plain, indices = (
@@ -242,81 +328,6 @@ def _kind(values: pa.DataType, path: tuple[str, ...]) -> _LeafKind:
         for encodings in ((PLAIN, RLE), (PLAIN, RLE, RLE_DICTIONARY))
     )
     return _LeafKind(values, (plain, indices))
-
-
-class _Leaf(NamedTuple):
-    """A column of values.
-
-    Attributes:
-        kind: of the values.
-        values: of all rows; of bits, eight in a byte, the first lowest.
-        size: how many they are.
-        begins: where each row begins, int64[rows]; the length of all rows where they have one.
-        entries: of the dictionary into which they are indices; 0: there is none.
-    """
-
-    kind: _LeafKind
-    values: npt.NDArray[Any]
-    size: int
-    begins: npt.NDArray[np.int64] | int
-    entries: int
-
-
-def _leaves(column: _Column, levels: Sequence[Level]) -> Iterator[_Leaf]:
-    (_, lengths, _), *inner = levels
-    begins: Any = column.length
-    if lengths is not None:
-        if len(empty := np.flatnonzero(lengths <= 0)):
-            raise ValueError(
-                f"{column.name}: row {empty[0]} has no values; expected at least one in every row"
-            )
-        begins = np.cumsum(lengths, dtype=np.int64) - lengths
-    found = (own for _, own, _ in inner if own is not None)
-    for kind, own in zip(column.leaves, found, strict=True):
-        entries = _entries(own) if column.length and kind.values == _INT32 else 0
-        values = np.packbits(own, bitorder="little") if kind.values == _BITS else own
-        yield _Leaf(kind, values, len(own), begins, entries)
-
-
-def _pages(leaf: _Leaf, encoder: PageEncoder) -> Iterator[WrittenPage]:
-    """Yield the pages of a column; the body of each is good until the next."""
-    if leaf.entries:
-        yield dictionary_page(leaf.entries)
-    for begin in range(0, leaf.size, PAGE_VALUES):
-        end = min(leaf.size, begin + PAGE_VALUES)
-        if isinstance(leaf.begins, int):
-            levels = fixed_levels(leaf.begins, begin, end - begin)
-        else:
-            levels = list_levels(leaf.begins, begin, end)
-        if leaf.entries:
-            yield encoder.indices(levels, leaf.values[begin:end])
-        else:
-            places = slice(begin // 8, (end + 7) // 8) if leaf.kind.values == _BITS else slice(begin, end)
-            yield encoder.plain(end - begin, levels, leaf.values[places])
-
-
-def _entries(numbers: npt.NDArray[Any]) -> int:
-    """Return how many entries the dictionary of int32 numbers has; 0 where they have none.
-
-    They have none where some are too large or below 0, or where they are few.
-    """
-    if len(numbers) < LEAST_INDICES:
-        return 0
-    largest = int(numbers.view(np.uint32).max())  # a negative number is a large one
-    return -(-(largest + 1) // STEP) * STEP if largest < MOST_ENTRIES else 0
-
-
-def _fields(schema: pa.Schema) -> Iterator[Fields]:
-    """Yield the fields as Parquet's schema has them: a list is a group of a repeated group of its values."""
-    for field in schema:
-        element: Any = field.type.value_type
-        yield _element(field.name, _REQUIRED, children=1, is_list=True)
-        yield _element("list", _REPEATED, children=1)
-        if not pa.types.is_struct(element):
-            yield _element("element", _REQUIRED, kind=_TYPES[element])
-            continue
-        yield _element("element", _REQUIRED, children=element.num_fields)
-        yield from (_element(child.name, _REQUIRED, kind=_TYPES[child.type]) for child in element)
 
 
 def _element(
@@ -346,45 +357,6 @@ class WrittenPage(NamedTuple):
     size: int
 
 
-def dictionary_page(entries: int) -> WrittenPage:
-    """Return the page of a dictionary whose entries are their own indices."""
-    return _page(_DICTIONARY, identity_dictionary(entries), 4 * entries, {7: {1: entries, 2: PLAIN}})
-
-
-@final
-class PageEncoder:
-    """Makes data pages, in memory that is used again: fresh memory for each would cost a tenth of writing it."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-
-    def plain(self, count: int, repetition: bytes, values: npt.NDArray[Any]) -> WrittenPage:
-        """Return a page of so many values, as they lie in memory."""
-        data = values.view(np.uint8)
-        body, place = self._body(_prefixed(repetition) + _prefixed(_ones(count)), len(data))
-        place[:] = data
-        return _data_page(_VALUES, body, count, PLAIN)
-
-    def indices(self, repetition: bytes, numbers: npt.NDArray[np.int32]) -> WrittenPage:
-        """Return a page of indices, each below 65,536; they lie at an even place of the body."""
-        groups = (len(numbers) + 7) // 8
-        width = bytes([BITS]) + unsigned(groups << 1 | 1)
-        levels = _prefixed(repetition) + _prefixed(_ones(len(numbers), len(repetition) + 8 + len(width)))
-        body, place = self._body(levels + width, BITS * groups)
-        indices = place.view("<u2")
-        indices[: len(numbers)], indices[len(numbers) :] = numbers, 0
-        return _data_page(_INDICES, body, len(numbers), RLE_DICTIONARY)
-
-    def _body(self, head: bytes, size: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Return memory for a body, and what of it follows the head, which is there already."""
-        whole = len(head) + size
-        if len(self._memory) < whole:
-            self._memory = np.empty(whole, np.uint8)
-        body = self._memory[:whole]
-        body[: len(head)] = np.frombuffer(head, np.uint8)
-        return body, body[len(head) :]
-
-
 def _data_page(codec: pa.Codec, body: npt.NDArray[np.uint8], count: int, encoding: int) -> WrittenPage:
     # Arrow's memory is used again, too; its own view of a buffer is as long as what was reserved for it.
     given: Any = body
@@ -402,16 +374,16 @@ def _page(kind: int, body: bytes | memoryview, size: int, detail: Fields) -> Wri
 
 
 @lru_cache(maxsize=64)
-def fixed_levels(length: int, begin: int, count: int) -> bytes:
+def _fixed_levels(length: int, begin: int, count: int) -> bytes:
     """Return levels of the values from `begin` on, of rows of one length: 0 where a row begins, else 1."""
     before = min(-begin % length, count)
     if length < _SHORT:
-        return list_levels(np.arange(before, count, length), 0, count)
+        return _list_levels(np.arange(before, count, length), 0, count)
     rows, rest = divmod(count - before, length)
     return _run(before, 1) + _row(length) * rows + _row(rest)
 
 
-def list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
+def _list_levels(begins: npt.NDArray[np.int64], begin: int, end: int) -> bytes:
     """Return levels of the values from `begin` to `end`, as one run of bits; rows begin at `begins`, ascending."""
     levels = np.ones(end - begin, np.uint8)
     levels[begins[slice(*np.searchsorted(begins, (begin, end)))] - begin] = 0
@@ -439,6 +411,47 @@ def _ones(count: int, before: int = 0) -> bytes:
 
 def _prefixed(levels: bytes) -> bytes:
     return len(levels).to_bytes(4, "little") + levels
+
+
+@lru_cache(maxsize=4)
+def identity_dictionary(entries: int) -> bytes:
+    """Return int32 0, 1, ..., entries - 1, little-endian, as a zstd frame.
+
+    Args:
+        entries: a multiple of :data:`STEP`, at most :data:`MOST_ENTRIES`.
+
+    The entries say nothing, and a frame can say so: its 13 bytes for 256 entries are put together here (RFC 8878,
+    "Zstandard Compression and the 'application/zstd' Media Type", sections 3.1.1.1 to 3.1.1.3); zstd would take as much
+    for all entries as the ids take. Entry ``256 b + k`` is the bytes ``k b 0 0``. So from the second byte of entry 256
+    b on, 256 times: the literal b, then three bytes ``0 0 k+1`` that stand 1,024 bytes before. The first 256 entries,
+    the first byte of the next and the last three bytes of all lie there as they are.
+    """
+    if entries % STEP or not 0 < entries <= MOST_ENTRIES:
+        raise ValueError(
+            f"a dictionary of {entries} entries; expected a multiple of {STEP} up to {MOST_ENTRIES}"
+        )
+    first = b"".join(entry.to_bytes(4, "little") for entry in range(STEP))
+    high = entries // STEP
+    blocks = [(_RAW, first + b"\0" * (high > 1))]
+    blocks += [(_COMPRESSED, _entries(number, STEP - (number == high - 1))) for number in range(1, high)]
+    if high > 1:
+        blocks.append((_RAW, bytes([high - 1, 0, 0])))
+    frame = bytearray(_HEADER + (4 * entries).to_bytes(4, "little"))
+    for number, (kind, body) in enumerate(blocks):
+        last = number == len(blocks) - 1
+        frame += (len(body) << 3 | kind << 1 | last).to_bytes(3, "little") + body
+    return bytes(frame)
+
+
+def _entries(high: int, count: int) -> bytes:
+    """The body of a block of so many sequences: the literal `high`, then three bytes of the block before."""
+    literals = (count << 4 | 0b0101).to_bytes(2, "little") + bytes([high])  # one byte, so often
+    head = (bytes([0x80 | count >> 8, count & 0xFF]) if count > 127 else bytes([count])) + b"\x54\x01"
+    if high > 1:
+        return literals + head + bytes([_SAME_OFFSET, _THREE, 1])
+    # The value of an offset is three more than it is; a bit of 1 ends the bits of all.
+    bits = sum((_BLOCK + 3 - (1 << _FAR)) << _FAR * place for place in range(count)) | 1 << _FAR * count
+    return literals + head + bytes([_FAR, _THREE]) + bits.to_bytes(_FAR * count // 8 + 1, "little")
 
 
 Fields: TypeAlias = Mapping[int, Any]

@@ -42,7 +42,7 @@ from tokenlake.query.report import store_report
 from tokenlake.reports.dataset import about_sources, account_table, fill, headline, remarks, splits_table
 from tokenlake.reports.mixture import mixture_table, sentence
 from tokenlake.reports.table import facts, to_markdown
-from tokenlake.sources.globs import has_wildcard, static_folder
+from tokenlake.sources.formats import has_wildcard, static_folder
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
 

@@ -60,7 +60,10 @@ def wanted_parts(
         ConfigError: there is no such source or row.
         IntegrityError: a row group is damaged.
     """
-    _check_sources(sources, source)
+    if len(source) and not (source.min() >= 0 and source.max() < len(sources)):
+        raise ConfigError(
+            f"sources {source.min()} to {source.max()} are asked for; expected those of 0 to {len(sources) - 1}"
+        )
     first_groups = offsets_of([len(rows.group_rows) for rows in sources])
     group_rows = np.concatenate([np.zeros(0, np.int64), *(rows.group_rows for rows in sources)])
     number = first_groups[source] + group
@@ -97,13 +100,6 @@ def _listed(found: dict[str, tuple[str, int]]) -> str:
         f"{name} ({kind}{f', {length} ids a row' if length else ''})"
         for name, (kind, length) in found.items()
     )
-
-
-def _check_sources(sources: Sequence[StoredRows], source: Int64) -> None:
-    if len(source) and not (source.min() >= 0 and source.max() < len(sources)):
-        raise ConfigError(
-            f"sources {source.min()} to {source.max()} are asked for; expected those of 0 to {len(sources) - 1}"
-        )
 
 
 @final
@@ -199,15 +195,17 @@ class Texts:
         """Take the wanted documents of a row group, without padding; a row group that little is wanted of is let go."""
         flat, offsets = runs(part.batch, "input_ids")
         start, lengths = _unpadded(part.batch, offsets)
-        start, lengths, ids = start[part.rows], lengths[part.rows], values(flat)
-        learned = _stored(part.batch) if masked else None
+        start, lengths, ids, learned = start[part.rows], lengths[part.rows], values(flat), None
+        if masked and "loss_mask" in part.batch.schema.names:
+            learned = values(runs(part.batch, "loss_mask")[0])
         if lengths.sum() * 2 < len(ids):
             begin = offsets_of(lengths)
             ids = _moved(ids, start, begin, lengths)
             learned = None if learned is None else _moved(learned, start, begin, lengths)
             start = begin[:-1]
         if masked and learned is None:
-            learned = _all_but_bos(ids, start[lengths > 0], bos_id)
+            learned, first = np.ones(len(ids), np.bool_), start[lengths > 0]
+            learned[first[ids[first] == bos_id]] = False
         return cls(part.places, start, lengths, ids, learned)
 
     def put(self, offsets: Int64, ids: Int32, learned: Bools | None) -> None:
@@ -227,16 +225,6 @@ def _unpadded(batch: pa.RecordBatch, offsets: Int64) -> tuple[Int64, Int64]:
     counts = np.diff(offsets_of(mask)[offsets])
     before = np.append(mask, 0)[start] == 0
     return np.where(before, start + lengths - counts, start), counts
-
-
-def _stored(batch: pa.RecordBatch) -> Bools | None:
-    return values(runs(batch, "loss_mask")[0]) if "loss_mask" in batch.schema.names else None
-
-
-def _all_but_bos(ids: Int32, first: Int64, bos_id: int) -> Bools:
-    learned = np.ones(len(ids), np.bool_)
-    learned[first[ids[first] == bos_id]] = False
-    return learned
 
 
 def _moved(source: npt.NDArray[Any], start: Int64, begin: Int64, lengths: Int64) -> npt.NDArray[Any]:
@@ -342,18 +330,18 @@ def _packed_batch(ids: Int32, learned: npt.NDArray[np.uint8] | None, pieces: Pie
     schema = packed_schema(ids.shape[1], loss_mask=learned is not None)
     offsets: Any = pa.array(offsets_of(pieces.counts).astype(np.int32))
     fields: list[Any] = [pa.array(pieces.columns[child.name]) for child in DOCUMENT]
-    ragged: dict[str, Any] = {
+    held: dict[str, Any] = {
+        "input_ids": pa.array(ids.reshape(-1)),
         "segment_lengths": pa.array(pieces.columns["length"]),
         "documents": pa.StructArray.from_arrays(fields, fields=list(DOCUMENT)),
     }
-    fixed: dict[str, Any] = {"input_ids": pa.array(ids.reshape(-1))}
     if learned is not None:
-        fixed["loss_mask"] = bit_array(learned, ids.shape[1])
+        held["loss_mask"] = bit_array(learned, ids.shape[1])
     columns: list[Any] = []
-    for column in schema:
-        kind: Any = column.type
-        if column.name in ragged:
-            columns.append(pa.ListArray.from_arrays(offsets, ragged[column.name], type=kind))
+    for name, form in zip(schema.names, schema.types, strict=True):
+        kind: Any = form
+        if pa.types.is_list(kind):
+            columns.append(pa.ListArray.from_arrays(offsets, held[name], type=kind))
         else:
-            columns.append(pa.FixedSizeListArray.from_arrays(fixed[column.name], type=kind))
+            columns.append(pa.FixedSizeListArray.from_arrays(held[name], type=kind))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

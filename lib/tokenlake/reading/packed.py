@@ -18,7 +18,6 @@ import pyarrow as pa
 from tokenlake.arrays import values
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of
 from tokenlake.reading.arrays import one_batch
-from tokenlake.reading.footer import ColumnChunk, Footer
 from tokenlake.reading.pages import (
     Ids,
     SeenLevels,
@@ -28,7 +27,7 @@ from tokenlake.reading.pages import (
     fixed_numbers,
     list_numbers,
 )
-from tokenlake.reading.shard_file import OpenShards, ShardBytes
+from tokenlake.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"
@@ -91,19 +90,15 @@ class PackedGroup:
         ids = _matrix(batch, IDS, pa.int32(), length)
         segments = learned = None
         if LENGTHS in batch.schema.names:
-            segments = _segments(batch.column(LENGTHS))
+            lists: Any = batch.column(LENGTHS)
+            if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
+                raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
+            _check_whole(LENGTHS, lists, lists.values)
+            offsets = values(lists.offsets).astype(np.int64)
+            segments = Ragged(values(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
         if LEARNED in batch.schema.names:
             learned = _matrix(batch, LEARNED, pa.bool_(), length)
         return cls(ids, segments, learned)
-
-
-def _segments(lists: Any) -> Ragged:
-    """View a column of lists of int32; ValueError where it is none."""
-    if not pa.types.is_list(lists.type) or lists.type.value_type != pa.int32():
-        raise ValueError(f"{LENGTHS} is {lists.type}; expected lists of int32")
-    _check_whole(LENGTHS, lists, lists.values)
-    offsets = values(lists.offsets).astype(np.int64)
-    return Ragged(values(lists.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def segments_of(groups: Sequence[PackedGroup], group: Int64, row: Int64) -> Ragged:
@@ -196,7 +191,9 @@ class PackedReader:
         columns = [IDS] + [LENGTHS] * segments + [LEARNED] * loss_mask
         source, footer = self._shards.with_footer(shard)
         chunks = _chunks(footer, index, rows, columns, self._length)
-        if shard not in self._through_arrow:
+        if shard not in self._through_arrow and all(
+            chunk.kind == _KINDS[name] for name, chunk in chunks.items()
+        ):
             with contextlib.suppress(Unfamiliar):
                 return self._direct(source, chunks, rows)
         group = self._arrow(source, index, rows, chunks)
@@ -209,8 +206,6 @@ class PackedReader:
         return frozenset(self._through_arrow)
 
     def _direct(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
-        if any(chunk.kind != _KINDS[name] for name, chunk in chunks.items()):
-            raise Unfamiliar("a column is stored in another way")
         data, length = _bytes(source, chunks), self._length
         ids = fixed_numbers(data[IDS], rows, length, self._seen)
         segments = Ragged(*list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
@@ -251,15 +246,17 @@ def _bytes(source: ShardBytes, chunks: dict[str, ColumnChunk]) -> dict[str, memo
     """Return the bytes of column chunks; those that lie together are read at once."""
     found: dict[str, memoryview] = {}
     near: list[tuple[str, ColumnChunk]] = []
+
+    def read() -> None:
+        begin, last = near[0][1].begin, near[-1][1]
+        data = memoryview(source.read(begin, last.begin + last.size - begin))
+        for name, chunk in near:
+            found[name] = data[chunk.begin - begin : chunk.begin - begin + chunk.size]
+
     for name, chunk in sorted(chunks.items(), key=lambda item: item[1].begin):
         if near and chunk.begin - (near[-1][1].begin + near[-1][1].size) > _NEAR:
-            found |= _together(source, near)
+            read()
             near = []
         near.append((name, chunk))
-    return found | _together(source, near)
-
-
-def _together(source: ShardBytes, chunks: Sequence[tuple[str, ColumnChunk]]) -> dict[str, memoryview]:
-    begin, last = chunks[0][1].begin, chunks[-1][1]
-    data = memoryview(source.read(begin, last.begin + last.size - begin))
-    return {name: data[chunk.begin - begin : chunk.begin - begin + chunk.size] for name, chunk in chunks}
+    read()
+    return found

@@ -16,7 +16,7 @@ a chunk's size; a page's header says what a decoder will believe.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -24,14 +24,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.parquet.dictionary import BITS, MOST_ENTRIES, STEP, identity_dictionary
-from tokenlake.parquet.thrift import Truncated, read_struct
-from tokenlake.parquet.writer import PLAIN, RLE, RLE_DICTIONARY, unsigned
+from tokenlake.arrays import Pread
+from tokenlake.parquet.thrift import Truncated, read_struct, read_unsigned
+from tokenlake.parquet.writer import (
+    BITS,
+    MOST_ENTRIES,
+    PLAIN,
+    RLE,
+    RLE_DICTIONARY,
+    STEP,
+    identity_dictionary,
+    unsigned,
+)
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
-
-Pread = Callable[[int, int], bytes]
-"""(size, offset) -> bytes, fewer only at the end of the file."""
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 VALUE_BITS: Final = {0: 1, 1: 32}
@@ -92,9 +98,16 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
     """Read the header that begins at a place; ValueError where there is none, Truncated where it has no end."""
     header, begin = read_struct(data, at)
     kind = header.get(1)
-    details: Any = header.get(_DETAILS.get(kind, 0)) if isinstance(kind, int) else None
-    known = isinstance(details, dict)
-    details = details if known else {}
+    detail = _DETAILS.get(kind, 0) if isinstance(kind, int) else 0
+    found: Any = header.get(detail)
+    known = isinstance(found, dict)
+    details: dict[int, Any] = found if known else {}
+    if kind == _DICTIONARY:
+        ours = details.keys() == {1, 2} and details[2] == PLAIN
+    else:
+        levels = details.get(3) == details.get(4) == RLE and details.get(5, {}) == {}
+        values = details.keys() <= _OURS and details.get(2) in (PLAIN, RLE_DICTIONARY)
+        ours = kind == _DATA and levels and values
     return PageHeader(
         dictionary=known and kind == _DICTIONARY,
         size=_number(header, 2),
@@ -104,15 +117,8 @@ def parse_header(data: bytes | memoryview, at: int = 0) -> PageHeader:
         stored=_number(header, 3),
         crc=_number(header, 4) & 0xFFFFFFFF,
         known=known,
-        ours=header.keys() == {1, 2, 3, 4, _DETAILS.get(kind or 0, 0)} and _is_ours(kind, details),
+        ours=ours and header.keys() == {1, 2, 3, 4, detail},
     )
-
-
-def _is_ours(kind: Any, details: dict[int, Any]) -> bool:
-    if kind == _DICTIONARY:
-        return details.keys() == {1, 2} and details[2] == PLAIN
-    levels = details.get(3) == details.get(4) == RLE and details.get(5, {}) == {}
-    return kind == _DATA and levels and details.keys() <= _OURS and details.get(2) in (PLAIN, RLE_DICTIONARY)
 
 
 def walk_pages(pread: Pread, column: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
@@ -409,15 +415,11 @@ def _all_ones(data: bytes, count: int) -> bool:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned number of at most 32 bits, and where it ends."""
-    value = shift = 0
-    while at < len(data) and shift < 35:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise Unfamiliar("a run of levels without an end")
+    """Return an unsigned number, and where it ends; Unfamiliar where it does not."""
+    try:
+        return read_unsigned(data, at)
+    except (IndexError, ValueError) as error:
+        raise Unfamiliar("a run of levels without an end") from error
 
 
 def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:

@@ -28,9 +28,8 @@ from tokenlake.ragged import Bools, Int64, lengths_between, offsets_of
 from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
-from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows
-from tokenlake.reading.row_lengths import list_lengths, list_values, narrowest
-from tokenlake.reading.shard_file import OpenShards
+from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows, list_lengths, list_values, narrowest
+from tokenlake.reading.shard_file import ColumnChunk, OpenShards
 from tokenlake.schema import packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -265,11 +264,15 @@ class StoredRows:
         """
         with self._lengths_lock:
             if column not in self._lengths:
-                groups, threads = (
-                    range(len(self.group_rows)),
-                    1 if isinstance(self._store, LocalStore) else _REMOTE,
-                )
-                found = list(in_order(lambda group: self._group_lengths(group, column), groups, threads))
+
+                def lengths(group: int) -> Int64:
+                    rows = int(self.group_rows[group])
+                    return self._of_lists(
+                        group, column, lambda data, chunk: list_lengths(data, chunk.values), 1, rows
+                    )
+
+                threads = 1 if isinstance(self._store, LocalStore) else _REMOTE
+                found = list(in_order(lengths, range(len(self.group_rows)), threads))
                 self._lengths[column] = narrowest(np.concatenate([np.zeros(0, np.int64), *found]))
             return self._lengths[column]
 
@@ -284,57 +287,53 @@ class StoredRows:
         Raises:
             IntegrityError: as :meth:`read`.
         """
-        shard, index = self._place(group)
 
-        def read() -> npt.NDArray[Any] | None:
-            source, footer = self._open.with_footer(shard)
-            chunk = footer.chunk(index, column)
-            if chunk.kind not in VALUE_BITS or chunk.values != values:  # an empty list is a value, too
+        def direct(data: memoryview, chunk: ColumnChunk) -> npt.NDArray[Any] | None:
+            if chunk.values != values:  # an empty list is a value, too
                 return None
             check_unfolded(4 * values, chunk.size)
-            with suppress(Unfamiliar):
-                return list_values(
-                    memoryview(source.read(chunk.begin, chunk.size)), values, VALUE_BITS[chunk.kind]
-                )
-            return None
+            return list_values(data, values, VALUE_BITS[chunk.kind])
 
-        found = self._whole(shard, f"row group {index}", read)
-        if found is None:
-            found = self._through_arrow(group, column)[0]
-        if len(found) != values:
-            raise self._damaged(
-                shard, f": row group {index} holds {len(found)} values of {column}; expected {values}"
-            )
-        return found
+        return self._of_lists(group, column, direct, 0, values)
 
     def flags(self, group: int, column: str) -> Bools:
         """Return a column of booleans of a row group, bool[rows]; errors as of :meth:`read`."""
         return values(self.read(group, [column]).column(column)).astype(np.bool_)
 
-    def _group_lengths(self, group: int, column: str) -> Int64:
+    def _of_lists(
+        self,
+        group: int,
+        column: str,
+        direct: Callable[[memoryview, ColumnChunk], npt.NDArray[Any] | None],
+        which: int,
+        expected: int,
+    ) -> npt.NDArray[Any]:
+        """Return the values (0) or the lengths (1) of a column's lists: read directly, or through Arrow.
+
+        Args:
+            direct: None, or Unfamiliar, where pages are laid out as others write them.
+            which: of the two.
+            expected: how many there must be.
+        """
         shard, index = self._place(group)
 
-        def read() -> Int64 | None:
+        def read() -> npt.NDArray[Any] | None:
             source, footer = self._open.with_footer(shard)
             chunk = footer.chunk(index, column)
-            if chunk.kind not in VALUE_BITS:
-                return None
             with suppress(Unfamiliar):
-                return list_lengths(memoryview(source.read(chunk.begin, chunk.size)), chunk.values)
+                if chunk.kind in VALUE_BITS:
+                    return direct(memoryview(source.read(chunk.begin, chunk.size)), chunk)
             return None
 
         found = self._whole(shard, f"row group {index}", read)
         if found is None:
-            found = self._through_arrow(group, column)[1]
-        if len(found) != self.group_rows[group]:
-            rows = self.group_rows[group]
-            raise self._damaged(shard, f": row group {index} holds {len(found)} rows; expected {rows}")
+            lists, offsets = runs(self.read(group, [column]), column)
+            taken = lists.slice(offsets[0], offsets[-1] - offsets[0])
+            found = np.diff(offsets) if which else values(taken)
+        if len(found) != expected:
+            what = "rows" if which else f"values of {column}"
+            raise self._damaged(shard, f": row group {index} holds {len(found)} {what}; expected {expected}")
         return found
-
-    def _through_arrow(self, group: int, column: str) -> tuple[npt.NDArray[Any], Int64]:
-        """The values of a column's lists and their lengths, of pages that are laid out as others write them."""
-        lists, offsets = runs(self.read(group, [column]), column)
-        return values(lists.slice(offsets[0], offsets[-1] - offsets[0])), np.diff(offsets)
 
     @property
     def through_arrow(self) -> tuple[str, ...]:

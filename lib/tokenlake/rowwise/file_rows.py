@@ -28,7 +28,7 @@ from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
 from tokenlake.sources.batch import BadRecord, RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.lines import BOM, LongLine, count_lines, index_lines, read_blocks
+from tokenlake.sources.lines import count_lines, record_starts
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
 from tokenlake.sources.records import read_rows
@@ -36,7 +36,6 @@ from tokenlake.sources.records import read_rows
 _STEP: Final = (
     1 << 20
 )  # bytes between entries: stays in the cache when made, scanned again in half a millisecond
-_JSON_SPACE: Final = b" \t\r\n"  # a JSON line of nothing else is blank
 _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
 _FIRST: Final = 64 << 10  # bytes of the first range of lines after a seek: the first row must come soon
 _LARGEST: Final = 256 << 20
@@ -344,21 +343,8 @@ def _row_starts(data: InputBytes, start: int) -> Iterator[tuple[Int64s, int]]:
     """Yield (where the rows of a block start, where the next block starts); a line starts at `start`."""
     file = data.file
     part = FileRange(file=file, start=start, stop=file.size, weight=file.size - start)
-    for block in read_blocks(part, data, _MAX_BLANK, _STEP):
-        if isinstance(block, LongLine):
-            blank = file.format == "jsonl" and _is_blank(block)
-            yield np.array([] if blank else [block.offset], np.int64), block.offset + block.size
-            continue
-        lines = index_lines(block, _JSON_SPACE if file.format == "jsonl" else b"")
-        yield lines.positions(block), block.offset + block.size
-
-
-def _is_blank(line: LongLine) -> bool:
-    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
-    # `head` first: a long record is not copied to find out what its first byte tells.
-    return not line.head[skip:].strip(_JSON_SPACE) and (
-        line.data is not None and not line.data[skip:].strip(_JSON_SPACE)
-    )
+    for starts, block in record_starts(part, data, _MAX_BLANK, _STEP):
+        yield starts, block.offset + block.size
 
 
 def _key(file: InputFile) -> str:

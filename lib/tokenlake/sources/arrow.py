@@ -3,28 +3,28 @@
 Nothing is mapped into memory: a file that shrinks under a mapping kills the process. Every message is judged by its
 metadata before pyarrow decodes it: where its buffers lie, what they take once decompressed, and that no batch is
 missing. A stream that was cut between two batches looks whole to pyarrow; here the marker of its end must be there.
+pyarrow gets the messages one by one, those of a file too, and of a body what is wanted of it.
 """
 
 from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from tokenlake.arrays import Int64s
-from tokenlake.reading.pages import Bomb, Pread, check_unfolded
+from tokenlake.arrays import Pread
+from tokenlake.reading.pages import Bomb, check_unfolded
 from tokenlake.sources import arrow_messages, columnar
-from tokenlake.sources.arrow_messages import Block, Message
+from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Block, Message
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.stream import ByteStream
+from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.where import Predicate
 
 _SLICE_BYTES: Final = 16 << 20
@@ -35,10 +35,176 @@ _IPC: Final[Any] = pyarrow.ipc
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 _DRAIN: Final = 1 << 20
+_Pieces = Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]
 
 
-def sliced_texts(
-    pread: Callable[[int, int], bytes], buffers: list[tuple[int, ...]], rows: int, *, large: bool
+class Sent(NamedTuple):
+    """A message of a file or stream.
+
+    Attributes:
+        metadata: its bytes, the length in front of them included.
+        size: stored bytes that count as read with it.
+        read: (size, offset) -> bytes of its body.
+    """
+
+    metadata: bytes
+    message: Message
+    size: int
+    read: Pread
+
+
+def read_arrow(
+    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
+) -> Iterator[Parsed]:
+    """Read the record batches of `part`; extension columns come as their storage, dictionaries unfolded.
+
+    Raises:
+        DamagedFileError: the file is empty, cut or corrupt, what is wanted of it is missing, the text is
+            not one of strings, or a batch would take too much memory.
+    """
+    file, limit = part.file, want.max_record_bytes
+    messages = _of_file(part, data) if arrow_messages.is_file(data) else _of_stream(data)
+    feed, reader = _Feed(), None
+    with columnar.reading(file, "its schema"):
+        metadata = next(messages).metadata
+        columns = WantedColumns(file, _IPC.read_schema(pa.py_buffer(metadata)), want)
+        if not columns.nothing:
+            feed.put(metadata)
+            reader = _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
+    index = first = 0
+    while True:
+        with columnar.reading(file, f"record batch {index}"):
+            sent = next(messages, None)
+            if sent is None:
+                return
+            message = sent.message
+            if message.kind == BATCH and index < part.start:
+                index, first = index + 1, first + message.rows
+                continue
+            sliced = message.kind == BATCH and columns.sliceable(message)
+            if not sliced:
+                columns.check(sent)
+                if reader is not None:
+                    feed.put(sent.metadata, columns.body(sent))
+            if message.kind == DICTIONARY:
+                continue
+            weight = _at_once(sent.size)
+            if reader is None:
+                records = columnar.counted_records(first, message.rows, weight)
+            else:
+                pieces = columns.slices(sent) if sliced else _decoded(reader, message, columns)
+                records = columnar.numbered(pieces, first, weight, limit)
+                del pieces
+            del sent  # only who reads the records keeps what they are made of alive
+            yield from records
+            del records
+        index, first = index + 1, first + message.rows
+
+
+def _at_once(size: int) -> Callable[[int], int]:
+    """Return a weight of pieces: that of all of them is the first one's."""
+    left = chain([size], repeat(0))
+    return lambda _: next(left)
+
+
+def _decoded(reader: Any, message: Message, columns: WantedColumns) -> _Pieces:
+    """Return the next batch as pyarrow decodes it, in pieces; its offsets are checked here."""
+    batch = reader.read_next_batch()
+    if batch.num_rows != message.rows:
+        raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
+    batch.validate()
+    for column in batch.columns:
+        columnar.check_offsets(column)
+    return columns.rows(batch)
+
+
+def _of_file(part: FileRange, data: InputBytes) -> Iterator[Sent]:
+    """Yield the schema, all dictionaries, and the batches up to the last one of `part`."""
+    file, blocks = part.file, arrow_messages.read_footer(data)
+
+    def body(block: Block) -> Pread:
+        start = block.offset + block.metadata
+        return lambda size, at: data.pread(size, start + at).ljust(size, b"\0")
+
+    with columnar.reading(file, "its schema"):
+        length, size = arrow_messages.metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
+        metadata = data.pread(length + size, FILE_START)
+        if not size or len(metadata) < length + size:
+            raise ValueError("there is none behind the file's first bytes")
+        message = arrow_messages.parse_message(metadata[length:])
+        if message.kind != SCHEMA:
+            raise ValueError("there is none behind the file's first bytes")
+        # It stands at the beginning of a file and in its footer.
+        place = data.for_arrow()
+        local = isinstance(place, str)
+        with _ARROW.OSFile(place) if local else _ARROW.PythonFile(place, mode="r") as source:
+            if not _IPC.read_schema(pa.py_buffer(metadata)).equals(_IPC.open_file(source).schema):
+                raise ValueError("it is another one at the beginning of the file than in its footer")
+    yield Sent(metadata, message, 0, body(Block(0, 0, 0)))
+    for number, block in enumerate(blocks.dictionaries):
+        with columnar.reading(file, f"dictionary {number}"):
+            metadata, message = arrow_messages.read_message(data.pread, block, DICTIONARY)
+        yield Sent(metadata, message, 0, body(block))
+    for block in blocks.batches[: part.stop]:
+        metadata, message = arrow_messages.read_message(data.pread, block, BATCH)
+        yield Sent(metadata, message, block.size, body(block))
+
+
+def _of_stream(data: InputBytes) -> Iterator[Sent]:
+    """Yield the messages of a stream, or of a file that is compressed as a whole, from its beginning."""
+    file, stream, at = data.file, ByteStream(data), 0
+
+    def read(size: int, *, may_end: bool = False) -> bytes:
+        nonlocal at
+        left = file.size - at
+        if size > left and not file.compression and not may_end:
+            raise ValueError(f"{size} bytes are expected at byte {at}, {left} are there: it is cut")
+        found = stream.read(size)
+        at += len(found)
+        if len(found) < size and not (may_end and found == bytes(4)):  # an end as it was before Arrow 0.15
+            what = "in the middle of a message"
+            if not found:
+                what = "without the marker of a stream's end: it was cut between two batches"
+            raise ValueError(f"it ends at byte {at} {what}")
+        return found.ljust(size, b"\0")
+
+    prefix = read(FILE_START)
+    framed, expected = prefix.startswith(MAGIC), (SCHEMA,)
+    prefix = read(8) if framed else prefix
+    while True:
+        length, size = arrow_messages.metadata_size(prefix)
+        if not size:
+            break
+        metadata = prefix + read(size - (8 - length))
+        message = arrow_messages.parse_message(metadata[length:])
+        if message.body > MAX_BATCH_BYTES:
+            raise ValueError(f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}")
+        if message.kind not in expected:
+            raise ValueError(
+                "it does not begin with a schema; expected an Arrow file or stream"
+                if expected == (SCHEMA,)
+                else "there is another schema, or something unknown, between the batches"
+            )
+        expected = (BATCH, DICTIONARY)
+        body = read(message.body)
+        used = stream.consumed() if message.kind == BATCH else 0
+        yield Sent(metadata, message, used, lambda size, at, body=body: body[at : at + size])
+        del body
+        prefix = read(8, may_end=True)
+    if expected == (SCHEMA,):
+        raise ValueError("it ends before there is a schema")
+    with columnar.reading(file, "its end"):
+        tail = b""
+        while found := stream.read(_DRAIN):
+            if not framed:
+                raise ValueError("other bytes follow the marker of the stream's end")
+            tail = (tail + found)[-len(MAGIC) :]
+        if framed and tail != MAGIC:
+            raise ValueError("the file does not end with the bytes ARROW1; it is cut or was never finished")
+
+
+def _sliced_texts(
+    pread: Pread, buffers: list[tuple[int, ...]], rows: int, *, large: bool
 ) -> Iterator[pa.LargeStringArray]:
     """Yield the texts of a column of strings.
 
@@ -61,33 +227,23 @@ def sliced_texts(
         count = min(_PIECE_ROWS, rows - at)
         raw = pread(width.itemsize * (count + 1), places + width.itemsize * at)
         offsets = np.frombuffer(raw, width, count + 1).astype(np.int64)
-        count = _fitting(offsets, data_size)
-        offsets = offsets[: count + 1]
-        first, last = int(offsets[0]), int(offsets[-1])
-        # Pieces begin at multiples of eight rows only by chance: the bits are unpacked and packed anew.
-        valid = pread(at % 8 + count + 7 >> 3, bits + at // 8) if bits_size else b""
-        yield _texts(offsets - first, pread(last - first, data + first), valid, at % 8)
+        if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > data_size:
+            raise ValueError("an offset descends, or lies outside the data")
+        count = max(1, int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1)
+        if offsets[count] - offsets[0] > _MAX_TEXT:
+            raise Bomb(f"one text has {offsets[count] - offsets[0]} bytes, more than {_MAX_TEXT}")
+        first, last = int(offsets[0]), int(offsets[count])
+        offsets = offsets[: count + 1] - first
+        valid = None
+        if bits_size:
+            # Pieces begin at multiples of eight rows only by chance: the bits are unpacked and packed anew.
+            bytes_ = np.frombuffer(pread(at % 8 + count + 7 >> 3, bits + at // 8), np.uint8)
+            unpacked = np.unpackbits(bytes_, bitorder="little")[at % 8 : at % 8 + count]
+            valid = _ARROW.py_buffer(np.packbits(unpacked, bitorder="little").tobytes())
+        texts = _ARROW.py_buffer(pread(last - first, data + first))
+        yield _ARROW.LargeStringArray.from_buffers(count, _ARROW.py_buffer(offsets), texts, valid)
+        del texts
         at += count
-
-
-def _fitting(offsets: Int64s, size: int) -> int:
-    """Return how many of the texts between `offsets` make a piece; all offsets are checked."""
-    if (np.diff(offsets) < 0).any() or offsets[0] < 0 or offsets[-1] > size:
-        raise ValueError("an offset descends, or lies outside the data")
-    count = max(1, int(np.searchsorted(offsets, offsets[0] + _SLICE_BYTES, side="right")) - 1)
-    if offsets[count] - offsets[0] > _MAX_TEXT:
-        raise Bomb(f"one text has {offsets[count] - offsets[0]} bytes, more than {_MAX_TEXT}")
-    return count
-
-
-def _texts(offsets: Int64s, data: bytes, valid: bytes, skip: int) -> pa.LargeStringArray:
-    count = len(offsets) - 1
-    bits = None
-    if valid:
-        unpacked = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[skip : skip + count]
-        bits = _ARROW.py_buffer(np.packbits(unpacked, bitorder="little").tobytes())
-    buffers = _ARROW.py_buffer(offsets), _ARROW.py_buffer(data), bits
-    return _ARROW.LargeStringArray.from_buffers(count, *buffers)
 
 
 @final
@@ -98,7 +254,7 @@ class _Feed(io.RawIOBase):
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
-    def put(self, *parts: bytes) -> None:
+    def put(self, *parts: bytes | bytearray) -> None:
         self._parts.extend(memoryview(part) for part in parts if part)
 
     def readable(self) -> bool:
@@ -144,15 +300,27 @@ class WantedColumns:
         """Whether records are only counted."""
         return not self._included
 
-    def check(self, message: Message, pread: Callable[[int, int], bytes]) -> None:
-        """Raise Bomb if the wanted part of a message takes too much; `pread` reads from its body."""
-        size = arrow_messages.decoded_bytes(message, self._buffers(message), pread)
+    def check(self, sent: Sent) -> None:
+        """Raise Bomb if the wanted part of a message takes too much."""
+        message = sent.message
+        size = arrow_messages.decoded_bytes(message, self._buffers(message), sent.read)
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
                 "write the file with fewer rows in a batch"
             )
         check_unfolded(8 * message.rows, message.body)
+
+    def body(self, sent: Sent) -> bytes | bytearray:
+        """Return the body of a message, or one of zeros, with what is wanted in its place."""
+        message = sent.message
+        numbers = self._buffers(message)
+        if len(numbers) == len(message.buffers):
+            return sent.read(message.body, 0)
+        body = bytearray(message.body)
+        for at, size in (message.buffers[number] for number in numbers):
+            body[at : at + size] = sent.read(size, at)
+        return body
 
     def sliceable(self, message: Message) -> bool:
         """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
@@ -162,271 +330,21 @@ class WantedColumns:
         size = sum(message.buffers[number][1] for number in self._buffers(message))
         return size > SLICED_BYTES and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
-    def slices(self, message: Message, pread: Callable[[int, int], bytes]) -> Iterator[pa.LargeStringArray]:
-        """Yield the texts of a batch that is sliceable; `pread` reads from its body."""
-        buffers = [message.buffers[number] for number in self._buffers(message)]
+    def slices(self, sent: Sent) -> _Pieces:
+        """Yield the texts of a batch that is sliceable."""
+        buffers = [sent.message.buffers[number] for number in self._buffers(sent.message)]
         large = pa.types.is_large_string(self._schema.field(self.text[0]).type)
-        return sliced_texts(pread, buffers, message.rows, large=large)
+        return ((None, text) for text in _sliced_texts(sent.read, buffers, sent.message.rows, large=large))
 
-    def _buffers(self, message: Message) -> list[int]:
-        """Return the numbers of the buffers that are decoded: of a dictionary all."""
-        if message.kind != arrow_messages.BATCH:
-            return list(range(len(message.buffers)))
-        columns = arrow_messages.column_buffers(self._schema, message)
-        return [number for at in self._included for number in columns[at]]
-
-    def rows(
-        self, batch: pa.RecordBatch
-    ) -> Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]:
+    def rows(self, batch: pa.RecordBatch) -> _Pieces:
         """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB."""
         for piece in columnar.unfolded(batch, self._plain):
             text = columnar.as_text(columnar.pick(piece, self.text)) if self.text else None
             yield piece.select(list(self.names)) if self.names else None, text
 
-
-@final
-class _Batches:
-    """What is read of the batches of a file or stream, one after the other, as records."""
-
-    def __init__(self, file: InputFile, columns: WantedColumns, want: Want) -> None:
-        self._file, self._columns, self._limit = file, columns, want.max_record_bytes
-        self.index = 0  # of the next batch
-        self.first = 0  # number of its first row
-
-    def skip(self, message: Message) -> None:
-        """Pass over a batch."""
-        self.index, self.first = self.index + 1, self.first + message.rows
-
-    @contextmanager
-    def reading(self) -> Generator[None]:
-        """Turn what is wrong with the next batch into DamagedFileError."""
-        with columnar.reading(self._file, f"record batch {self.index}"):
-            yield
-
-    def counted(self, message: Message, size: int) -> Iterator[Parsed]:
-        """Yield the records of the next batch, of which nothing is wanted."""
-        yield from columnar.counted_records(self.first, message.rows, _at_once(size))
-        self.skip(message)
-
-    def decoded(self, message: Message, size: int, batch: pa.RecordBatch) -> Iterator[Parsed]:
-        """Yield the records of the next batch, as pyarrow decoded it; its offsets are checked here."""
-        with self.reading():
-            if batch.num_rows != message.rows:
-                raise ValueError(f"it holds {batch.num_rows} rows, its metadata counts {message.rows}")
-            batch.validate()
-            for column in batch.columns:
-                columnar.check_offsets(column)
-        yield from self.pieces(message, size, self._columns.rows(batch))
-
-    def pieces(
-        self,
-        message: Message,
-        size: int,
-        pieces: Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]],
-    ) -> Iterator[Parsed]:
-        """Yield the records of the next batch, which come as (columns, text)."""
-        with self.reading():
-            yield from columnar.numbered(pieces, self.first, _at_once(size), self._limit)
-        self.skip(message)
-
-
-def _at_once(size: int) -> Callable[[int], int]:
-    """Return a weight of pieces: that of all of them is the first one's."""
-    left = chain([size], repeat(0))
-    return lambda _: next(left)
-
-
-def read_stream(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
-    """Read a stream, or a file that is compressed as a whole, from its beginning.
-
-    Raises:
-        DamagedFileError: it is cut, also between two batches, or corrupt, or a batch is too large.
-    """
-    stream, feed, reader = ByteStream(data), _Feed(), None
-    messages = _Messages(part.file, stream)
-    with columnar.reading(part.file, "its schema"):
-        metadata, message = messages.first()
-        if message.kind != arrow_messages.SCHEMA:
-            raise ValueError("it does not begin with a schema; expected an Arrow file or stream")
-        columns = WantedColumns(part.file, _IPC.read_schema(pa.py_buffer(metadata)), want)
-        feed.put(metadata)
-    batches = _Batches(part.file, columns, want)
-    while True:
-        with batches.reading():
-            message = _fed(messages, feed, columns)
-            if message is None:
-                break
-            if message.kind == arrow_messages.DICTIONARY:
-                continue
-            if not columns.nothing:
-                reader = reader or _IPC.open_stream(pa.PythonFile(feed, mode="r"), options=columns.options)
-        size = stream.consumed()
-        if reader is None:
-            yield from batches.counted(message, size)
-        else:
-            with batches.reading():
-                records = batches.decoded(message, size, reader.read_next_batch())
-            yield from records
-            del records
-    with columnar.reading(part.file, "its end"):
-        messages.finish()
-
-
-def _fed(messages: _Messages, feed: _Feed, columns: WantedColumns) -> Message | None:
-    """Put the next message and its body into `feed`, once its size is judged; None at the end."""
-    found = messages.next()
-    if not found:
-        return None
-    metadata, message = found
-    body = messages.body(message)
-    columns.check(message, lambda size, at: body[at : at + size])
-    if not columns.nothing:
-        feed.put(metadata, body)
-    return message
-
-
-@final
-class _Messages:
-    """The messages of a stream: the bytes of one, then those of its body."""
-
-    def __init__(self, file: InputFile, stream: ByteStream) -> None:
-        self._file, self._stream, self._at, self._framed = file, stream, 0, False
-
-    def first(self) -> tuple[bytes, Message]:
-        head = self._read(arrow_messages.FILE_START)
-        self._framed = head.startswith(arrow_messages.MAGIC)
-        found = self._message(self._read(8) if self._framed else head)
-        if not found:
-            raise ValueError("it ends before there is a schema")
-        return found
-
-    def next(self) -> tuple[bytes, Message] | None:
-        """Return a message with its length in front of it, None at the marker of the end."""
-        found = self._message(self._read(8, may_end=True))
-        if found and found[1].kind not in (arrow_messages.BATCH, arrow_messages.DICTIONARY):
-            raise ValueError("there is another schema, or something unknown, between the batches")
-        return found
-
-    def body(self, message: Message) -> bytes:
-        return self._read(message.body)
-
-    def finish(self) -> None:
-        """Raise ValueError unless nothing follows the end but, in a file, its footer."""
-        tail = b""
-        while data := self._stream.read(_DRAIN):
-            if not self._framed:
-                raise ValueError("other bytes follow the marker of the stream's end")
-            tail = (tail + data)[-len(arrow_messages.MAGIC) :]
-        if self._framed and tail != arrow_messages.MAGIC:
-            raise ValueError("the file does not end with the bytes ARROW1; it is cut or was never finished")
-
-    def _message(self, prefix: bytes) -> tuple[bytes, Message] | None:
-        length, size = arrow_messages.metadata_size(prefix)
-        if not size:
-            return None
-        rest = self._read(size - (8 - length))
-        message = arrow_messages.parse_message((prefix + rest)[length:])
-        if message.body > MAX_BATCH_BYTES:
-            raise ValueError(f"a message has {message.body} bytes, more than {MAX_BATCH_BYTES}")
-        return prefix + rest, message
-
-    def _read(self, size: int, *, may_end: bool = False) -> bytes:
-        left = self._file.size - self._at
-        if size > left and not self._file.compression and not may_end:
-            raise ValueError(f"{size} bytes are expected at byte {self._at}, {left} are there: it is cut")
-        data = self._stream.read(size)
-        self._at += len(data)
-        if len(data) < size and not (may_end and data == bytes(4)):  # an end as it was before Arrow 0.15
-            what = "without the marker of a stream's end: it was cut between two batches" if not data else ""
-            raise ValueError(f"it ends at byte {self._at} {what or 'in the middle of a message'}")
-        return data.ljust(size, b"\0")
-
-
-def read_arrow(
-    part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
-) -> Iterator[Parsed]:
-    """Read the record batches of `part`; extension columns come as their storage, dictionaries unfolded.
-
-    Raises:
-        DamagedFileError: the file is empty, cut or corrupt, what is wanted of it is missing, the text is
-            not one of strings, or a batch would take too much memory.
-    """
-    return _read_file(part, data, want) if arrow_messages.is_file(data) else read_stream(part, data, want)
-
-
-def _read_file(part: FileRange, data: InputBytes, want: Want) -> Iterator[Parsed]:
-    blocks = arrow_messages.read_footer(data)
-    columns = WantedColumns(part.file, _schema(part, data), want)
-    for number, block in enumerate(blocks.dictionaries):
-        with columnar.reading(part.file, f"dictionary {number}"):
-            _check_dictionary(columns, data.pread, block)
-    batches = _Batches(part.file, columns, want)
-    with _opened(data, columns.options) as reader:
-        for index, block in enumerate(blocks.batches[: part.stop]):
-            message = arrow_messages.batch_message(part.file, data.pread, blocks.batches, index)
-            if index < part.start:
-                batches.skip(message)
-                continue
-            with batches.reading():
-                records = _records(columns, batches, message, block, data, reader)
-            yield from records
-            del records
-
-
-def _records(
-    columns: WantedColumns,
-    batches: _Batches,
-    message: Message,
-    block: Block,
-    data: InputBytes,
-    reader: Any,
-) -> Iterator[Parsed]:
-    """Return the records of the next batch of a file."""
-    if columns.sliceable(message):
-        texts = columns.slices(message, _body_reader(data.pread, block))
-        return batches.pieces(message, block.size, ((None, text) for text in texts))
-    columns.check(message, _body_reader(data.pread, block))
-    if columns.nothing:
-        return batches.counted(message, block.size)
-    return batches.decoded(message, block.size, reader.get_batch(batches.index))
-
-
-@contextmanager
-def _opened(data: InputBytes, options: Any = None) -> Generator[Any]:
-    """Open a file with pyarrow, which reads no other columns than the options name."""
-    place = data.for_arrow()
-    with (
-        _ARROW.OSFile(place) if isinstance(place, str) else _ARROW.PythonFile(place, mode="r") as source,
-        _IPC.open_file(source, options=options) as reader,
-    ):
-        yield reader
-
-
-def _schema(part: FileRange, data: InputBytes) -> pa.Schema:
-    """Return the schema, which stands at the beginning of a file and in its footer."""
-    with columnar.reading(part.file, "its schema"):
-        with _opened(data) as whole:
-            schema: pa.Schema = whole.schema
-        length, size = arrow_messages.metadata_size(data.pread(8, arrow_messages.FILE_START).ljust(8, b"\0"))
-        metadata = data.pread(length + size, arrow_messages.FILE_START)
-        if (
-            not size
-            or len(metadata) < length + size
-            or arrow_messages.parse_message(metadata[length:]).kind != arrow_messages.SCHEMA
-        ):
-            raise ValueError("there is none behind the file's first bytes")
-        if not _IPC.read_schema(pa.py_buffer(metadata)).equals(schema):
-            raise ValueError("it is another one at the beginning of the file than in its footer")
-        return schema
-
-
-def _check_dictionary(columns: WantedColumns, pread: Pread, block: Block) -> None:
-    message = arrow_messages.parse_message(arrow_messages.read_metadata(pread, block))
-    if message.kind != arrow_messages.DICTIONARY or message.body > block.body:
-        raise ValueError(f"at byte {block.offset} there is no dictionary of {block.body} bytes")
-    columns.check(message, _body_reader(pread, block))
-
-
-def _body_reader(pread: Pread, block: Block) -> Callable[[int, int], bytes]:
-    start = block.offset + block.metadata
-    return lambda size, at: pread(size, start + at).ljust(size, b"\0")
+    def _buffers(self, message: Message) -> list[int]:
+        """Return the numbers of the buffers that are decoded: of a dictionary all."""
+        if message.kind != BATCH:
+            return list(range(len(message.buffers)))
+        columns = arrow_messages.column_buffers(self._schema, message)
+        return [number for at in self._included for number in columns[at]]

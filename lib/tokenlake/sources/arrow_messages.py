@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, final
 
 import pyarrow as pa
 
-from tokenlake.reading.pages import Pread
+from tokenlake.arrays import Pread
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import InputBytes, InputFile, damaged
 from tokenlake.sources.opening import opened
@@ -191,13 +191,21 @@ def _check_complete(pread: Pread, blocks: list[Block], footer: int) -> None:
         raise ValueError(f"the blocks that it lists end at byte {at}, and it begins at byte {footer}")
 
 
-def read_metadata(pread: Pread, block: Block) -> bytes:
-    """Return the metadata of a block without the length in front of it."""
+def read_message(pread: Pread, block: Block, kind: int) -> tuple[bytes, Message]:
+    """Return the metadata of a block, the length in front of it included, and what it says.
+
+    Raises:
+        ValueError: it makes no sense, or is not of a message of that kind.
+    """
     data = pread(block.metadata, block.offset)
     length, size = metadata_size(data[:8].ljust(8, b"\0"))
     if length + size > len(data):
         raise ValueError(f"the message at byte {block.offset} is longer than the footer says")
-    return data[length : length + size]
+    message = parse_message(data[length : length + size])
+    if message.kind != kind or message.body > block.body:
+        what = "batch" if kind == BATCH else "dictionary"
+        raise ValueError(f"at byte {block.offset} there is no {what} of {block.body} bytes")
+    return data[: length + size], message
 
 
 def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
@@ -211,27 +219,21 @@ def column_buffers(schema: pa.Schema, message: Message) -> list[list[int]]:
 
 
 def _count(kind: Any, variadic: Iterator[int]) -> int:
+    types, own = pa.types, 2
     if isinstance(kind, pa.BaseExtensionType):
         return _count(kind.storage_type, variadic)
-    if pa.types.is_dictionary(kind):
-        return 2
-    own = _own(kind, variadic)
-    if pa.types.is_nested(kind):
-        return own + sum(_count(kind.field(at).type, variadic) for at in range(kind.num_fields))
-    return own
-
-
-def _own(kind: Any, variadic: Iterator[int]) -> int:
-    types = pa.types
     if types.is_null(kind) or types.is_run_end_encoded(kind):
-        return 0
-    if types.is_struct(kind) or types.is_fixed_size_list(kind):
-        return 1
-    if types.is_union(kind):
-        return 1 if kind.mode == "sparse" else 2
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return 2 + next(variadic, 0)
-    return 3 if kind in _BYTES or types.is_list_view(kind) or types.is_large_list_view(kind) else 2
+        own = 0
+    elif types.is_struct(kind) or types.is_fixed_size_list(kind):
+        own = 1
+    elif types.is_union(kind):
+        own = 1 if kind.mode == "sparse" else 2
+    elif types.is_string_view(kind) or types.is_binary_view(kind):
+        own = 2 + next(variadic, 0)
+    elif kind in _BYTES or types.is_list_view(kind) or types.is_large_list_view(kind):
+        own = 3
+    inside = range(kind.num_fields) if types.is_nested(kind) else ()
+    return own + sum(_count(kind.field(at).type, variadic) for at in inside)
 
 
 def decoded_bytes(message: Message, numbers: list[int], pread: Callable[[int, int], bytes]) -> int:
@@ -280,15 +282,8 @@ def batch_starts(data: InputBytes) -> list[int]:
     Raises:
         DamagedFileError: the file is cut or corrupt.
     """
-    blocks = read_footer(data).batches
-    rows = [batch_message(data.file, data.pread, blocks, at).rows for at in range(len(blocks))]
+    rows: list[int] = []
+    for at, block in enumerate(read_footer(data).batches):
+        with reading(data.file, f"record batch {at}"):
+            rows.append(read_message(data.pread, block, BATCH)[1].rows)
     return list(accumulate(rows, initial=0))
-
-
-def batch_message(file: InputFile, pread: Pread, blocks: list[Block], at: int) -> Message:
-    """Return what the metadata of the batch numbered `at` says; DamagedFileError if it cannot be read."""
-    with reading(file, f"record batch {at}"):
-        message = parse_message(read_metadata(pread, blocks[at]))
-        if message.kind != BATCH or message.body > blocks[at].body:
-            raise ValueError(f"at byte {blocks[at].offset} there is no batch of {blocks[at].body} bytes")
-        return message

@@ -165,8 +165,12 @@ def column_records(
         positions, text = positions[keep], None if text is None else select(text, keep)
         rows = None if rows is None else rows.filter(mask_of(keep))
     faults = {} if text is None else dict(_faults(text, limit))
+    if text is not None and faults:
+        usable = np.ones(len(text), np.bool_)
+        usable[list(faults)] = False
+        text = _COMPUTE.if_else(mask_of(usable), text, pa.scalar(None, pa.large_string()))
     return Parsed(
-        text=_without(text, list(faults)),
+        text=text,
         positions=positions,
         bad=tuple(
             BadLine(first + row, None, Fault("invalid_utf8", f"column {name!r} is not valid UTF-8"), b"")
@@ -178,15 +182,6 @@ def column_records(
             BadLine(int(positions[row]), None, fault, raw) for row, (fault, raw) in faults.items()
         ),
     )
-
-
-def _without(text: pa.LargeStringArray | None, rows: list[int]) -> pa.LargeStringArray | None:
-    """Return `text` with nulls at `rows`."""
-    if text is None or not rows:
-        return text
-    keep = np.ones(len(text), np.bool_)
-    keep[rows] = False
-    return _COMPUTE.if_else(mask_of(keep), text, pa.scalar(None, pa.large_string()))
 
 
 def _faults(text: pa.LargeStringArray, limit: int) -> Iterator[tuple[int, tuple[Fault, bytes]]]:
@@ -215,18 +210,10 @@ def _undecodable(rows: pa.RecordBatch) -> dict[int, str]:
     """Return {row: column} of the rows that hold a string that is not UTF-8."""
     found: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if _invalid(column):
-            wrong = (row for row in range(len(column)) if _invalid(column.take(pa.array([row]))))
+        if not is_utf8(column):
+            wrong = (row for row in range(len(column)) if not is_utf8(column.take(pa.array([row]))))
             found |= dict.fromkeys(wrong, name)
     return found
-
-
-def _invalid(column: Any) -> bool:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return True
-    return False
 
 
 def plain_type(kind: Any) -> Any:
@@ -262,14 +249,10 @@ def sizes_unfolded(column: Any) -> Int64s:
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    plain = (each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns)
+    pairs = zip(plain, schema.types, strict=True)
+    columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _plain(column: Any, kind: Any) -> Any:
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    return column if column.type == kind else column.cast(kind)
 
 
 def _unfolded_bytes(column: Any) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeGuard, final
+from typing import Any, Final, final
 
 from tokenlake.cache.disk import default_folder
 from tokenlake.compact import CompactTuple
@@ -50,7 +50,19 @@ class HashCache:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         with suppress(sqlite3.Error, OSError, RuntimeError):
-            self._connection = _connect(Path(path) if path is not None else default_path())
+            place = default_path() if path is None else Path(path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # For any number of processes and threads.
+            connection = sqlite3.connect(place, timeout=0.2, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute(
+                    "PRAGMA synchronous=OFF"
+                )  # a lost entry is found out once more, nothing else
+                connection.execute(_SCHEMA)
+            except sqlite3.Error:
+                connection.close()
+                raise
+            self._connection = connection
 
     def get_many(self, stats: Sequence[Stat]) -> list[str | None]:
         """Return what is remembered for each of many files."""
@@ -67,7 +79,7 @@ class HashCache:
                 rows: list[Any] = self._connection.execute(_SELECT, (device, json.dumps(numbers))).fetchall()
                 found |= {row[:5]: row[5] for row in rows}
         remembered = [found.get(key) for key in keys]
-        return [each if _looks_like_sha256(each) else None for each in remembered]
+        return [each if isinstance(each, str) and _SHA256.fullmatch(each) else None for each in remembered]
 
     def put_many(self, hashes: Iterable[tuple[Stat, str]]) -> None:
         """Remember hashes in one transaction, but not those of files that changed within the last two seconds."""
@@ -95,38 +107,15 @@ class HashCache:
         self.close()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open the file, and make it and its folder where they are missing; for any number of processes and threads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA synchronous=OFF")  # a lost entry is found out once more, nothing else
-        connection.execute(_SCHEMA)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
 def _key(stat: Stat) -> tuple[int, int, int, int, int]:
     # SQLite integers are signed 64 bits; some file systems hand out larger inode and device numbers.
     device, inode = stat.st_dev, stat.st_ino
     if device >= _SIGN or inode >= _SIGN:
-        device, inode = _signed(device), _signed(inode)
+        device, inode = ((value + _SIGN) % (2 * _SIGN) - _SIGN for value in (device, inode))
     return device, inode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 _SIGN: Final = 1 << 63
-
-
-def _signed(value: int) -> int:
-    return (value + _SIGN) % (2 * _SIGN) - _SIGN
-
-
-def _looks_like_sha256(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
-
-
 _PIECE: Final = 1 << 20
 # Files that one thread takes at a time: handing over a file costs as much as hashing a tiny one.
 _TAKE_FILES, _TAKE_BYTES = 256, 64 << 20
@@ -185,35 +174,27 @@ def _takes(files: Iterable[FoundFile]) -> Iterator[tuple[CompactTuple[FoundFile]
 
 def _hash(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
     """Return the sha256 of a file that stays as it was found."""
+    digest, after, missing = hashlib.sha256(), None, None
+    # One more byte than it had; whether it has more than that is seen by its state afterwards.
+    left = file.stat.st_size + 1
     try:
-        sha256 = _read(file, meter, stop)
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while left > 1 and (data := os.read(descriptor, min(left, _PIECE))):
+                stop.check()
+                digest.update(data)
+                meter.add(0, len(data))
+                left -= len(data)
+        finally:
+            os.close(descriptor)
+        meter.add(1, 0)
         after = FileStat.of(file.path)
     except FileNotFoundError as error:
-        raise _changed(file) from error
+        missing = error
     if after != file.stat:
-        raise _changed(file)
-    return sha256
-
-
-def _read(file: FoundFile, meter: ProgressMeter, stop: Stop) -> str:
-    digest, left = hashlib.sha256(), file.stat.st_size + 1
-    # One more byte than it had; whether it has more than that is seen by its state afterwards.
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while left > 1 and (data := os.read(descriptor, min(left, _PIECE))):
-            stop.check()
-            digest.update(data)
-            meter.add(0, len(data))
-            left -= len(data)
-    finally:
-        os.close(descriptor)
-    meter.add(1, 0)
+        raise InputChangedError(
+            f"{file.path}: the file changed while it was being hashed. Inputs must stay as they are during "
+            "a build; run again when it is complete.",
+            file=file.path,
+        ) from missing
     return digest.hexdigest()
-
-
-def _changed(file: FoundFile) -> InputChangedError:
-    return InputChangedError(
-        f"{file.path}: the file changed while it was being hashed. Inputs must stay as they are during "
-        "a build; run again when it is complete.",
-        file=file.path,
-    )

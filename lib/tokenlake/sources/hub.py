@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from tokenlake.config.formats import SourceType
 from tokenlake.config.values import did_you_mean
-from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
-from tokenlake.sources.formats import belongs
-from tokenlake.sources.globs import has_wildcard
+from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.sources.formats import belongs, has_wildcard
 from tokenlake.sources.hub_layout import (
     PARTIAL,
     HubLayout,
@@ -32,7 +30,6 @@ from tokenlake.sources.hub_layout import (
 )
 from tokenlake.sources.hub_repo import (
     CONVERTED,
-    Answer,
     HubClient,
     HubFile,
     HubId,
@@ -98,112 +95,72 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
     return HubListing(repo, files, layout)
 
 
-@dataclass(frozen=True, slots=True)
-class HubFiles:
-    """Some files of a repository, at least one, all of them readable; `origin` says what they are."""
+def _select(listing: HubListing, subset: str | None, split: str) -> tuple[HubListing, str, list[str]]:
+    """Return the subset that is meant and the paths of a split, in the listing where they can be read.
 
-    repo: HubRepo
-    files: Sequence[HubFile]
-    origin: str
-
-
-def select(listing: HubListing, subset: str | None, split: str) -> HubFiles:
-    """Choose the files of a split; a split of formats that are not read here is taken from the converted branch.
-
-    Args:
-        subset: None for the default one.
-
-    Raises:
-        ConfigError: the subset or split is not there, or must be named.
-        SourceNotFoundError: the card names files for it that are not there.
-        SourceError: the dataset is gated, or the Hub cannot be reached.
+    A split of formats that are not read here is taken from the converted branch.
     """
     name, paths = _paths(listing, subset, split)
-    strange = [path for path in paths if foreign(path)]
-    if strange:
+    if strange := [path for path in paths if foreign(path)]:
         listing = _converted(listing, f"files such as {strange[0]} are not read by this release")
         name, paths = _paths(listing, subset, split)
-    return _accessible(
-        listing.repo, [listing.files[path] for path in paths], f"{listing}, subset {name!r}, split {split!r}"
-    )
-
-
-def _accessible(repo: HubRepo, files: Sequence[HubFile], what: str) -> HubFiles:
-    repo.require_access()
-    return HubFiles(repo, files, f"{what}: {len(files)} files of commit {repo.commit} ({repo.id.revision})")
+    return listing, name, paths
 
 
 def _converted(listing: HubListing, why: str) -> HubListing:
-    branch = listing.repo.at(CONVERTED)
+    branch, repo = listing.repo.at(CONVERTED), listing.repo
     files = {file.path: file for file in branch.files()} if branch else {}
     layout = converted_layout(list(files))
-    if branch is None or not layout.subsets:
-        raise _unreadable(listing, why)
-    return HubListing(branch, files, layout, because=why)
-
-
-def _unreadable(listing: HubListing, why: str) -> ConfigError:
-    repo = listing.repo
+    if branch is not None and layout.subsets:
+        return HubListing(branch, files, layout, because=why)
     kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
-    listed = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(6)) or "nothing"
+    held = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(6)) or "nothing"
     remedy = (
         "Where you trust the script, run it once with an older release of `datasets` and save the result as Parquet"
         if loader_script(list(listing.files), repo.name)
         else f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
         "Parquet or JSON Lines"
     )
-    return ConfigError(
+    raise ConfigError(
         f"{repo} at commit {repo.commit} cannot be read: {why}, and the Hub has no conversion of it to Parquet "
-        f"({CONVERTED}). The repository holds {listed}. {remedy}.",
+        f"({CONVERTED}). The repository holds {held}. {remedy}.",
         repo=repo.id.repo,
         commit=repo.commit,
     )
 
 
 def _paths(listing: HubListing, subset: str | None, split: str) -> tuple[str, list[str]]:
-    name = _subset(listing, subset)
-    paths = listing.layout.subsets[name].get(split)
-    if paths is None:
-        raise _no_split(listing, name, split)
-    if not paths:
+    subsets, repo = listing.layout.subsets, listing.repo
+    name = listing.layout.default if subset is None else subset
+    if name is None or name not in subsets:
+        what = "has several subsets and no default one" if subset is None else f"has no subset {subset!r}"
+        hint = "" if subset is None else did_you_mean(subset, subsets)
+        raise ConfigError(
+            f"{listing} {what}; set `subset` to one of {listed(subsets)}{hint}",
+            repo=repo.id.repo,
+            subsets=list(subsets),
+        )
+    splits, what = subsets[name], f"{listing}, subset {name!r}"
+    pattern = f"data_files: hf://datasets/{repo.id.repo}/PATTERN"
+    if split not in splits:
+        if "[" in split:
+            told = f"{what}: {split!r} is a slice; write the split's name alone and use num_rows or where"
+        elif PARTIAL + split in splits:
+            told = (
+                f"{what}: of split {split!r} the Hub converted only the beginning. To read just that, set "
+                f"split: {PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
+            )
+        else:
+            near = did_you_mean(split, splits)
+            told = f"{what} has no split {split!r}; set `split` to one of {listed(splits)}{near}"
+        raise ConfigError(told, repo=repo.id.repo, splits=list(splits))
+    if not splits[split]:
         raise SourceNotFoundError(
-            f"{listing}, subset {name!r}, split {split!r}: the card names files for it, but none of them is in the "
-            f"repository at commit {listing.repo.commit}. Name the files yourself: "
-            f"data_files: hf://datasets/{listing.repo.id.repo}/PATTERN",
-            repo=listing.repo.id.repo,
+            f"{what}, split {split!r}: the card names files for it, but none of them is in the "
+            f"repository at commit {repo.commit}. Name the files yourself: {pattern}",
+            repo=repo.id.repo,
         )
-    return name, list(paths)
-
-
-def _subset(listing: HubListing, asked: str | None) -> str:
-    subsets = listing.layout.subsets
-    if asked is None and listing.layout.default is not None:
-        return listing.layout.default
-    if asked is not None and asked in subsets:
-        return asked
-    what = "has several subsets and no default one" if asked is None else f"has no subset {asked!r}"
-    hint = "" if asked is None else did_you_mean(asked, subsets)
-    raise ConfigError(
-        f"{listing} {what}; set `subset` to one of {listed(subsets)}{hint}",
-        repo=listing.repo.id.repo,
-        subsets=list(subsets),
-    )
-
-
-def _no_split(listing: HubListing, subset: str, split: str) -> ConfigError:
-    repo, splits = listing.repo.id.repo, listing.layout.subsets[subset]
-    what = f"{listing}, subset {subset!r}"
-    if "[" in split:
-        message = f"{what}: {split!r} is a slice; write the split's name alone and use num_rows or where"
-    elif PARTIAL + split in splits:
-        message = (
-            f"{what}: of split {split!r} the Hub converted only the beginning. To read just that, set "
-            f"split: {PARTIAL}{split}; for all of it name the files that are not converted: "
-            f"data_files: hf://datasets/{repo}/PATTERN"
-        )
-    else:
-        message = f"{what} has no split {split!r}; set `split` to one of {listed(splits)}{did_you_mean(split, splits)}"
-    return ConfigError(message, repo=repo, splits=list(splits))
+    return name, list(splits[split])
 
 
 def listed(names: Iterable[str], limit: int = 20) -> str:
@@ -228,13 +185,15 @@ def list_hub(source: ResolvedSource) -> list[InputFile]:
     """
     client = HubClient(source.storage_options)
     chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client))
-    several = len({each.repo.id.repo for each in chosen}) > 1
+    several = len({repo.id.repo for repo, _, _ in chosen}) > 1
     found: dict[str, InputFile] = {}
-    for each in chosen:
-        before = f"{each.repo.id.repo}/" if several else ""
-        for file in each.files:
-            url, size, token = each.repo.url(file.path), file.size, file.token
-            new = planned(source, before + file.path, url, size=size, token=token, origin=each.origin)
+    for repo, files, what in chosen:
+        repo.require_access()
+        before = f"{repo.id.repo}/" if several else ""
+        origin = f"{what}: {len(files)} files of commit {repo.commit} ({repo.id.revision})"
+        for file in files:
+            url, size, token = repo.url(file.path), file.size, file.token
+            new = planned(source, before + file.path, url, size=size, token=token, origin=origin)
             if found.setdefault(new.path, new).token != new.token:
                 raise _two_revisions(source, new.path)
     return [found[path] for path in sorted(found)]
@@ -247,53 +206,53 @@ def _two_revisions(source: ResolvedSource, what: str) -> ConfigError:
     )
 
 
-def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[HubFiles]:
-    ids = dict.fromkeys(_id(entry) for entry in source.data_files)
+_Chosen: TypeAlias = tuple[HubRepo, list[HubFile], str]
+"""Some files of a repository, at least one, all of them readable; and what they are."""
+
+
+def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
+    for entry in source.data_files:
+        if entry.startswith((".", "/", "~")) or Path(entry).exists():
+            raise ConfigError(
+                f"data_files: {entry!r} is a path of this machine, but `type: huggingface` makes it the id of a "
+                "dataset on the Hub. Leave `type` out to read files; a dataset of the Hub that bears the name of a "
+                f"local file is written hf://datasets/{entry.strip('./~')}.",
+                got=entry,
+            )
+    ids = dict.fromkeys(map(parse_id, source.data_files))
     twice = [name for name, count in Counter(dataset.repo for dataset in ids).items() if count > 1]
     if twice:
         raise _two_revisions(source, twice[0])
     for dataset in ids:
-        yield select(list_repo(client, dataset), source.subset, source.split)
+        listing, subset, paths = _select(list_repo(client, dataset), source.subset, source.split)
+        what = f"{listing}, subset {subset!r}, split {source.split!r}"
+        yield listing.repo, [listing.files[path] for path in paths], what
 
 
-def _id(entry: str) -> HubId:
-    if entry.startswith((".", "/", "~")) or Path(entry).exists():
-        raise ConfigError(
-            f"data_files: {entry!r} is a path of this machine, but `type: huggingface` makes it the id of a "
-            "dataset on the Hub. Leave `type` out to read files; a dataset of the Hub that bears the name of a "
-            f"local file is written hf://datasets/{entry.strip('./~')}.",
-            got=entry,
-        )
-    return parse_id(entry)
-
-
-def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[HubFiles]:
+def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
     entries = [parse_url(url) for url in source.data_files]
     for dataset in dict.fromkeys(dataset for dataset, _ in entries):
         repo = HubRepo(client, dataset)
         files = {file.path: file for file in repo.files()}
-        wanted = [path for where, path in entries if where == dataset]
-        chosen = {hit for path in wanted for hit in _expand(repo, files, path, source.type)}
-        yield _accessible(repo, [files[path] for path in chosen], str(repo))
-
-
-def _expand(repo: HubRepo, files: Mapping[str, HubFile], path: str, wanted: SourceType | None) -> list[str]:
-    path = path.strip("/")
-    if path in files:
-        return [path]
-    if has_wildcard(path):
-        hits = matches(path, files)
-    else:
-        below = f"{path}/" if path else ""
-        hits = [name for name in matches("**", files) if name.startswith(below) and belongs(name, wanted)]
-    if not hits:
-        raise SourceNotFoundError(
-            f"{repo}: nothing matches {path!r} at commit {repo.commit} ({repo.id.revision})"
-            f"{did_you_mean(path, files)}; it holds {listed(files, 8)}",
-            repo=repo.id.repo,
-            got=path,
-        )
-    return hits
+        chosen: set[str] = set()
+        for path in (path.strip("/") for where, path in entries if where == dataset):
+            if path in files:
+                hits = [path]
+            elif has_wildcard(path):
+                hits = matches(path, files)
+            else:
+                below = f"{path}/" if path else ""
+                every = (name for name in matches("**", files) if name.startswith(below))
+                hits = [name for name in every if belongs(name, source.type)]
+            if not hits:
+                raise SourceNotFoundError(
+                    f"{repo}: nothing matches {path!r} at commit {repo.commit} ({repo.id.revision})"
+                    f"{did_you_mean(path, files)}; it holds {listed(files, 8)}",
+                    repo=repo.id.repo,
+                    got=path,
+                )
+            chosen.update(hits)
+        yield repo, [files[path] for path in chosen], str(repo)
 
 
 _RETRIES: Final = 7  # about a minute in all
@@ -320,33 +279,28 @@ class HubBytes(ReadAheadBytes):
 
     def _fetch(self, start: int, stop: int) -> bytes:
         """Return the bytes ``[start, stop)``, all of them."""
+        file, dataset = self.file, self._dataset
         try:
-            answer = self._client.get(self._where, span=(start, stop), what=self.file.url)
+            answer = self._client.get(self._where, span=(start, stop), what=file.url)
         except Refused as error:
-            raise self._refused(error) from None
-        self._check(answer, start, stop)
-        return answer.body
-
-    def _refused(self, error: Refused) -> SourceError:
-        if error.code in _GONE:
-            return changed(
-                self.file,
-                f"commit {self._dataset.revision} or the file in it is gone from the Hub (the dataset was deleted, "
-                "or its history rewritten)",
-            )
-        return refusal(error, self._dataset, with_token=self._client.with_token)
-
-    def _check(self, answer: Answer, start: int, stop: int) -> None:
-        expected = f"bytes {start}-{stop - 1}/{self.file.size}"
+            if error.code in _GONE:
+                raise changed(
+                    file,
+                    f"commit {dataset.revision} or the file in it is gone from the Hub (the dataset was deleted, "
+                    "or its history rewritten)",
+                ) from None
+            raise refusal(error, dataset, with_token=self._client.with_token) from None
+        expected = f"bytes {start}-{stop - 1}/{file.size}"
         got = answer.headers.get("content-range", "")
         if got != expected or len(answer.body) != stop - start:
-            raise changed(self.file, f"asked for {expected}, the Hub sent {got!r} ({len(answer.body)} bytes)")
-        planned = self.file.token.partition(":")[2]
+            raise changed(file, f"asked for {expected}, the Hub sent {got!r} ({len(answer.body)} bytes)")
+        known = file.token.partition(":")[2]
         etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
         found = etag.removeprefix("W/").strip('"')
         # Only what looks like the hash we know is one: a storage host's own tag says nothing.
-        if re.fullmatch(r"[0-9a-f]+", found) and len(found) == len(planned) and found != planned:
-            raise changed(self.file, f"its hash is {found}, planned was {planned}")
+        if re.fullmatch(r"[0-9a-f]+", found) and len(found) == len(known) and found != known:
+            raise changed(file, f"its hash is {found}, planned was {known}")
+        return answer.body
 
 
 def downloaded(
@@ -369,7 +323,13 @@ def downloaded(
 def _local(file: InputFile, client: HubClient, cache_dir: str | Path | None) -> InputFile:
     path = client.download(*parse_url(file.url), cache_dir)
     before = path.stat()
-    found = _hash(path, file.token.partition(":")[0])
+    if file.token.startswith("git:"):
+        # Git hashes a header with the length before the content; such files are small.
+        data = path.read_bytes()
+        found = f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}"
+    else:
+        with path.open("rb") as stream:
+            found = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
     if before.st_size != file.size or found != file.token:
         raise damaged(
             file,
@@ -377,12 +337,3 @@ def _local(file: InputFile, client: HubClient, cache_dir: str | Path | None) -> 
             f"{file.token}; delete the copy and run again",
         )
     return replace(file, url=str(path), stat=state(before))
-
-
-def _hash(path: Path, kind: str) -> str:
-    if kind == "git":
-        # Git hashes a header with the length before the content; such files are small.
-        data = path.read_bytes()
-        return f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}"
-    with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

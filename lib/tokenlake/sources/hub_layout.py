@@ -15,19 +15,12 @@ from typing import Any, Final, cast
 
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
-from tokenlake.sources.formats import format_of
-from tokenlake.sources.globs import compile_glob
+from tokenlake.sources.formats import compile_glob, format_of
 
 # Files that describe a dataset rather than being a part of it, unless a pattern names them.
 _DESCRIPTIONS: Final = frozenset(
-    {
-        "README.md",
-        "config.json",
-        "dataset_info.json",
-        "dataset_infos.json",
-        "dummy_data.zip",
-        "dataset_dict.json",
-    }
+    {"README.md", "config.json", "dataset_info.json", "dataset_infos.json"}
+    | {"dummy_data.zip", "dataset_dict.json"}
 )
 
 
@@ -130,8 +123,10 @@ def layout_of(paths: Sequence[str], card: str | None, repo: str) -> HubLayout | 
     splits = split_patterns(data)
     if not splits:
         return None
-    found = {name: _without_notes(_found(patterns, data)) for name, patterns in splits.items()}
-    return HubLayout({DEFAULT: found}, DEFAULT)
+    found = {name: _found(patterns, data) for name, patterns in splits.items()}
+    # Beside tables a text file is a licence or a list of requirements; a card's own pattern may still name it.
+    tables = {name: [path for path in paths if format_of(path) != "text"] for name, paths in found.items()}
+    return HubLayout({DEFAULT: {name: tables[name] or paths for name, paths in found.items()}}, DEFAULT)
 
 
 def card_configs(card: str, repo: str) -> list[dict[str, Any]]:
@@ -169,8 +164,15 @@ def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: s
     subsets: dict[str, Mapping[str, Sequence[str]]] = {}
     defaults: list[str] = []
     for entry in configs:
-        name = str(entry["config_name"])
-        subsets[name] = _subset(entry, paths, repo)
+        name, folder = str(entry["config_name"]), str(entry.get("data_dir") or "")
+        folder = folder.removeprefix("./").strip("/")
+        prefix = f"{folder}/" if folder else ""
+        inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+        written = entry.get("data_files")
+        splits = split_patterns(inside) if written is None else _written(written, repo)
+        subsets[name] = {
+            split: [prefix + path for path in _found(patterns, inside)] for split, patterns in splits.items()
+        }
         if name == DEFAULT or entry.get("default") or len(configs) == 1:
             defaults.append(name)
     if len(defaults) > 1:
@@ -178,45 +180,27 @@ def _by_card(configs: Sequence[Mapping[str, Any]], paths: Sequence[str], repo: s
     return HubLayout(subsets, defaults[0] if defaults else None, "card")
 
 
-def _subset(entry: Mapping[str, Any], paths: Sequence[str], repo: str) -> dict[str, list[str]]:
-    """Return split to paths of one entry of the card."""
-    folder = str(entry.get("data_dir") or "").removeprefix("./").strip("/")
-    below = [path for path in paths if not folder or path.startswith(f"{folder}/")]
-    inside = [path.removeprefix(f"{folder}/") if folder else path for path in below]
-    written = entry.get("data_files")
-    splits = split_patterns(inside) if written is None else _written(written, repo)
-    prefix = f"{folder}/" if folder else ""
-    return {name: [prefix + path for path in _found(patterns, inside)] for name, patterns in splits.items()}
-
-
 def _written(written: object, repo: str) -> dict[str, list[str]]:
     """Read ``data_files``: a pattern, a list of them, or a list of {split, path}."""
     items = cast("list[object]", written) if isinstance(written, list) else [written]
     if all(isinstance(item, str) for item in items):
-        return {"train": [_inside(cast("str", item), repo) for item in items]}
+        items = [{"split": "train", "path": items}]
     splits: dict[str, list[str]] = {}
     for item in items:
         found = cast("dict[str, object]", item) if isinstance(item, dict) else {}
         name, path = found.get("split"), found.get("path")
-        texts = cast("list[object]", path) if isinstance(path, list) else [path]
-        if (
-            not isinstance(name, str)
-            or not _SPLIT.fullmatch(name)
-            or not all(isinstance(t, str) for t in texts)
-        ):
+        every = cast("list[object]", path) if isinstance(path, list) else [path]
+        patterns = [each for each in every if isinstance(each, str)]
+        if not isinstance(name, str) or not _SPLIT.fullmatch(name) or len(patterns) < len(every):
             raise _bad_card(repo, f"an entry of data_files is not {{split, path}}: {item!r:.200}")
         if name in splits:
             raise _bad_card(repo, f"split {name!r} stands twice in data_files of a subset")
-        splits[name] = [_inside(cast("str", text), repo) for text in texts]
+        for each in patterns:
+            if "://" in each or ".." in PurePosixPath(each).parts:
+                told = f"it points outside the repository: {each!r}; name those files in data_files"
+                raise _bad_card(repo, told)
+        splits[name] = patterns
     return splits
-
-
-def _inside(pattern: str, repo: str) -> str:
-    if "://" in pattern or ".." in PurePosixPath(pattern).parts:
-        raise _bad_card(
-            repo, f"it points outside the repository: {pattern!r}; name those files in data_files"
-        )
-    return pattern
 
 
 def split_patterns(paths: Sequence[str]) -> dict[str, list[str]]:
@@ -227,18 +211,16 @@ def split_patterns(paths: Sequence[str]) -> dict[str, list[str]]:
         ordered = [name for name in _KEYWORDS if name in names] + sorted(names - _KEYWORDS.keys())
         return {name: [_SHARDED.replace("*", name, 1)] for name in ordered}
     for templates in (_FOLDERS, _NAMES):
-        found = _by_keyword(templates, paths)
+        patterns = {
+            split: [each.format(word=word, sep=_SEPARATORS) for word in words for each in templates]
+            for split, words in _KEYWORDS.items()
+        }
+        found = {
+            split: every for split, every in patterns.items() if any(matches(one, paths) for one in every)
+        }
         if found:
             return found
     return {"train": ["**"]} if matches("**", paths) else {}
-
-
-def _by_keyword(templates: Sequence[str], paths: Sequence[str]) -> dict[str, list[str]]:
-    splits = {
-        split: [t.format(word=word, sep=_SEPARATORS) for word in words for t in templates]
-        for split, words in _KEYWORDS.items()
-    }
-    return {split: every for split, every in splits.items() if any(matches(one, paths) for one in every)}
 
 
 def _found(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
@@ -259,12 +241,6 @@ def converted_layout(paths: Sequence[str]) -> HubLayout:
         subsets.setdefault(folders[0], {}).setdefault(split, []).append(path)
     default = next(iter(subsets)) if len(subsets) == 1 else DEFAULT if DEFAULT in subsets else None
     return HubLayout(subsets, default, "converted")
-
-
-def _without_notes(paths: list[str]) -> list[str]:
-    # Beside tables a text file is a licence or a list of requirements; a card's own pattern may still name it.
-    tables = [path for path in paths if format_of(path) != "text"]
-    return tables or paths
 
 
 def loader_script(paths: Sequence[str], name: str) -> str | None:

@@ -71,13 +71,6 @@ class HubFile:
     size: int
     token: str
 
-    @staticmethod
-    def of(entry: Mapping[str, Any]) -> HubFile:
-        """Read an entry of the Hub's tree."""
-        if lfs := entry.get("lfs"):
-            return HubFile(entry["path"], int(lfs["size"]), f"sha256:{lfs['oid'].removeprefix('sha256:')}")
-        return HubFile(entry["path"], int(entry["size"]), f"git:{entry['oid']}")
-
 
 def parse_id(entry: str) -> HubId:
     """Read ``org/name``, ``org/name@revision`` or ``hf://datasets/org/name@revision``.
@@ -181,8 +174,14 @@ class HubClient:
         # Read now, not when huggingface_hub was imported.
         default = os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)
         self.endpoint = str(options.get("endpoint") or default).rstrip("/")
-        self._token = _token(options.get("token"))
-        self._headers, self.with_token = _headers(self._token)
+        self._token = options.get("token")
+        if not (self._token is None or isinstance(self._token, bool | str)):
+            raise ConfigError(
+                f"storage_options.token: got a {type(self._token).__name__}, must be {{env: NAME}} or {{block: NAME}}; "
+                "leave it out for HF_TOKEN and the saved login"
+            )
+        self._headers = _headers(self._token)
+        self.with_token = any(name.lower() == "authorization" for name in self._headers)
         self._session: Callable[[], Any] = get_session
         self._offline: type[Exception] = OfflineModeIsEnabled
         # Releases of huggingface_hub differ in their HTTP library; the root of its errors is a base of theirs.
@@ -200,32 +199,34 @@ class HubClient:
             Refused: the Hub said no (4xx); not a passing fault.
             SourceError: offline, or still failing after the retries.
         """
-        attempt = 0
-        while True:
-            answer, why = self._try(path, span, what)
-            if answer is not None and answer.status not in _RETRIED:
-                return _accepted(answer, span)
-            if attempt == self._retries:
-                raise SourceError(
-                    f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
-                    f"{self._retries + 1} attempts ({why}). Check the connection and HF_ENDPOINT, and run again later.",
-                    endpoint=self.endpoint,
-                )
-            time.sleep(_wait(attempt, answer.headers if answer else {}))
-            attempt += 1
-
-    def _try(self, path: str, span: tuple[int, int] | None, what: str) -> tuple[Answer | None, str]:
-        """Return the answer, or None and why there is none."""
-        try:
-            if _is_offline():
-                raise self._offline
-            answer = self._once(path, span)
-        except self._offline as error:
-            raise offline(what) from error
-        except self._faults as error:
-            # Where storage hosts are, queries are signatures.
-            return None, scrub(f"{type(error).__name__}: {error}")
-        return answer, f"status {answer.status}"
+        why = ""
+        for attempt in range(self._retries + 1):
+            headers: Mapping[str, str] = {}
+            try:
+                if _is_offline():
+                    raise self._offline
+                answer = self._once(path, span)
+                headers, why = answer.headers, f"status {answer.status}"
+                if answer.status not in _RETRIED:
+                    if answer.status >= 400:
+                        said = headers.get("x-error-message", "")
+                        raise Refused(answer.status, headers.get("x-error-code", ""), said)
+                    if span and answer.status != 206:
+                        told = "the server ignores requests for a part of a file"
+                        raise Refused(answer.status, "NoRanges", told)
+                    return answer
+            except self._offline as error:
+                raise offline(what) from error
+            except self._faults as error:
+                # Where storage hosts are, queries are signatures.
+                why = scrub(f"{type(error).__name__}: {error}")
+            if attempt < self._retries:
+                time.sleep(_wait(attempt, headers))
+        raise SourceError(
+            f"{what}: the Hub at {self.endpoint} could not be reached or did not serve it, after "
+            f"{self._retries + 1} attempts ({why}). Check the connection and HF_ENDPOINT, and run again later.",
+            endpoint=self.endpoint,
+        )
 
     def _once(self, path: str, span: tuple[int, int] | None) -> Answer:
         # Ranges are of the bytes as they are stored, not of what a server makes of them on the way.
@@ -278,29 +279,18 @@ def _is_offline() -> bool:
     return any(os.environ.get(name, "").lower() in _YES for name in names)
 
 
-def _token(option: object) -> str | bool | None:
-    """Check the option `token`; None: the usual chain, False: none."""
-    if option is None or isinstance(option, bool | str):
-        return option
-    raise ConfigError(
-        f"storage_options.token: got a {type(option).__name__}, must be {{env: NAME}} or {{block: NAME}}; leave it "
-        "out for HF_TOKEN and the saved login"
-    )
-
-
-def _headers(token: str | bool | None) -> tuple[Mapping[str, str], bool]:
-    """Return the headers of every request, and whether they hold a token."""
+def _headers(token: str | bool | None) -> Mapping[str, str]:
+    """Return the headers of every request. `token`: None: the usual chain, False: none."""
     from huggingface_hub.utils import build_hf_headers
 
     try:
         headers = build_hf_headers(token=token, library_name="tokenlake")
     except OSError as error:
         raise ConfigError("storage_options.token: true asks for a saved login, and there is none") from error
-    bearer = next((value for name, value in headers.items() if name.lower() == "authorization"), "")
-    if not bearer.isascii() or not bearer.isprintable():
+    if any(not value.isascii() or not value.isprintable() for value in headers.values()):
         # The HTTP library would name the header's value in its own message.
         raise ConfigError("the token for the Hub holds characters that no token has (a line end, perhaps)")
-    return headers, bool(bearer)
+    return headers
 
 
 def _wait(attempt: int, headers: Mapping[str, str]) -> float:
@@ -311,15 +301,6 @@ def _wait(attempt: int, headers: Mapping[str, str]) -> float:
     if asked:
         return min(float(asked), _LONGEST_WAIT)
     return _FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25)
-
-
-def _accepted(answer: Answer, span: tuple[int, int] | None) -> Answer:
-    if answer.status >= 400:
-        said = answer.headers.get("x-error-message", "")
-        raise Refused(answer.status, answer.headers.get("x-error-code", ""), said)
-    if span and answer.status != 206:
-        raise Refused(answer.status, "NoRanges", "the server ignores requests for a part of a file")
-    return answer
 
 
 @final
@@ -360,7 +341,12 @@ class HubRepo:
 
     def files(self) -> list[HubFile]:
         """List all files of the commit, sorted by path."""
-        found = [HubFile.of(entry) for entry in self._tree() if entry.get("type") == "file"]
+        found: list[HubFile] = []
+        for entry in self._tree():
+            if entry.get("type") == "file":
+                lfs = entry.get("lfs")
+                token = f"sha256:{lfs['oid'].removeprefix('sha256:')}" if lfs else f"git:{entry['oid']}"
+                found.append(HubFile(entry["path"], int((lfs or entry)["size"]), token))
         return sorted(found, key=lambda file: file.path)
 
     def text(self, path: str) -> str:

@@ -5,7 +5,6 @@ Formats read through :class:`InputBytes` alone: a local file and an object in a 
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, final
 
+from tokenlake.arrays import RandomAccessFile
 from tokenlake.config.formats import FORMATS, Format, FormatFacts
 from tokenlake.errors import DamagedFileError, InputChangedError
 from tokenlake.fingerprint import file_id
@@ -191,9 +191,13 @@ class InputBytes(ABC):
             SourceError: it cannot be read, after retries.
         """
 
-    @abstractmethod
+    def as_file(self) -> RandomAccessFile:
+        """Return a new file of these bytes."""
+        return RandomAccessFile(self.file.size, self.pread)
+
     def for_arrow(self) -> Any:
         """Return what Arrow's readers take: a path, or a new random-access file of their own."""
+        return self.as_file()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:  # noqa: B027
         """Note the stretches [start, stop) that will be read through, of so many columns side by side."""
@@ -289,45 +293,6 @@ def state(stat: Stat) -> tuple[int, int, int]:
 def stat_token(stat: Stat) -> str:
     """Return the version token of a local file that was not read."""
     return "stat:" + "-".join(map(str, state(stat)))
-
-
-@final
-class InputReader(io.RawIOBase):
-    """An input as Python's own raw file with random access; each reader has a place of its own."""
-
-    def __init__(self, data: InputBytes) -> None:
-        super().__init__()
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        """Return the size of the input; Arrow asks for it."""
-        return self._data.file.size
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._data.file.size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(self._data.file.size - self._at, 0)
-        data = self._data.pread(left if size is None or size < 0 else min(size, left), self._at)
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        with memoryview(buffer) as view, view.cast("B") as target:
-            got = self._data.read_into(target, self._at)
-        self._at += got
-        return got
 
 
 _EVERY: Final = 0.2  # seconds between two reports

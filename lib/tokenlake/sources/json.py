@@ -1,36 +1,37 @@
-"""JSON Lines: one object on every line; records in a buffer, as texts alone or as objects and columns."""
+"""JSON Lines: one object on every line; records in a buffer, as texts alone or as objects and columns.
+
+A record is read strictly. RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels,
+one object and nothing else. Where texts alone are wanted, the content field must be there once and hold a string. Of
+rows, each wanted field must be there at most once and hold no number beyond 64 bits and a double, which would be
+altered. Fields that nobody wants are only checked for being JSON.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import Int64s, binary_over, text_of_strings, text_over
-from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
+from tokenlake.arrays import binary_over, text_of_strings, text_over
+from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes
-from tokenlake.sources.json_records import (
-    LARGE,
-    Judged,
-    disguise_of,
-    is_plain,
-    judge_quickly,
-    judge_row,
-    judge_text,
-    keys_of,
-    load_object,
-    members_of,
-    syntax_fault,
-    text_of,
+from tokenlake.sources.lines import (
+    LineBlock,
+    LongLine,
+    RawRecords,
+    index_lines,
+    long_record,
+    parsed_blocks,
+    read_blocks,
 )
-from tokenlake.sources.lines import BOM, LineBlock, LongLine, index_lines, parsed_blocks, read_blocks
-from tokenlake.sources.rows import Fault, Rows, is_too_wide, too_long
+from tokenlake.sources.rows import Fault, Record, Rows, is_too_wide, too_long
 from tokenlake.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20
@@ -38,16 +39,40 @@ PIECE_BYTES: Final = 2 << 20
 TEXT_BYTES: Final = 8 << 20
 """Of records of which only the texts do: one emoji makes four times as much of a text."""
 _SHORT_RECORD: Final = 1024
-_PIECE_RECORDS: Final = 1 << 15  # a bad one of two bytes takes 500
 _CUT: Final = frozenset({"invalid_json", "invalid_utf8", "lone_surrogate"})
 # A quote and a colon, between which nearly nobody writes anything, and what they may look like otherwise.
 _CLOSE_KEY_END: Final = '":'
-_ODD_KEY_END: Final = '"[ \t\r\n]+:|\\\\u00[23]'
+# What only large numbers, and some strings, hold: 2 ** 63 has 19 digits, 1e308 an exponent of three.
+_LARGE: Final = "[0-9]{19}|[eE][+]?[0-9]{3}"
+_LARGE_BYTES: Final = re.compile(_LARGE.encode())
+_ODD: Final = _LARGE + '|"[ \t\r\n]+:|\\\\u00[23]'
 _LONG_STRING: Final = 64 << 10  # longer ones are lifted out of a long line
 _PIECE: Final = 1 << 20
 _MAX_SKELETON: Final = 16 << 20  # bytes beside long strings; parsed, they can take 25 times as much
 _LONGEST_UNIT: Final = 12  # bytes of the longest thing a piece must not be cut in: a surrogate pair
 _LAST_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+("|\Z)', re.DOTALL)  # also one that is never closed
+_MAX_DEPTH: Final = 1024  # orjson's limit: what is nested deeper is a bad record
+_SHOWN: Final = 120  # characters of a foreign message or value in ours
+_KINDS: Final[dict[type[Any], str]] = {
+    type(None): "null",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+"'
+_TOKEN: Final = re.compile(_STRING + rb'|[\[\]{}]|[^"\[\]{}]++', re.DOTALL)
+_STRING_OR_NUMBER: Final = re.compile(
+    _STRING + rb"|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?", re.DOTALL
+)
+# What every member holds once; a string may, too, behind an escaped quote.
+_KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
+_INT64_MIN: Final = -(1 << 63)
+_UINT64_MAX: Final = (1 << 64) - 1
+_UINT64_DIGITS: Final = 20
+_MISSING: Final = object()
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 
@@ -56,33 +81,19 @@ def read_jsonl(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
     """Read the lines that `part` owns."""
-    return parse_lines(read_blocks(part, data, want.max_record_bytes, want.block_bytes), want)
-
-
-def parse_lines(blocks: Iterator[LineBlock | LongLine], want: Want) -> Iterator[Parsed]:
-    """Parse blocks of JSON lines."""
     return parsed_blocks(
-        blocks, lambda line: parse_long(line, want), lambda block: parse_records(records_of(block), want)
+        read_blocks(part, data, want.max_record_bytes, want.block_bytes),
+        lambda line: parse_long(line, want),
+        lambda block: parse_records(json_lines(block), want),
     )
 
 
-def records_of(block: LineBlock) -> JsonRecords:
+def json_lines(block: LineBlock) -> RawRecords:
     """Return the lines of a block that hold something; those of nothing but spaces and tabs are blank."""
-    lines = index_lines(block, blank=b" \t\r")
-    return JsonRecords(
-        data=block.data,
-        starts=lines.starts,
-        stops=lines.stops,
-        positions=lines.positions(block),
-        numbers=lines.numbers,
-        lines=lines.count,
-        open_end=lines.open_end,
-        normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
-        bytes_read=block.bytes_read,
-    )
+    return index_lines(block, blank=b" \t\r")
 
 
-def parse_records(records: JsonRecords, want: Want) -> Iterator[Parsed]:
+def parse_records(records: RawRecords, want: Want) -> Iterator[Parsed]:
     """Parse records: for their texts alone, or in pieces as objects and columns, the text beside them if wanted."""
     if want.text is not None and want.columns == ():
         for piece in records.pieces(TEXT_BYTES):
@@ -92,104 +103,19 @@ def parse_records(records: JsonRecords, want: Want) -> Iterator[Parsed]:
             yield from _rows_of(piece, want)
 
 
-# ---- records in a buffer -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonRecords:
-    """Consecutive records in a buffer.
-
-    Attributes:
-        data: the block's bytes.
-        starts, stops: int64[n], where each record lies in `data`.
-        positions: int64[n], as in :class:`tokenlake.sources.batch.BadRecord`.
-        numbers: int64[n], the lines on which they stand, counted from the first line of these records; None
-            where there are no lines.
-        lines: how many lines there are, blank ones included.
-        open_end: the file ends with the last of these records, without an end of line.
-        bytes_read, normalized: as in :class:`tokenlake.sources.batch.Parsed`.
-    """
-
-    data: bytes
-    starts: Int64s
-    stops: Int64s
-    positions: Int64s
-    bytes_read: int
-    numbers: Int64s | None = None
-    lines: int = 0
-    open_end: bool = False
-    normalized: dict[str, int] = field(default_factory=dict[str, int])
-
-    def __len__(self) -> int:
-        """How many records there are."""
-        return len(self.starts)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes of every record."""
-        data = self.data
-        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
-            yield data[start:stop]
-
-    def pieces(self, size: int) -> Iterator[JsonRecords]:
-        """Yield the records in pieces of about `size` bytes, fewer where they are very short."""
-        at = 0
-        while at < len(self):
-            end = int(np.searchsorted(self.stops, self.starts[at] + size, side="right"))
-            end = min(max(end, at + 1), at + _PIECE_RECORDS)
-            yield self if end - at == len(self) else self.part(at, end)
-            at = end
-        if not len(self):
-            yield self
-
-    def part(self, start: int, stop: int) -> JsonRecords:
-        """Return the records from `start` to `stop`; parts that make up the whole account for all of it."""
-        size, last = len(self), stop == len(self)
-        numbers, first, after = self.numbers, 0, 0
-        if numbers is not None:
-            first = 0 if start == 0 else int(numbers[start])
-            after = self.lines if last else int(numbers[stop])
-            numbers = numbers[start:stop] - first
-        return replace(
-            self,
-            starts=self.starts[start:stop],
-            stops=self.stops[start:stop],
-            positions=self.positions[start:stop],
-            numbers=numbers,
-            lines=after - first,
-            open_end=self.open_end and last,
-            bytes_read=self.bytes_read * stop // size - self.bytes_read * start // size,
-            normalized=self.normalized if start == 0 else {},
-        )
-
-    def bad_at(self, position: int, fault: Fault) -> BadLine:
-        """Return the record at a position as one that has `fault`."""
-        return self.bad(int(np.searchsorted(self.positions, position)), fault)
-
-    def bad(self, index: int, fault: Fault) -> BadLine:
-        """Return record `index` as one that has `fault`; the last one of a file that just ends was cut."""
-        if self.open_end and index == len(self) - 1 and fault.reason in _CUT:
-            fault = Fault("truncated_line", f"the file ends in the middle of a record ({fault.detail})")
-        start, stop = int(self.starts[index]), int(self.stops[index])
-        number = None if self.numbers is None else int(self.numbers[index])
-        raw = self.data[start : min(stop, start + RAW_LIMIT)]
-        return BadLine(int(self.positions[index]), number, fault, raw)
-
-    def parsed(self, faults: Mapping[int, Fault], **found: Any) -> Parsed:
-        """Return what was found in all records but those with a fault, in order, with the account of all of them."""
-        return Parsed(
-            positions=np.delete(self.positions, list(faults)) if faults else self.positions,
-            bad=tuple(self.bad(index, fault) for index, fault in faults.items()),
-            bytes_read=self.bytes_read,
-            normalized=self.normalized,
-            lines=self.lines,
-            **found,
-        )
+def _parsed(records: RawRecords, faults: dict[int, Fault], **found: Any) -> Parsed:
+    """Return what was found in the records without a fault; the last one of a file that just ends was cut."""
+    last = len(records) - 1
+    if records.open_end and last in faults and faults[last].reason in _CUT:
+        told = f"the file ends in the middle of a record ({faults[last].detail})"
+        faults[last] = Fault("truncated_line", told)
+    return records.parsed(faults, **found)
 
 
 # ---- texts alone -------------------------------------------------------------------------------------
 
 
-def _texts_of(records: JsonRecords, name: str, limit: int) -> Parsed:
+def _texts_of(records: RawRecords, name: str, limit: int) -> Parsed:
     if _holds_each_once(records, name, limit):
         data, loads = records.data, orjson.loads
         spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
@@ -199,26 +125,10 @@ def _texts_of(records: JsonRecords, name: str, limit: int) -> Parsed:
             column = None
         if column is not None and not column.null_count:
             return records.parsed({}, text=column)
-    return _judged_texts(records, name, limit)
 
-
-def _holds_each_once(records: JsonRecords, name: str, limit: int) -> bool:
-    """Say whether records that all have the field surely have it once: it is there as often as there are records.
-
-    Of long records the little before each text is searched instead, which costs less.
-    """
-    sizes = records.stops - records.starts
-    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not is_plain(name):
-        return False
-    first, last = int(records.starts[0]), int(records.stops[-1])
-    count = records.data.count(orjson.dumps(name), first, last)
-    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
-
-
-def _judged_texts(records: JsonRecords, name: str, limit: int) -> Parsed:
     texts: list[str] = []
     faults: dict[int, Fault] = {}
-    key, disguise, loads, data = orjson.dumps(name), disguise_of((name,)), orjson.loads, records.data
+    key, disguise, loads, data = orjson.dumps(name), _disguise_of((name,)), orjson.loads, records.data
     spans = zip(records.starts.tolist(), records.stops.tolist(), strict=True)
     for index, (start, stop) in enumerate(spans):
         line = data[start:stop]
@@ -240,19 +150,36 @@ def _judged_texts(records: JsonRecords, name: str, limit: int) -> Parsed:
             faults[index] = found
         else:
             texts.append(found)
-    return records.parsed(faults, text=text_of_strings(texts))
+    return _parsed(records, faults, text=text_of_strings(texts))
+
+
+def _holds_each_once(records: RawRecords, name: str, limit: int) -> bool:
+    """Say whether records that all have the field surely have it once: it is there as often as there are records.
+
+    Of long records the little before each text is searched instead, which costs less.
+    """
+    sizes = records.stops - records.starts
+    if not len(sizes) or sizes.mean() > _SHORT_RECORD or sizes.max() > limit or not _is_plain(name):
+        return False
+    first, last = int(records.starts[0]), int(records.stops[-1])
+    count = records.data.count(orjson.dumps(name), first, last)
+    return count == len(sizes) and records.data.find(b"\\u00", first, last) < 0
 
 
 # ---- whole records -----------------------------------------------------------------------------------
 
 
-def _rows_of(records: JsonRecords, want: Want) -> Iterator[Parsed]:
-    ends, odd = _doubts(records)
+def _rows_of(records: RawRecords, want: Want) -> Iterator[Parsed]:
+    # How often a quote and a colon stand together in each record; and whether it is odd: whether it has perhaps a large
+    # number, a blank between quote and colon, or one of the two as an escape.
+    edges = np.append(records.starts, records.stops[-1:] if len(records) else 0)
+    each = binary_over(edges, pa.py_buffer(records.data))
+    ends = _COMPUTE.count_substring(each, _CLOSE_KEY_END).to_pylist()
+    odd = _COMPUTE.match_substring_regex(each, _ODD).to_pylist()
     found = [
-        (None if odd[at] else judge_quickly(line, ends[at], want)) or judge_row(line, want)
+        (None if odd[at] else _judge_quickly(line, ends[at], want)) or _judge_row(line, want)
         for at, line in enumerate(records)
     ]
-    faults = {at: fault for at, fault in enumerate(found) if isinstance(fault, Fault)}
     judged = [each for each in found if not isinstance(each, Fault)]
     if len(judged) > 1 and is_too_wide([each.record for each in judged], want.columns):
         del found, judged
@@ -260,38 +187,219 @@ def _rows_of(records: JsonRecords, want: Want) -> Iterator[Parsed]:
         yield from _rows_of(records.part(0, middle), want)
         yield from _rows_of(records.part(middle, len(records)), want)
     else:
-        yield _parsed_rows(records, judged, faults, want)
+        yield _parsed_rows(records, found, want)
 
 
-def _parsed_rows(records: JsonRecords, judged: list[Judged], faults: dict[int, Fault], want: Want) -> Parsed:
-    """Return what was found in the records without a fault, as columns and as objects."""
-    texts = [each.text for each in judged]
-    good = (at for at in range(len(records)) if at not in faults)
-    doubtful = [
-        records.bad(at, text) for at, text in zip(good, texts, strict=True) if isinstance(text, Fault)
-    ]
-    strings = [None if isinstance(text, Fault) else text for text in texts]
-    return records.parsed(
+def _parsed_rows(records: RawRecords, found: list[Judged | Fault], want: Want) -> Parsed:
+    """Return what was found in each record, as columns and as objects."""
+    faults = {at: each for at, each in enumerate(found) if isinstance(each, Fault)}
+    judged = [(at, each) for at, each in enumerate(found) if not isinstance(each, Fault)]
+    strings = [None if isinstance(each.text, Fault) else each.text for _, each in judged]
+    objects = [each.record for _, each in judged]
+    return _parsed(
+        records,
         faults,
         text=None if want.text is None else _ARROW.array(strings, pa.large_string()),
-        rows=Rows(objects=[each.record for each in judged], names=want.columns)
-        if want.columns != ()
-        else None,
-        doubtful=tuple(doubtful),
-        as_bad=records.bad_at,
+        rows=None if want.columns == () else Rows(objects=objects, names=want.columns),
+        doubtful=tuple(records.bad(at, each.text) for at, each in judged if isinstance(each.text, Fault)),
     )
 
 
-def _doubts(records: JsonRecords) -> tuple[list[int], list[bool]]:
-    """Return how often a quote and a colon stand together in each record, and whether it is odd.
+# ---- one record ---------------------------------------------------------------------------------------
 
-    That is: has it perhaps a large number, a blank between quote and colon, or one of the two as an escape?
+
+class Member(NamedTuple):
+    """One ``"key": value`` of a record.
+
+    Attributes:
+        path: the keys from the record down to this one, None for every array on the way. It changes as
+            the next member is looked for.
+        repeats: whether the same object has given the key before.
+        value: offset at which the value begins.
     """
-    edges = np.append(records.starts, records.stops[-1:] if len(records) else 0)
-    each = binary_over(edges, pa.py_buffer(records.data))
-    ends = _COMPUTE.count_substring(each, _CLOSE_KEY_END)
-    odd = _COMPUTE.match_substring_regex(each, f"{LARGE}|{_ODD_KEY_END}")
-    return ends.to_pylist(), odd.to_pylist()
+
+    path: list[str | None]
+    repeats: bool
+    value: int
+
+
+class Judged(NamedTuple):
+    """A record, and its text or why it has none; None where no text is wanted."""
+
+    record: Record
+    text: str | Fault | None
+
+
+def judge_text(line: bytes, name: str, limit: int) -> str | Fault:
+    """Return the text in the field `name` of the JSON object `line` (no newline), or what is wrong with it."""
+    if len(line) > limit:
+        return too_long(len(line), limit)
+    record = _load_object(line)
+    return record if isinstance(record, Fault) else _text_of(record, line, name)
+
+
+def _judge_row(line: bytes, want: Want) -> Judged | Fault:
+    """Return the record on `line` and its text, or what makes it unusable as a record."""
+    if len(line) > want.max_record_bytes:
+        return too_long(len(line), want.max_record_bytes)
+    record = _load_object(line)
+    if isinstance(record, Fault):
+        return record
+    if len(_KEY_END.findall(line)) != _count_members(record):
+        for member in _members_of(line):
+            if member.repeats and _is_wanted(want, member.path[0]):
+                name = ".".join(key for key in member.path if key is not None)
+                return Fault("duplicate_key", f"the field {name!r} is given more than once")
+    fault = _too_large(line, want) if _LARGE_BYTES.search(line) else None
+    return fault or Judged(record, None if want.text is None else _text_of(record, line, want.text))
+
+
+def _judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
+    """Return the record of a line that is not odd, if it surely holds every member of it; None: look closer.
+
+    Written out again it has as many ends of keys then: a repeated key would be there once.
+    """
+    if len(line) > want.max_record_bytes:
+        return None
+    try:
+        record = orjson.loads(line)
+        if type(record) is not dict or key_ends != orjson.dumps(record).count(b'":'):
+            return None
+    except (ValueError, TypeError):  # orjson's own: no JSON, or nested deeper than it writes
+        return None
+    found = cast("Record", record)
+    return Judged(found, None if want.text is None else _text_of(found, line, want.text))
+
+
+def _load_object(line: bytes) -> Record | Fault:
+    """Parse `line` as one JSON object."""
+    try:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            if "infinity" not in str(error):
+                raise
+            # A number beyond a double's range is valid JSON and nothing to us. `0e0` cannot be extended to
+            # another number by what follows, so nothing malformed becomes valid.
+            record = orjson.loads(
+                _STRING_OR_NUMBER.sub(lambda it: it[0] if it[0].startswith(b'"') else b"0e0", line)
+            )
+    except orjson.JSONDecodeError as error:
+        return _syntax_fault(line, error)
+    if isinstance(record, dict):
+        return cast("Record", record)
+    return Fault("not_an_object", f"the record is a JSON {_KINDS[type(record)]}, expected an object")
+
+
+def _syntax_fault(line: bytes, error: orjson.JSONDecodeError) -> Fault:
+    """Name the reason for which orjson refused `line`."""
+    message = str(error)[:_SHOWN]
+    try:
+        str(line, "utf-8")
+    except UnicodeDecodeError as unicode_error:
+        return Fault("invalid_utf8", f"byte {unicode_error.start} of the record is not UTF-8")
+    if "depth limit" in message or "recursion limit" in message:
+        return Fault("too_deep", f"values are nested more than {_MAX_DEPTH} levels deep")
+    if "surrogate" in message:
+        told = f"half a surrogate pair stands alone, which is no character: {message}"
+        return Fault("lone_surrogate", told)
+    return Fault("invalid_json", f"not a JSON object: {message}")
+
+
+def _text_of(record: Record, line: bytes, name: str) -> str | Fault:
+    """Return the string in the field `name` (a dotted path) of `record`, which was parsed from `line`."""
+    keys = _keys_of(record, name)
+    if keys[0] in record and (
+        _disguise_of(keys).search(line) or any(line.count(orjson.dumps(key)) != 1 for key in keys)
+    ):
+        # The member that `keys` lead to, or one on the way, may be given more than once.
+        wanted = [list(keys[: depth + 1]) for depth in range(len(keys))]
+        if any(member.repeats and member.path in wanted for member in _members_of(line)):
+            return Fault("duplicate_key", f"the field {name!r} is given more than once")
+    text: Any = record
+    for key in keys:
+        text = cast("Record", text).get(key, _MISSING) if isinstance(text, dict) else _MISSING
+    if isinstance(text, str):
+        return text
+    if text is _MISSING:
+        names = ", ".join(map(repr, sorted(record)[:12]))[:_SHOWN]
+        return Fault("missing_field", f"there is no field {name!r}; the record has {names or 'no fields'}")
+    if text is None:
+        return Fault("null_text", f"the field {name!r} is null, expected a string")
+    return Fault("not_a_string", f"the field {name!r} holds a JSON {_KINDS[type(text)]}, expected a string")
+
+
+def _keys_of(record: Record, path: str) -> tuple[str, ...]:
+    """Return the keys that `path` stands for: ``a.b`` is the field "a.b" where there is one, else "b" of "a"."""
+    return (path,) if path in record else tuple(path.split("."))
+
+
+def _disguise_of(keys: tuple[str, ...]) -> re.Pattern[bytes]:
+    """Return what every other spelling of one of these keys holds; letters, digits and underscores have one."""
+    return re.compile(rb"\\u00[2-7]" if all(map(_is_plain, keys)) else rb"\\")
+
+
+def _is_plain(key: str) -> bool:
+    return key.isascii() and key.isidentifier()
+
+
+def _members_of(line: bytes) -> Iterator[Member]:
+    """Yield every member of every object in the valid JSON `line`, repeated ones too."""
+    path: list[str | None] = []
+    seen: list[set[str]] = []
+    name = b""
+    for token in _TOKEN.finditer(line):
+        first = token[0][:1]
+        if first in b"{[":
+            path.append(None)
+            seen.append(set())
+        elif first in b"}]":
+            path.pop()
+            seen.pop()
+        elif first == b'"':
+            name = token[0]
+        elif (colon := token[0].find(b":")) >= 0 and not token[0][:colon].strip():
+            key: str = orjson.loads(name)
+            path[-1] = key
+            yield Member(path, key in seen[-1], token.end() - len(token[0][colon + 1 :].lstrip()))
+            seen[-1].add(key)
+
+
+def _count_members(record: Record) -> int:
+    """Return how many members a record has, those of all objects inside it included."""
+    total, rest = 0, cast("list[Any]", [record])
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            members = cast("Record", value)
+            total += len(members)
+            value = members.values()
+        rest += [item for item in value if type(item) is dict or type(item) is list]
+    return total
+
+
+def _too_large(line: bytes, want: Want) -> Fault | None:
+    """Return the fault of a record with a number in a wanted field that neither 64 bits nor a double hold."""
+    fields = [(member.value, member.path[0]) for member in _members_of(line) if len(member.path) == 1]
+    starts = [start for start, _ in fields]
+    for token in _STRING_OR_NUMBER.finditer(line):
+        number = token[0]
+        if number.startswith(b'"'):
+            continue
+        if number.strip(b"-0123456789"):
+            held = isfinite(float(number))
+        else:
+            held = len(number) <= _UINT64_DIGITS and _INT64_MIN <= int(number) <= _UINT64_MAX
+        name = None if held else fields[bisect_right(starts, token.start()) - 1][1]
+        if not held and _is_wanted(want, name):
+            shown = number[:40].decode() + ("..." if len(number) > 40 else "")
+            told = f"the field {name!r} holds {shown}, which neither 64 bits nor a double can hold"
+            return Fault("number_too_large", told)
+    return None
+
+
+def _is_wanted(want: Want, name: str | None) -> bool:
+    return want.columns is None or name in want.columns
 
 
 # ---- lines of more than a block ----------------------------------------------------------------------
@@ -304,64 +412,40 @@ def parse_long(line: LongLine, want: Want) -> Parsed:
     character). So long strings are lifted out; what is left is small and goes through the strict parser, and the
     lifted ones are decoded piece by piece.
     """
-    data = line.data
-    start = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
-    crlf = 0 if data is None else int(data.endswith(b"\r\n"))
-    stop = line.size - crlf - (0 if data is None else int(data.endswith(b"\n")))
-    record = JsonRecords(
-        data=line.head,
-        starts=np.zeros(1, np.int64),
-        stops=np.array([len(line.head)]),
-        positions=np.array([line.offset]),
-        numbers=np.zeros(1, np.int64),
-        lines=1,
-        open_end=data is not None and not data.endswith(b"\n"),
-        normalized={"bom": int(start > 0), "crlf": crlf},
-        bytes_read=line.bytes_read,
-    )
+    data, (record, start, stop) = line.data, long_record(line)
     if data is None or stop - start > want.max_record_bytes:
-        return _parsed_rows(record, [], {0: too_long(stop - start, want.max_record_bytes)}, want)
-    return _parsed_long(record, data, start, stop, want)
-
-
-def _parsed_long(record: JsonRecords, data: bytearray, start: int, stop: int, want: Want) -> Parsed:
-    text_alone = want.text is not None and want.columns == ()
+        return _parsed_rows(record, [too_long(stop - start, want.max_record_bytes)], want)
     # A placeholder longer than the field's name, so that a lifted key is never taken for it.
     skeleton, lifted = _lift(data, start, stop, len(want.text or "") + 1)
     if skeleton is None:
         told = f"the record has more than {_MAX_SKELETON} bytes beside long strings"
-        return _parsed_rows(record, [], {0: Fault("too_complex", told)}, want)
+        return _parsed_rows(record, [Fault("too_complex", told)], want)
     if not skeleton.strip(b" \t\r"):
-        nothing = record.starts[:0]
-        normalized = {**record.normalized, "blank_line": 1}
-        blank = replace(record, starts=nothing, stops=nothing, positions=nothing, normalized=normalized)
-        return _parsed_rows(blank, [], {}, want)
-    if text_alone and want.text is not None:
-        found = _long_text(skeleton, data, lifted, want.text)
-        if not isinstance(found, Fault):
-            return record.parsed({}, text=text_over(np.array([0, len(found)]), pa.py_buffer(found)))
-    else:
-        found = judge_row(bytes(data[start:stop]), want)
-    bad = isinstance(found, Fault)
-    return _parsed_rows(record, [] if bad else [found], {0: found} if bad else {}, want)
+        return _parsed_rows(record.blank(), [], want)
+    if want.text is None or want.columns != ():
+        return _parsed_rows(record, [_judge_row(bytes(data[start:stop]), want)], want)
+    found = _long_text(skeleton, data, lifted, want.text)
+    if isinstance(found, Fault):
+        return _parsed_rows(record, [found], want)
+    return record.parsed({}, text=text_over(np.array([0, len(found)]), pa.py_buffer(found)))
 
 
 def _long_text(
     skeleton: bytes, data: bytearray, lifted: dict[int, tuple[int, int]], name: str
 ) -> bytes | bytearray | Fault:
     """Return the text as UTF-8, or the record's fault."""
-    record = load_object(skeleton)
+    record = _load_object(skeleton)
     if isinstance(record, Fault):
         return record
-    keys = list(keys_of(record, name))
-    wanted = [member.value for member in members_of(skeleton) if member.path == keys]
+    keys = list(_keys_of(record, name))
+    wanted = [member.value for member in _members_of(skeleton) if member.path == keys]
     text: bytearray | None = None
     for at, (start, stop) in lifted.items():
         decoded = _decoded(data, start, stop)
         if isinstance(decoded, Fault):
             return decoded
         text = decoded if at in wanted else text
-    found = text_of(record, skeleton, name)
+    found = _text_of(record, skeleton, name)
     if isinstance(found, Fault):
         return found
     return found.encode() if text is None else text
@@ -407,7 +491,7 @@ def _decoded(data: bytearray, start: int, stop: int) -> bytearray | Fault:
             try:
                 text += orjson.loads(piece).encode()
             except orjson.JSONDecodeError as error:
-                fault = fault or syntax_fault(piece, error)
+                fault = fault or _syntax_fault(piece, error)
             else:
                 start, fault = cut, None
                 break

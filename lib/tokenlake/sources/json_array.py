@@ -14,12 +14,12 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, BadLine, Parsed, Want
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
-from tokenlake.sources.json import JsonRecords, parse_long, parse_records
-from tokenlake.sources.lines import BOM, LongLine, parsed_blocks
+from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
+from tokenlake.sources.inputs import FileRange, InputBytes, damaged
+from tokenlake.sources.json import parse_long, parse_records
+from tokenlake.sources.lines import BOM, LongLine, RawRecords, parsed_blocks
+from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import Fault
-from tokenlake.sources.stream import ByteStream
 from tokenlake.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"
@@ -42,12 +42,7 @@ def read_json_array(
     Raises:
         DamagedFileError: it is no array, it is cut, its brackets do not match, or something follows it.
     """
-    stream = ByteStream(data)
-    return read_elements(ElementReader(part.file, stream, want.max_record_bytes, want.block_bytes), want)
-
-
-def read_elements(reader: ElementReader, want: Want) -> Iterator[Parsed]:
-    """Parse the elements of one array."""
+    reader = ElementReader(data, want.max_record_bytes, want.block_bytes)
     found = parsed_blocks(
         reader.blocks(), lambda line: parse_long(line, want), lambda block: parse_records(block, want)
     )
@@ -56,20 +51,20 @@ def read_elements(reader: ElementReader, want: Want) -> Iterator[Parsed]:
 
 def _as_elements(parsed: Parsed) -> Parsed:
     """Return what was read like lines as elements of an array, which stand on no line."""
+
+    def element(line: BadLine) -> BadLine:
+        fault = line.fault
+        if fault.reason == "line_too_long":
+            fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
+        return line._replace(line=None, fault=fault)
+
     return replace(
         parsed,
-        bad=tuple(map(_element, parsed.bad)),
-        doubtful=tuple(map(_element, parsed.doubtful)),
+        bad=tuple(map(element, parsed.bad)),
+        doubtful=tuple(map(element, parsed.doubtful)),
         lines=0,
-        as_bad=lambda position, fault: _element(parsed.as_bad(position, fault)),
+        as_bad=lambda position, fault: element(parsed.as_bad(position, fault)),
     )
-
-
-def _element(line: BadLine) -> BadLine:
-    fault = line.fault
-    if fault.reason == "line_too_long":
-        fault = Fault("record_too_long", fault.detail.replace("the line", "the record", 1))
-    return line._replace(line=None, fault=fault)
 
 
 class Borders(NamedTuple):
@@ -121,40 +116,24 @@ class BorderScanner:
 class ElementReader:
     """Reads one array from its beginning, as blocks of records in bounded memory, whatever stands in them."""
 
-    def __init__(
-        self, file: InputFile, stream: ByteStream, limit: int, block_bytes: int = BLOCK_BYTES
-    ) -> None:
-        """Read `file`; elements of more than `limit` bytes are not held."""
-        self._file, self._stream, self._limit, self._block = file, stream, limit, block_bytes
+    def __init__(self, data: InputBytes, limit: int, block_bytes: int) -> None:
+        """Read a file; elements of more than `limit` bytes are not held."""
+        self._file, self._stream, self._limit, self._block = data.file, ByteStream(data), limit, block_bytes
         self._scanner = BorderScanner()
         self._data = bytearray()  # what is not yet handed over, or dropped
         self._offset = 0  # of it in the file
         self._commas: list[int] = []  # in it
         self._close: int | None = None
-        self._closed_by = 0
         self._index = 0  # of its first element
         self._head, self._dropped = b"", 0  # of an element that is too long
         self._bom = 0
 
-    def blocks(self) -> Iterator[JsonRecords | LongLine]:
+    def blocks(self) -> Iterator[RawRecords | LongLine]:
         """Yield the elements in order; the `offset` of a long one is its index.
 
         Raises:
             DamagedFileError: the file is no array, is cut, has brackets that do not match, or goes on after it.
         """
-        self._begin()
-        while True:
-            if self._commas or self._close is not None:
-                yield from self._complete()
-            if self._close is not None:
-                break
-            size = self._block - len(self._data)
-            if size <= 0:
-                self._drop()
-            self._more(size if size > 0 else _CHUNK)
-        self._end()
-
-    def _begin(self) -> None:
         data = self._stream.read(self._block)
         self._bom = int(data.startswith(BOM))
         text = data[len(BOM) * self._bom :].lstrip(_SPACE)
@@ -162,17 +141,36 @@ class ElementReader:
             raise damaged(self._file, _no_array(text), offset=len(data) - len(text))
         self._offset = len(data) - len(text) + 1
         self._scan(text[1:])
+        while self._close is None:
+            if self._commas:
+                yield from self._complete()
+            size = self._block - len(self._data)
+            # What is held of an element that is too long is let go.
+            if size <= 0 and (self._dropped or len(self._data) > self._limit + _SLACK):
+                self._head = self._head or bytes(memoryview(self._data)[:RAW_LIMIT]).lstrip(_SPACE)
+                self._dropped += len(self._data)
+                self._data = bytearray()
+            if not (data := self._stream.read(size if size > 0 else _CHUNK)):
+                where = self._offset + self._dropped + len(self._data)
+                raise damaged(
+                    self._file,
+                    f"it ends at byte {where}, within or after element {self._index}, before the `]` of the array",
+                    offset=where,
+                )
+            self._scan(data)
+        closed_by = self._data[self._close]
+        yield from self._complete()
 
-    def _more(self, size: int) -> None:
-        data = self._stream.read(size)
-        if not data:
-            where = self._offset + self._dropped + len(self._data)
-            raise damaged(
-                self._file,
-                f"it ends at byte {where}, within or after element {self._index}, before the `]` of the array",
-                offset=where,
-            )
-        self._scan(data)
+        if closed_by != ord("]"):
+            at = self._offset - 1
+            raise damaged(self._file, f"byte {at} is `}}`, which closes nothing", offset=at)
+        rest, at = bytes(self._data), self._offset
+        while rest:  # read on to the end of the file, past nothing but space
+            if found := rest.lstrip(_SPACE):
+                where = at + len(rest) - len(found)
+                told = f"it goes on at byte {where}, after the end of the array"
+                raise damaged(self._file, told, offset=where)
+            at, rest = at + len(rest), self._stream.read(_CHUNK)
 
     def _scan(self, data: bytes) -> None:
         """Add `data` to what is held, and the borders in it to those known."""
@@ -183,10 +181,9 @@ class ElementReader:
             self._commas += (found.commas + (base + at)).tolist()
             if found.close is not None:
                 self._close = base + at + found.close
-                self._closed_by = data[at + found.close]
                 return
 
-    def _complete(self) -> Iterator[JsonRecords | LongLine]:
+    def _complete(self) -> Iterator[RawRecords | LongLine]:
         """Hand over what is complete."""
         ends = np.array(self._commas if self._close is None else [*self._commas, self._close], np.int64)
         self._commas, start = [], 0
@@ -199,13 +196,18 @@ class ElementReader:
         del self._data[: stop + 1]
         self._offset += stop + 1
 
-    def _records(self, data: bytes, ends: Int64s) -> JsonRecords:
-        starts, stops = _trimmed(data, [0, *(ends[:-1] + 1).tolist()], ends.tolist())
+    def _records(self, data: bytes, ends: Int64s) -> RawRecords:
+        # Where each element starts and stops without the space around it.
+        begins = np.append(0, ends[:-1] + 1)
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        right = [data[start:stop].rstrip(_SPACE) for start, stop in spans]
+        stops = begins + np.array(list(map(len, right)), np.int64)
+        starts = stops - np.array([len(text.lstrip(_SPACE)) for text in right], np.int64)
         if self._index == 0 and len(ends) == 1 and starts[0] == stops[0] and self._close is not None:
             starts, stops = starts[:0], stops[:0]  # an empty array
         first, self._index = self._index, self._index + len(starts)
         bom, self._bom = self._bom, 0
-        return JsonRecords(
+        return RawRecords(
             data=data,
             starts=starts,
             stops=stops,
@@ -226,34 +228,6 @@ class ElementReader:
         self._index += 1
         used = self._stream.consumed()
         return LongLine(data=data, head=head, size=size, offset=self._index - 1, bytes_read=used)
-
-    def _drop(self) -> None:
-        """Let go of the beginning of an element that is too long."""
-        if self._dropped or len(self._data) > self._limit + _SLACK:
-            self._head = self._head or bytes(memoryview(self._data)[:RAW_LIMIT]).lstrip(_SPACE)
-            self._dropped += len(self._data)
-            self._data = bytearray()
-
-    def _end(self) -> None:
-        """Read on to the end of the file, past nothing but space."""
-        rest, at = bytes(self._data), self._offset
-        if self._closed_by != ord("]"):
-            raise damaged(self._file, f"byte {at - 1} is `}}`, which closes nothing", offset=at - 1)
-        while rest:
-            if found := rest.lstrip(_SPACE):
-                where = at + len(rest) - len(found)
-                raise damaged(
-                    self._file, f"it goes on at byte {where}, after the end of the array", offset=where
-                )
-            at, rest = at + len(rest), self._stream.read(_CHUNK)
-
-
-def _trimmed(data: bytes, starts: list[int], stops: list[int]) -> tuple[Int64s, Int64s]:
-    """Return where each stretch starts and stops without the space around it."""
-    right = [data[start:stop].rstrip(_SPACE) for start, stop in zip(starts, stops, strict=True)]
-    sizes = np.array([len(text.lstrip(_SPACE)) for text in right], np.int64)
-    ends = np.array(starts, np.int64) + np.array(list(map(len, right)), np.int64)
-    return ends - sizes, ends
 
 
 def _no_array(begin: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Line files as blocks of whole lines in bounded memory, where the lines of a block lie, and their numbers.
+"""Line files as blocks of whole lines in bounded memory, and records as they lie in a block, lines or others.
 
 A range ``[start, stop)`` owns the lines that start inside it. Both ends are moved to the next start
 of a line by the same function, so that neighbours meet exactly and any partition reads every line once.
@@ -7,16 +7,18 @@ of a line by the same function, so that neighbours meet exactly and any partitio
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, Parsed
+from tokenlake.ragged import offsets_of
+from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import FileRange, InputBytes, changed
-from tokenlake.sources.stream import ByteStream
+from tokenlake.sources.opening import ByteStream
+from tokenlake.sources.rows import Fault
 
 _SCAN_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 8 << 10
@@ -25,7 +27,7 @@ _FRAME: Final = 5  # byte order mark, carriage return and newline are not part o
 BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 13
 _NEWLINE: Final = 10
-_COUNTED_BYTES: Final = 1 << 30
+_PIECE_RECORDS: Final = 1 << 15  # a bad one of two bytes takes 500
 _Block = TypeVar("_Block")
 
 
@@ -112,8 +114,14 @@ def _plain(
     at, mark = _line_start(source, part.start, size), part.start
     end = _line_start(source, part.stop, size)
     while at < end:
-        whole = _whole_lines(part, source, min(block_bytes, end - at), at, end)
-        data = read_exactly(part, source, whole, at)
+        wanted = min(block_bytes, end - at)
+        # A block that ends with a line is parsed where it lies. To look for that end first costs a local
+        # file nothing, but an object another request.
+        if part.file.is_local and at + wanted < end:
+            tail = min(_TAIL_BYTES, wanted)
+            newline = source.pread(tail, at + wanted - tail).rfind(b"\n") + 1
+            wanted -= tail - newline if newline else 0
+        data = read_exactly(part, source, wanted, at)
         cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
         if cut:
             after = min(at + cut, part.stop)
@@ -130,16 +138,6 @@ def _plain(
                 bytes_read=after - mark,
             )
         at, mark = at + cut, after
-
-
-def _whole_lines(part: FileRange, source: InputBytes, size: int, at: int, end: int) -> int:
-    # A block that ends with a line is parsed where it lies. To look for that end first costs a local
-    # file nothing, but an object another request.
-    if not part.file.is_local or at + size == end:
-        return size
-    tail = min(_TAIL_BYTES, size)
-    newline = source.pread(tail, at + size - tail).rfind(b"\n") + 1
-    return size - tail + newline if newline else size
 
 
 def read_exactly(part: FileRange, source: InputBytes, size: int, offset: int) -> bytes:
@@ -210,43 +208,113 @@ def parsed_blocks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineIndex:
-    """The lines of a block that hold something.
+class RawRecords:
+    """Consecutive records in a buffer: lines that hold something, or elements of an array.
 
     Attributes:
-        starts, stops: int64[n], the content of each line within the block's data, without its
-            newline, carriage return and byte order mark.
-        numbers: int64[n], index of each line among all lines of the block, blank ones included.
-        edges: int64[lines + 1], where all lines begin, and the end of the last one.
-        bom, crlf, blank: how many of each there were.
-        open_end: the last line has no newline, so the file ends here.
+        data: the block's bytes.
+        starts, stops: int64[n], where each record lies in `data`, a line without its newline, carriage return and
+            byte order mark.
+        positions: int64[n], as in :class:`tokenlake.sources.batch.BadRecord`.
+        numbers: int64[n], the lines on which they stand, counted from the first line of these records; None
+            where there are no lines.
+        lines: how many lines there are, blank ones included.
+        open_end: the file ends with the last of these records, without an end of line.
+        bytes_read, normalized: as in :class:`tokenlake.sources.batch.Parsed`.
     """
 
+    data: bytes
     starts: Int64s
     stops: Int64s
-    numbers: Int64s
-    edges: Int64s
-    bom: int
-    crlf: int
-    blank: int
-    open_end: bool
+    positions: Int64s
+    bytes_read: int
+    numbers: Int64s | None = None
+    lines: int = 0
+    open_end: bool = False
+    normalized: dict[str, int] = field(default_factory=dict[str, int])
 
-    @property
-    def count(self) -> int:
-        """How many lines there are, blank ones included."""
-        return len(self.edges) - 1
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self.starts)
 
-    def positions(self, block: LineBlock) -> Int64s:
-        """Return the byte offset in the file at which each line starts."""
-        return block.offset + self.edges[self.numbers]
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the bytes of every record."""
+        data = self.data
+        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
+            yield data[start:stop]
+
+    def pieces(self, size: int) -> Iterator[RawRecords]:
+        """Yield the records in pieces of about `size` bytes, fewer where they are very short."""
+        at = 0
+        while at < len(self):
+            end = int(np.searchsorted(self.stops, self.starts[at] + size, side="right"))
+            end = min(max(end, at + 1), at + _PIECE_RECORDS)
+            yield self if end - at == len(self) else self.part(at, end)
+            at = end
+        if not len(self):
+            yield self
+
+    def part(self, start: int, stop: int) -> RawRecords:
+        """Return the records from `start` to `stop`; parts that make up the whole account for all of it."""
+        size, last = len(self), stop == len(self)
+        numbers, first, after = self.numbers, 0, 0
+        if numbers is not None:
+            first = 0 if start == 0 else int(numbers[start])
+            after = self.lines if last else int(numbers[stop])
+            numbers = numbers[start:stop] - first
+        return replace(
+            self,
+            starts=self.starts[start:stop],
+            stops=self.stops[start:stop],
+            positions=self.positions[start:stop],
+            numbers=numbers,
+            lines=after - first,
+            open_end=self.open_end and last,
+            bytes_read=self.bytes_read * stop // size - self.bytes_read * start // size,
+            normalized=self.normalized if start == 0 else {},
+        )
+
+    def blank(self) -> RawRecords:
+        """Return none of the records, one line, which holds nothing."""
+        none = self.starts[:0]
+        normalized = {**self.normalized, "blank_line": 1}
+        return replace(self, starts=none, stops=none, positions=none, numbers=none, normalized=normalized)
+
+    def bad_at(self, position: int, fault: Fault) -> BadLine:
+        """Return the record at a position as one that has `fault`."""
+        return self.bad(int(np.searchsorted(self.positions, position)), fault)
+
+    def bad(self, index: int, fault: Fault) -> BadLine:
+        """Return record `index` as one that has `fault`."""
+        start, stop = int(self.starts[index]), int(self.stops[index])
+        number = None if self.numbers is None else int(self.numbers[index])
+        raw = self.data[start : min(stop, start + RAW_LIMIT)]
+        return BadLine(int(self.positions[index]), number, fault, raw)
+
+    def parsed(self, faults: Mapping[int, Fault], **found: Any) -> Parsed:
+        """Return what was found in all records but those with a fault, in order, with the account of all of them."""
+        return Parsed(
+            positions=np.delete(self.positions, list(faults)) if faults else self.positions,
+            bad=tuple(self.bad(index, fault) for index, fault in faults.items()),
+            bytes_read=self.bytes_read,
+            normalized=self.normalized,
+            lines=self.lines,
+            as_bad=self.bad_at,
+            **found,
+        )
 
 
-def index_lines(block: LineBlock, blank: bytes = b"") -> LineIndex:
-    """Return the line index of a block; lines of nothing, a lone carriage return, or bytes of `blank` are blank."""
+def index_lines(block: LineBlock, blank: bytes = b"") -> RawRecords:
+    """Return the lines of a block that hold more than a carriage return, or bytes of `blank`."""
     data = np.frombuffer(block.data, np.uint8, block.size)
-    edges = _edges(block)
+    # Iterating over BytesIO finds newlines with memchr and frees each line at once: 5 GB/s on lines of
+    # 200 bytes, 20 GB/s on long ones, several times what comparing and searching with numpy reaches.
+    lengths = np.fromiter(map(len, io.BytesIO(block.data)), np.int64)
+    edges = offsets_of(lengths)
+    edges = edges[: np.searchsorted(edges, block.size) + 1]
+
     starts, stops = edges[:-1].copy(), edges[1:] - 1
-    open_end = block.size > 0 and data[-1] != _NEWLINE
+    open_end = block.size > 0 and bool(data[-1] != _NEWLINE)
     if open_end:
         stops[-1] += 1
     bom = block.offset == 0 and block.data.startswith(BOM)
@@ -265,48 +333,56 @@ def index_lines(block: LineBlock, blank: bytes = b"") -> LineIndex:
         only = [at for at in full[first].tolist() if not block.data[starts[at] : stops[at]].strip(blank)]
         full = np.setdiff1d(full, only, assume_unique=True) if only else full
     nothing = open_end and stops[-1] == starts[-1]  # the end of the file after a byte order mark, not a line
-    return LineIndex(
+    return RawRecords(
+        data=block.data,
         starts=starts[full],
         stops=stops[full],
+        positions=block.offset + edges[full],
         numbers=full,
-        edges=edges,
-        bom=int(bom),
-        crlf=returns,
-        blank=len(starts) - len(full) - int(nothing),
-        open_end=bool(open_end),
+        lines=len(edges) - 1,
+        open_end=open_end,
+        normalized={
+            "bom": int(bom),
+            "crlf": returns,
+            "blank_line": len(starts) - len(full) - int(nothing),
+        },
+        bytes_read=block.bytes_read,
     )
 
 
-def _edges(block: LineBlock) -> Int64s:
-    # Iterating over BytesIO finds newlines with memchr and frees each line at once: 5 GB/s on lines of
-    # 200 bytes, 20 GB/s on long ones, several times what comparing and searching with numpy reaches.
-    lengths = np.fromiter(map(len, io.BytesIO(block.data)), np.int64)
-    edges = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=edges[1:])
-    return edges[: np.searchsorted(edges, block.size) + 1]
+def long_record(line: LongLine) -> tuple[RawRecords, int, int]:
+    """Return a long line as one record, of its first bytes alone, and where its content starts and stops."""
+    tail = line.data or (line.head if len(line.head) == line.size else b"")
+    start = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
+    crlf, newline = int(tail.endswith(b"\r\n")), int(tail.endswith(b"\n"))
+    record = RawRecords(
+        data=line.head,
+        starts=np.zeros(1, np.int64),
+        stops=np.array([len(line.head)]),
+        positions=np.array([line.offset]),
+        numbers=np.zeros(1, np.int64),
+        lines=1,
+        open_end=line.data is not None and not newline,
+        normalized={"bom": int(start > 0), "crlf": crlf},
+        bytes_read=line.bytes_read,
+    )
+    return record, start, line.size - newline - crlf
 
 
-@final
-class LineNumbers:
-    """The line numbers of one range's blocks.
+def record_starts(
+    part: FileRange, source: InputBytes, max_record_bytes: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[tuple[Int64s, LineBlock | LongLine]]:
+    """Yield where the records of each block begin, without parsing them: a line that holds anything is a record.
 
-    The lines before a range are counted only when the first number is asked for, and, unless
-    `always`, only within the first GiB: a unit at the end of a file of a terabyte would else read it all.
+    Of JSON, white space is nothing; but of more of it than a block holds the reader makes a bad record.
     """
-
-    def __init__(self, part: FileRange, data: InputBytes, *, always: bool) -> None:
-        self._part, self._data, self._always = part, data, always
-        self._passed = 0
-        self._before: int | None = None if part.file.compression is None else 0
-
-    def pass_over(self, lines: int) -> None:
-        """Note that a block of so many lines is done with."""
-        self._passed += lines
-
-    def number(self, line: int, position: int) -> int | None:
-        """Return the 1-based number of line `line` of the block at hand, which starts at byte `position`."""
-        if self._before is None:
-            if not self._always and self._part.start > _COUNTED_BYTES:
-                return None
-            self._before = count_lines(self._data, position) - self._passed - line
-        return self._before + self._passed + line + 1
+    space = b" \t\r" if part.file.format == "jsonl" else b""
+    for block in read_blocks(part, source, max_record_bytes, block_bytes):
+        if isinstance(block, LineBlock):
+            yield index_lines(block, space).positions, block
+            continue
+        skip = len(BOM) if block.offset == 0 and block.head.startswith(BOM) else 0
+        # `head` first: a long record is not copied to find out what its first byte tells.
+        blank = space and not block.head[skip:].strip(b" \t\r\n") and block.size <= BLOCK_BYTES + 2
+        blank = blank and block.data is not None and not block.data[skip:].strip(b" \t\r\n")
+        yield np.full(int(not blank), block.offset, np.int64), block

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 from tokenlake.compact import CompactTuple
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
-from tokenlake.sources.formats import belongs, format_for, not_found, nothing_known
-from tokenlake.sources.globs import expand_braces
+from tokenlake.sources.formats import belongs, expand_braces, format_for, not_found, nothing_known
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import (
     FileStat,
@@ -59,34 +58,29 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
         SourceError: a folder cannot be read.
         NotAvailableError: a URL.
     """
-    path = _local(entry)
-    if os.path.isdir(path):  # noqa: PTH112
-        return path, _or_raise(_walk(path, wanted), lambda: _nothing_in(path, entry, wanted))
-    if os.path.exists(path):  # noqa: PTH110
-        return os.path.dirname(path), iter([path])  # noqa: PTH120
-    if not _WILDCARDS & set(path):
-        raise _missing(entry, Path(path))
-    prefix, parts = _static_prefix(path)
-    missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, parts[-1])
-    return prefix, _or_raise(_matches(prefix, parts, ()), lambda: _missing(entry, missing))
-
-
-def _local(entry: str) -> str:
     scheme, separator, rest = entry.partition("://")
     if separator and scheme.lower() != "file":
         # Only the scheme is repeated: the rest of a URL may hold credentials.
         raise NotAvailableError(
             f"data_files: got a {scheme} URL, expected a local file, glob or directory", got=f"{scheme}://"
         )
-    return os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
-
-
-def _static_prefix(pattern: str) -> tuple[str, list[str]]:
-    """Cut ``/a/b/*/c`` into ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``."""
-    parts = pattern.split("/")
+    path = os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
+    if os.path.isdir(path):  # noqa: PTH112
+        return path, _or_raise(
+            _walk(path, wanted),
+            lambda: nothing_known(f"the directory {entry!r}", os.listdir(path), wanted, entry),  # noqa: PTH208
+        )
+    if os.path.exists(path):  # noqa: PTH110
+        return os.path.dirname(path), iter([path])  # noqa: PTH120
+    if not _WILDCARDS & set(path):
+        raise _missing(entry, Path(path))
+    # ``/a/b/*/c`` is ``/a/b`` and the parts ``*``, ``c``; ``**/**`` is one ``**``.
+    parts = path.split("/")
     first = next(index for index, part in enumerate(parts) if _WILDCARDS & set(part))
     rest = [part for at, part in enumerate(parts) if at >= first and parts[at - 1 : at + 1] != ["**", "**"]]
-    return "/".join(parts[:first]) or "/", rest
+    prefix = "/".join(parts[:first]) or "/"
+    missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, rest[-1])
+    return prefix, _or_raise(_matches(prefix, rest, ()), lambda: _missing(entry, missing))
 
 
 def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
@@ -135,11 +129,18 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
 
 
 def _matches(folder: str, parts: list[str], above: tuple[_Folder, ...]) -> Iterator[str]:
-    """Yield the files below `folder` that match the parts of a glob; names with a dot only where it says so."""
+    """Yield the files below `folder` that match the parts of a glob; names with a dot only where it says so.
+
+    A part ``**`` is this folder and all below it, without going round where a link leads back to one `above`.
+    """
     if not os.path.isdir(folder):  # noqa: PTH112
         return
     if parts[0] == "**":
-        yield from _matches_below(folder, parts, above)
+        if (identity := _identity(folder)) not in above:
+            yield from _matches(folder, parts[1:] or ["*"], above)
+            for entry in _entries(folder):
+                if entry.is_dir() and not entry.name.startswith("."):
+                    yield from _matches(entry.path, parts, (*above, identity))
     elif not _WILDCARDS & set(parts[0]):
         path = os.path.join(folder, parts[0])
         if len(parts) > 1:
@@ -158,24 +159,9 @@ def _matches(folder: str, parts: list[str], above: tuple[_Folder, ...]) -> Itera
                 yield from _matches(entry.path, parts[1:], above)
 
 
-def _matches_below(folder: str, parts: list[str], above: tuple[_Folder, ...]) -> Iterator[str]:
-    """A part ``**``: this folder and all below it, without going round where a link leads back."""
-    identity = _identity(folder)
-    if identity in above:
-        return
-    yield from _matches(folder, parts[1:] or ["*"], above)
-    for entry in _entries(folder):
-        if entry.is_dir() and not entry.name.startswith("."):
-            yield from _matches_below(entry.path, parts, (*above, identity))
-
-
 def _identity(folder: str) -> _Folder:
     stat = os.stat(folder)  # noqa: PTH116
     return stat.st_dev, stat.st_ino
-
-
-def _nothing_in(directory: str, entry: str, wanted: SourceType | None) -> SourceNotFoundError:
-    return nothing_known(f"the directory {entry!r}", os.listdir(directory), wanted, entry)  # noqa: PTH208
 
 
 def _missing(entry: str, path: Path) -> SourceNotFoundError:
@@ -287,31 +273,50 @@ def _list_local(
 ) -> Sequence[InputFile]:
     root, names = _find(source, on_progress)
     above = root.rstrip(os.sep) + os.sep
-    found = (_found(name, above + name, source.type) for name in names)
 
-    def with_hashes(files: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
-        hashes = hash_files(files, threads, cache, on_progress)
-        return (_input_file(source, file, f"sha256:{sha256}") for file, sha256 in hashes)
+    def files() -> Iterator[FoundFile]:
+        for name in names:
+            path = above + name
+            format_for(name, path, source.type)
+            try:
+                yield FoundFile(name, path, FileStat.of(path))
+            except OSError as error:
+                raise SourceNotFoundError(
+                    f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
+                    "silently.",
+                    got=path,
+                ) from error
+
+    def as_input(file: FoundFile, token: str) -> InputFile:
+        size, stat = file.stat.st_size, state(file.stat)
+        return as_it_begins(planned(source, file.name, file.path, size=size, token=token, stat=stat), {})
+
+    def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
+        hashes = hash_files(found, threads, cache, on_progress)
+        return (as_input(file, f"sha256:{sha256}") for file, sha256 in hashes)
 
     if enough:  # files behind the last one are not read, whatever their size
-        return _first((file for one in list(found) for file in with_hashes([one], 1)), enough)
+        return _first((file for one in list(files()) for file in with_hashes([one], 1)), enough)
     if hashed:
-        return CompactTuple(InputFile, with_hashes(found, hash_threads))
-    return [_input_file(source, file, stat_token(file.stat)) for file in found]
+        return CompactTuple(InputFile, with_hashes(files(), hash_threads))
+    return [as_input(file, stat_token(file.stat)) for file in files()]
 
 
 def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
     """Return the root and the paths below it, sorted."""
     meter = ProgressMeter("listing", 0, 0, on_progress)
-    inside = _Inside(entries_of(os.environ.get(INPUTS)))
+    bounds = entries_of(os.environ.get(INPUTS))
+    allowed = [entry for entry in bounds or () if "://" not in entry]
+    allowed = [os.path.realpath(os.path.expanduser(folder)) for folder in allowed]  # noqa: PTH111
     prefixes: list[str] = []
     paths: set[str] = set()
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
         prefixes.append(prefix)
-        real = os.path.realpath(prefix)
+        inside = [os.path.realpath(prefix), *allowed]
         for path in found:
-            inside.require(path, real)
+            if bounds is not None:
+                _require_inside(path, inside)
             paths.add(path)
             if len(paths) % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
@@ -320,44 +325,12 @@ def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, 
     return root, sorted(path[skip:] for path in paths)
 
 
-@final
-class _Inside:
-    """Where a worker's owner bounds the inputs, links in their folders must not lead out of them."""
-
-    def __init__(self, allowed: list[str] | None) -> None:
-        self._bounded = allowed is not None
-        folders = [entry for entry in allowed or () if "://" not in entry]
-        self._folders = [os.path.realpath(os.path.expanduser(folder)) for folder in folders]  # noqa: PTH111
-
-    def require(self, path: str, prefix: str) -> None:
-        """Raise SourceError if a link below `prefix` leads a file that was found to where no input may be."""
-        if not self._bounded:
-            return
-        real = os.path.realpath(path)
-        if not any(_is_in(real, folder) for folder in (prefix, *self._folders)):
-            raise SourceError(
-                f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
-                "link, or allow that folder",
-                got=path,
-            )
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def _found(name: str, path: str, wanted: SourceType | None) -> FoundFile:
-    format_for(name, path, wanted)
-    try:
-        return FoundFile(name, path, FileStat.of(path))
-    except OSError as error:
-        raise SourceNotFoundError(
-            f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
-            "silently.",
+def _require_inside(path: str, folders: Iterable[str]) -> None:
+    """Raise SourceError if a link leads a file out of all folders: a worker's owner bounds where inputs may be."""
+    real = os.path.realpath(path)
+    if not any(real == folder or real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders):
+        raise SourceError(
+            f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
+            "link, or allow that folder",
             got=path,
-        ) from error
-
-
-def _input_file(source: ResolvedSource, found: FoundFile, token: str) -> InputFile:
-    size, stat = found.stat.st_size, state(found.stat)
-    return as_it_begins(planned(source, found.name, found.path, size=size, token=token, stat=stat), {})
+        )

@@ -1,45 +1,92 @@
-"""Opening an input, in ranges where it is remote, and making sure that it is, and stays, the file that was planned."""
+"""Opening an input, making sure that it is, and stays, the file that was planned; and its bytes as one stream.
+
+A stream that breaks off or is corrupt is never read in part, and a file that is not what its name says is refused.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import threading
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, final
+
+import numpy as np
+import orjson
+import pyarrow as pa
 
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources.formats import format_of
-from tokenlake.sources.inputs import InputBytes, InputFile, InputReader, LocalBytes, is_hub_url
-from tokenlake.sources.stream import LOOK, SPACE, ByteStream, has_lines
+from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
 """Bytes of blocks that are kept, such as 20GB; not set: none."""
 
+SPACE: Final = b" \t\r\n\xef\xbb\xbf"  # white space of JSON, and a byte order mark
 _BLOCK: Final = 4 << 20
+_HEAD: Final = 16
+_SIGNATURES: Final[dict[str, re.Pattern[bytes]]] = {
+    "gzip": re.compile(rb"\x1f\x8b\x08"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    "bzip2": re.compile(rb"BZh[1-9](?:\x31\x41\x59\x26\x53\x59|\x17\x72\x45\x38\x50\x90)"),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zip": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
+    "lz4": re.compile(rb"\x04\x22\x4d\x18"),
+    "Parquet": re.compile(rb"PAR1\x15"),
+    "Arrow IPC": re.compile(rb"ARROW1\x00\x00|\xff\xff\xff\xff[\x00-\xff]{2}\x00\x00"),
+}
+_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst", "lz4": ".lz4", "Parquet": ".parquet", "Arrow IPC": ".arrow"}
+FREE_BYTES: Final = 256 << 20  # so much a stream may unfold to, however small it is
+_LOOK: Final = 64 << 10
+_SHORT_LOOK: Final = 4096
+_FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
+_SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
+_CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
+_CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
 
 
-def with_kept_blocks(data: InputBytes, environ: Mapping[str, str] = os.environ) -> InputBytes:
-    """Return an input whose blocks are kept and taken from there, where configuration or environment ask for it.
+@contextmanager
+def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Generator[InputBytes]:
+    """Yield the bytes of `file`; it must be as planned before and after it is read.
+
+    Args:
+        storage_options: options of the file system that a URL is on; credentials may be references.
 
     Raises:
-        ConfigError: the variable holds no size.
+        InputChangedError: it is gone, or not what was planned (a local file: inode, size, mtime and
+            ctime; an object: size and version token).
+        SourceError: it cannot be reached, after retries.
+        ConfigError: :data:`VARIABLE` holds no size.
     """
-    size = _bytes_of(environ) if data.file.kept_bytes is None else data.file.kept_bytes
-    return data if size is None else KeptBytes(data, _blocks(str(default_folder() / "remote"), size))
-
-
-def _bytes_of(environ: Mapping[str, str]) -> int | None:
-    if not (asked := environ.get(VARIABLE)):
-        return None
+    data = LocalBytes(file) if file.is_local else _remote(file, storage_options or {})
     try:
-        return parse_size(asked)
-    except ConfigError as error:
-        raise ConfigError(f"{VARIABLE}: {error}") from error
+        yield data
+        data.check_unchanged()
+    finally:
+        data.close()
+
+
+def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
+    """Open an object; its blocks are kept, and taken from there, where configuration or environment ask for it."""
+    kept = file.kept_bytes
+    if kept is None and (asked := os.environ.get(VARIABLE)):
+        try:
+            kept = parse_size(asked)
+        except ConfigError as error:
+            raise ConfigError(f"{VARIABLE}: {error}") from error
+    # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
+    if is_hub_url(file.url):
+        from tokenlake.sources.hub import HubBytes as Bytes
+    else:
+        from tokenlake.sources.remote import RemoteBytes as Bytes
+    data = Bytes(file, storage_options)
+    return data if kept is None else KeptBytes(data, _blocks(str(default_folder() / "remote"), kept))
 
 
 @cache
@@ -61,15 +108,14 @@ class KeptBytes(InputBytes):
         with self._lock:
             while at < len(view):
                 number, start = divmod(offset + at, _BLOCK)
-                some = self._block(number)[start : start + len(view) - at]
+                if self._latest[0] != number:
+                    self._latest = number, self._read(number)
+                some = self._latest[1][start : start + len(view) - at]
                 if not some:
                     break
                 view[at : at + len(some)] = some
                 at += len(some)
         return at
-
-    def for_arrow(self) -> Any:
-        return InputReader(self)
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
         self._data.expect(stretches, columns)
@@ -79,11 +125,6 @@ class KeptBytes(InputBytes):
 
     def close(self) -> None:
         self._data.close()
-
-    def _block(self, number: int) -> bytes:
-        if self._latest[0] != number:
-            self._latest = number, self._read(number)
-        return self._latest[1]
 
     def _read(self, number: int) -> bytes:
         file, start = self.file, number * _BLOCK
@@ -100,53 +141,159 @@ class KeptBytes(InputBytes):
         return data
 
 
-@contextmanager
-def opened(file: InputFile, storage_options: Mapping[str, Any] | None = None) -> Generator[InputBytes]:
-    """Yield the bytes of `file`; it must be as planned before and after it is read.
+@final
+class ByteStream:
+    """The bytes of a plain, gzip (all members), zstd or lz4 (all frames) file, read once from the beginning.
 
-    Args:
-        storage_options: options of the file system that a URL is on; credentials may be references.
-
-    Raises:
-        InputChangedError: it is gone, or not what was planned (a local file: inode, size, mtime and
-            ctime; an object: size and version token).
-        SourceError: it cannot be reached, after retries.
+    Arrow's decompressor raises where a member is cut, where its checksum differs and where anything but
+    another member follows; zstandard's own reader ends early in silence. What a stream unfolds to is
+    bounded by the input's `max_expansion` times the stored bytes that were read of it.
     """
-    data = LocalBytes(file) if file.is_local else with_kept_blocks(_remote(file, storage_options or {}))
-    try:
-        yield data
-        data.check_unchanged()
-    finally:
-        data.close()
+
+    def __init__(self, data: InputBytes) -> None:
+        """Read `data`.
+
+        Raises:
+            DamagedFileError: a compressed file is not compressed, or otherwise than its extension says, or
+                has no bytes at all.
+        """
+        self._file, self._data = data.file, data
+        self._at, self._mark = 0, 0
+        self._raw = data.as_file()
+        self._stream: Any = None
+        if data.file.compression:
+            _check_compressed(data.file, data.pread(_HEAD, 0))
+            ahead = io.BufferedReader(self._raw, data.read_ahead)
+            self._stream = pa.CompressedInputStream(pa.PythonFile(ahead, mode="r"), data.file.compression)
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes, fewer only at the end; DamagedFileError where the stream is broken."""
+        if self._stream is None:
+            data = self._data.pread(size, self._at)
+            self._at += len(data)
+            return data
+        data = self._some(size)
+        while len(data) < size and (more := self._some(size - len(data))):
+            data += more
+        return data
+
+    def read_into(self, view: memoryview) -> int:
+        """Fill `view`; return how many bytes came, fewer only at the end; errors as in :meth:`read`."""
+        if self._stream is None:
+            got = self._data.read_into(view, self._at)
+            self._at += got
+            return got
+        at = 0
+        while at < len(view) and (data := self._some(len(view) - at)):
+            view[at : at + len(data)] = data
+            at += len(data)
+        return at
+
+    def consumed(self) -> int:
+        """Return how many stored bytes were read since the last call."""
+        at = self._at if self._stream is None else self._raw.tell()
+        self._mark, delta = at, at - self._mark
+        return delta
+
+    def _some(self, size: int) -> bytes:
+        file = self._file
+        try:
+            data: bytes = self._stream.read(size)
+        except (OSError, pa.ArrowException) as error:
+            raise damaged(
+                file,
+                f"its {file.compression} stream is cut or corrupt between bytes {self._at} and "
+                f"{self._at + size} of the decompressed data ({error})",
+                offset=self._at,
+            ) from error
+        if not self._at and file.facts.textual and (kind := kind_of(data)):
+            told = f"what its {file.compression} stream holds is {kind}, its name says {file.format}; decompress it"
+            raise damaged(file, told)
+        self._at += len(data)
+        stored, most = self._raw.tell(), self._data.max_expansion
+        if self._at > FREE_BYTES and self._at > most * stored:
+            raise damaged(
+                file,
+                f"{stored} stored bytes unfold to {self._at} and more, more than source.max_expansion = {most} times "
+                "as many (it may be raised, if the content is meant to be so repetitive)",
+                stored=stored,
+                unfolded=self._at,
+            )
+        return data
 
 
-def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
-    # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
-    if is_hub_url(file.url):
-        from tokenlake.sources.hub import HubBytes
+def kind_of(head: bytes) -> str | None:
+    """Return the binary format that begins with `head` (16 bytes), None for any other."""
+    return next((name for name, signature in _SIGNATURES.items() if signature.match(head)), None)
 
-        return HubBytes(file, storage_options)
-    from tokenlake.sources.remote import RemoteBytes
 
-    return RemoteBytes(file, storage_options)
+def check_plain(data: InputBytes) -> None:
+    """Raise DamagedFileError if a file that is named as uncompressed text is something else."""
+    file = data.file
+    if file.compression is None and file.facts.textual and (kind := kind_of(data.pread(_HEAD, 0))):
+        raise _misnamed(file, kind, f"uncompressed {file.format}")
+
+
+def _check_compressed(file: InputFile, head: bytes) -> None:
+    """Raise DamagedFileError unless `head` begins a stream of the compression that the extension says."""
+    kind, named = kind_of(head), str(file.compression)
+    if not head:
+        raise damaged(file, f"it is empty, not even an empty {named} stream")
+    if kind is None:
+        told = (
+            f"it is no {named} stream, though its name says so; name it without that extension if it is plain"
+        )
+        raise damaged(file, told)
+    if kind != named:
+        raise _misnamed(file, kind, named)
+
+
+def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
+    advice = f"{kind} is not read; decompress it, or compress it with gzip, zstd or lz4"
+    if kind in _ENDINGS:
+        advice = f"name it with {_ENDINGS[kind]} at the end"
+    return damaged(file, f"its first bytes are those of {kind}, its name says {named}; {advice}")
+
+
+def check_text(data: InputBytes) -> None:
+    """Raise DamagedFileError if the first 64 KiB of a file are UTF-16 or no text."""
+    head = data.pread(_LOOK, 0) if data.file.compression is None else ByteStream(data).read(_LOOK)
+    check_marks(data.file, head)
+    controls = int(np.count_nonzero(_CONTROLS[np.frombuffer(head, np.uint8)]))
+    if controls >= _FEW and controls * _SHARE >= len(head):
+        raise damaged(
+            data.file,
+            f"it is not text: {controls} of its first {len(head)} bytes are control characters "
+            f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), {_CONVERT}",
+        )
+
+
+def check_marks(file: InputFile, head: bytes) -> None:
+    """Raise DamagedFileError if a file begins with the byte order mark of UTF-16 or UTF-32."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
+        told = f"it begins with {head[:4].hex(' ')}, the byte order mark of UTF-16 or UTF-32, {_CONVERT}"
+        raise damaged(file, told)
 
 
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
-    """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is."""
+    """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is.
+
+    It holds lines where an object stands on the first one, as far as that is seen.
+    """
     if file.format != "json":
         return file
+    head = b""
     try:
         with opened(file, options) as data:
-            head = _head(ByteStream(data))
+            stream = ByteStream(data)
+            while not head and (some := stream.read(_SHORT_LOOK)):
+                if head := some.lstrip(SPACE):
+                    head += stream.read(_SHORT_LOOK)
     except TokenlakeError:  # who reads it will say so
         return file
-    named_so = format_of(file.path) == "jsonl" and not head.startswith(b"[")
-    return replace(file, format="jsonl") if named_so or has_lines(head) else file
-
-
-def _head(stream: ByteStream) -> bytes:
-    """Return the beginning from the first byte that is not white space."""
-    while some := stream.read(LOOK):
-        if found := some.lstrip(SPACE):
-            return found + stream.read(LOOK)
-    return b""
+    lines = format_of(file.path) == "jsonl" and not head.startswith(b"[")
+    line, newline, _ = head.partition(b"\n")
+    if not lines and line.startswith(b"{"):
+        with suppress(orjson.JSONDecodeError):
+            lines = not newline or isinstance(orjson.loads(line), dict)
+    return replace(file, format="jsonl") if lines else file

@@ -8,7 +8,8 @@ stand for the largest entry of the dictionary. Row groups in which a predicate s
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, final
@@ -19,19 +20,38 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
-from tokenlake.reading.pages import check_unfolded, chunk_start, walk_pages
+from tokenlake.reading.pages import (
+    DELTA_BYTE_ARRAY,
+    Bomb,
+    PageHeader,
+    check_unfolded,
+    chunk_start,
+    walk_pages,
+)
 from tokenlake.sources import columnar
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
-from tokenlake.sources.parquet_steps import MAX_PAGE_BYTES, ListSteps, PageSteps
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
 _COMPUTE: Final[Any] = pc
+STEP_BYTES: Final = 8 << 20  # aimed at
+_STEP_ROWS: Final = 1 << 16
+_RARELY: Final = 16  # hardly ever is every row the largest it can be; a step then takes so many times more
+_MAX_PAGE_BYTES: Final = 512 << 20  # beyond the largest record there may be
+_ROW_BYTES: Final = 8  # an offset and a bit of validity, or a number
 _INDEX_BYTES: Final = 4
 _NUMBER_BYTES: Final = 16
 _FEW_ROWS: Final = 4096  # not worth a look into the dictionary
 _JOIN_BYTES: Final = 4 << 20  # small steps are joined up to this size
+_ENCODED: Final = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+_COMPARED: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
+    (pa.types.is_integer, int),
+    (pa.types.is_boolean, bool),
+    (pa.types.is_date32, datetime.date),
+    (pa.types.is_string, str),
+    (pa.types.is_large_string, str),
+)
 
 
 def row_group_starts(data: InputBytes) -> list[int]:
@@ -40,7 +60,7 @@ def row_group_starts(data: InputBytes) -> list[int]:
     Raises:
         DamagedFileError: the footer cannot be read, or its counts disagree.
     """
-    return first_rows(data.file, footer(data))
+    return _first_rows(data.file, footer(data))
 
 
 def footer(data: InputBytes) -> pq.FileMetaData:
@@ -49,8 +69,7 @@ def footer(data: InputBytes) -> pq.FileMetaData:
         return parquet.metadata
 
 
-def first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
-    """Return the same as `row_group_starts` for a footer that was read."""
+def _first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
     rows = [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
     if sum(rows) != meta.num_rows or min(rows, default=0) < 0:
         raise damaged(
@@ -60,9 +79,7 @@ def first_rows(file: InputFile, meta: pq.FileMetaData) -> list[int]:
 
 
 def open_parquet(
-    data: InputBytes,
-    dictionaries: Sequence[str] = (),
-    meta: pq.FileMetaData | None = None,
+    data: InputBytes, dictionaries: Sequence[str] = (), meta: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
     """Open a Parquet file for reading in steps, page checksums verified.
 
@@ -103,16 +120,8 @@ class Leaves:
     dictionaries: tuple[str, ...]
     schema: pa.Schema
 
-    def stretches(self, meta: pq.FileMetaData, groups: range) -> Iterator[tuple[int, int]]:
-        """Yield [start, stop) of every column chunk that is read in `groups`."""
-        for group in groups:
-            for index in self.indices:
-                column = meta.row_group(group).column(index)
-                start = chunk_start(column)
-                yield start, start + column.total_compressed_size
 
-
-def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leaves:
+def _wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leaves:
     """Return what to read of a file.
 
     Raises:
@@ -126,32 +135,21 @@ def wanted_leaves(part: FileRange, parquet: pq.ParquetFile, want: Want) -> Leave
     reader: Any = parquet.reader
     paths: list[list[str]] = reader.column_paths
     indices = [at for at, path in enumerate(paths) if path[0] in names or path == list(text)]
-    foldable = [at for at in indices if names and paths[at] != list(text)]
+    # Leaves of strings that have a dictionary in one of the row groups.
+    meta, dictionaries = parquet.metadata, list[str]()
+    for index in (at for at in indices if names and paths[at] != list(text)):
+        leaf = meta.schema.column(index)
+        viewed = "view" in str(schema.field(leaf.path.split(".")[0]).type)
+        groups = (meta.row_group(group) for group in range(part.start, part.stop))
+        folded = any(not _ENCODED.isdisjoint(group.column(index).encodings) for group in groups)
+        if leaf.physical_type == "BYTE_ARRAY" and not viewed and folded:
+            dictionaries.append(leaf.path)
     return Leaves(
         text=text,
         names=names,
         indices=tuple(indices),
-        dictionaries=_dictionaries(parquet, foldable, part),
+        dictionaries=tuple(dictionaries),
         schema=_read_schema(schema, names, text),
-    )
-
-
-def _dictionaries(parquet: pq.ParquetFile, indices: list[int], part: FileRange) -> tuple[str, ...]:
-    """Return the leaves of strings that have a dictionary in a row group of `part`."""
-    meta, schema = parquet.metadata, parquet.schema_arrow
-    found: list[str] = []
-    for index in indices:
-        leaf = meta.schema.column(index)
-        viewed = "view" in str(schema.field(leaf.path.split(".")[0]).type)
-        if leaf.physical_type == "BYTE_ARRAY" and not viewed and _folded(meta, index, part):
-            found.append(leaf.path)
-    return tuple(found)
-
-
-def _folded(meta: pq.FileMetaData, index: int, part: FileRange) -> bool:
-    return any(
-        {"PLAIN_DICTIONARY", "RLE_DICTIONARY"} & set(meta.row_group(group).column(index).encodings)
-        for group in range(part.start, part.stop)
     )
 
 
@@ -173,7 +171,7 @@ def _narrow(kind: Any, path: tuple[str, ...]) -> Any:
     return pa.struct([pa.field(field.name, _narrow(field.type, path[1:]), field.nullable)])
 
 
-def excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:
+def _excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa.Schema) -> bool:
     """Say whether `predicate` surely holds for no row of the row group numbered `group`."""
     row_group = meta.row_group(group)
     ranges: dict[str, ColumnRange] = {}
@@ -183,20 +181,15 @@ def excluded(predicate: Predicate, meta: pq.FileMetaData, group: int, schema: pa
         if name in predicate.columns and meta.schema.column(index).path == name and name in schema.names:
             kind: Any = schema.field(name).type
             if not pa.types.is_nested(kind):
-                ranges[name] = _range(column.statistics, kind, row_group.num_rows)
+                found: Any = column.statistics
+                nulls = found.null_count if found is not None and found.has_null_count else None
+                low, high = _bounds(found, kind.value_type if pa.types.is_dictionary(kind) else kind)
+                ranges[name] = ColumnRange(low=low, high=high, nulls=nulls, rows=row_group.num_rows)
     return bool(ranges) and predicate.excludes(ranges)
 
 
-def _range(statistics: Any, kind: Any, rows: int) -> ColumnRange:
-    if statistics is None:
-        return ColumnRange(low=None, high=None, nulls=None, rows=rows)
-    nulls = statistics.null_count if statistics.has_null_count else None
-    low, high = _bounds(statistics, kind.value_type if pa.types.is_dictionary(kind) else kind)
-    return ColumnRange(low=low, high=high, nulls=nulls, rows=rows)
-
-
 def _bounds(statistics: Any, kind: Any) -> tuple[Any, Any]:
-    if not statistics.has_min_max:
+    if statistics is None or not statistics.has_min_max:
         return None, None
     try:
         low, high = statistics.min, statistics.max
@@ -204,20 +197,10 @@ def _bounds(statistics: Any, kind: Any) -> tuple[Any, Any]:
         return None, None
     if pa.types.is_floating(kind):
         return (low, None) if isinstance(low, float) and low == low else (None, None)
-    expected = _python_type(kind)
+    expected: Any = next((python for is_of, python in _COMPARED if is_of(kind)), None)
     if expected is None or type(low) is not expected or type(high) is not expected or low > high:
         return None, None
     return low, high
-
-
-def _python_type(kind: Any) -> type | None:
-    if pa.types.is_integer(kind):
-        return int
-    if pa.types.is_boolean(kind):
-        return bool
-    if pa.types.is_date32(kind):
-        return datetime.date
-    return str if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
 
 @final
@@ -225,17 +208,11 @@ class RowGroup:
     """The wanted leaves of one row group."""
 
     def __init__(
-        self,
-        data: InputBytes,
-        parquet: pq.ParquetFile,
-        group: int,
-        leaves: Leaves,
-        max_record_bytes: int,
+        self, data: InputBytes, parquet: pq.ParquetFile, group: int, leaves: Leaves, max_record_bytes: int
     ) -> None:
-        self._data, self._parquet, self._group = data, parquet, group
-        self.leaves = leaves
+        self._data, self._parquet, self._group, self._leaves = data, parquet, group, leaves
         self._meta = parquet.metadata.row_group(group)
-        self._max_page = MAX_PAGE_BYTES + max_record_bytes
+        self._max_page = _MAX_PAGE_BYTES + max_record_bytes
         self._plans: list[PageSteps | ListSteps] = []
         self._bytes, self._unfolded = 0, 0
         self._batches: Any = None
@@ -259,7 +236,7 @@ class RowGroup:
             DamagedFileError: a page is corrupt, rows are missing, or little unfolds to far too much.
         """
         with columnar.reading(self._data.file, self._where()):
-            self._plans = [self._plan(index) for index in self.leaves.indices]
+            self._plans = [self._plan(index) for index in self._leaves.indices]
             # A step can hold a text of 200 MB: only its consumer keeps it alive.
             try:
                 yield from iter(self._next, None)
@@ -276,14 +253,14 @@ class RowGroup:
         Raises:
             DamagedFileError: with those before it that is much more than the pages can account for.
         """
-        text = columnar.as_text(columnar.pick(batch, self.leaves.text))
+        text = columnar.as_text(columnar.pick(batch, self._leaves.text))
         self._unfolded += text.nbytes
         with columnar.reading(self._data.file, self._where()):
             check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
         return text
 
     def _where(self) -> str:
-        paths = [self._meta.column(index).path_in_schema for index in self.leaves.indices]
+        paths = [self._meta.column(index).path_in_schema for index in self._leaves.indices]
         names = f"column {paths[0]!r}" if len(paths) == 1 else f"columns {', '.join(paths)}"
         return f"row group {self._group}, {names}"
 
@@ -295,7 +272,7 @@ class RowGroup:
         if not self._owed:
             self._owed = min(self.rows - self._done, *(plan.fitting() for plan in self._plans))
             if self._batches is None:
-                leaves = list(self.leaves.indices)
+                leaves = list(self._leaves.indices)
                 groups = {"row_groups": [self._group], "column_indices": leaves}
                 self._batches = reader.iter_batches(self._owed, use_threads=False, **groups)
             reader.set_batch_size(self._owed)
@@ -316,7 +293,7 @@ class RowGroup:
             raise ValueError(f"it holds {column.num_values} values, its row group {self.rows} rows")
 
         def largest_entry(size: int) -> int:
-            if leaf.physical_type != "BYTE_ARRAY" or leaf.path in self.leaves.dictionaries:
+            if leaf.physical_type != "BYTE_ARRAY" or leaf.path in self._leaves.dictionaries:
                 return max(leaf.length or 0, _NUMBER_BYTES)
             return size if self.rows <= _FEW_ROWS else self._largest_entry(index, leaf.path)
 
@@ -337,6 +314,101 @@ class RowGroup:
             return _COMPUTE.max(sizes).as_py() or 0
 
 
+@final
+class PageSteps:
+    """The rows of one column chunk whose values are not repeated, as pages that are looked at ahead of decoding.
+
+    Args:
+        pages: the chunk's.
+        largest_entry: dictionary's size -> size of its largest entry, or a bound of it.
+        max_page: a larger page is a bomb.
+
+    Attributes:
+        stored: decompressed bytes of the pages seen so far.
+    """
+
+    def __init__(
+        self, pages: Iterator[PageHeader], largest_entry: Callable[[int], int], max_page: int
+    ) -> None:
+        self._pages, self._largest_entry, self._max_page = pages, largest_entry, max_page
+        self._ahead: deque[list[int]] = deque()  # rows of each page, and what they may take together
+        self._entry, self._values = 0, 0
+        self.stored = 0
+
+    def fitting(self) -> int:
+        """Return how many of the next rows may be decoded at once, at least 1."""
+        rows, room, index = 0, STEP_BYTES, 0
+        while rows < _STEP_ROWS and (index < len(self._ahead) or self._look()):
+            there, size = self._ahead[index]
+            index += 1
+            if size > room:
+                rows += there * room // size
+                break
+            rows, room = rows + there, room - size
+        return max(1, min(rows, _STEP_ROWS))
+
+    def advance(self, rows: int) -> None:
+        """Note that the next `rows` rows were decoded."""
+        while rows and (self._ahead or self._look()):
+            there, size = self._ahead[0]
+            some = min(rows, there)
+            self._ahead[0] = [there - some, size - size * some // there]
+            rows -= some
+            if some == there:
+                self._ahead.popleft()
+
+    def _look(self) -> bool:
+        for page in self._pages:
+            _check_page(page, self._max_page)
+            self.stored += page.size
+            if page.dictionary:
+                self._entry = self._largest_entry(page.size)
+            elif page.values:
+                self._values += page.values
+                check_unfolded(self._values * _ROW_BYTES, self.stored)
+                size = page.size
+                if page.indices:
+                    size = page.values * self._entry // _RARELY
+                elif page.encoding == DELTA_BYTE_ARRAY:  # every row may repeat a long prefix
+                    size = page.values * page.size // _RARELY
+                self._ahead.append([page.values, page.values * _ROW_BYTES + size])
+                return True
+        return False
+
+
+@final
+class ListSteps:
+    """The same for a chunk of lists: where rows begin in its pages is not known, so that averages must do.
+
+    A chunk that could take much more than is stored is refused beforehand, so that a single row cannot.
+    """
+
+    def __init__(self, pages: Iterator[PageHeader], entry: int, max_page: int, rows: int) -> None:
+        """Take the pages of a chunk of `rows` rows; `entry` bounds what a value read from a dictionary takes."""
+        self.stored, taken = 0, 0
+        for page in pages:
+            _check_page(page, max_page)
+            self.stored += page.size
+            if not page.dictionary:
+                taken += page.values * (_ROW_BYTES + (entry if page.indices else 0))
+                check_unfolded(taken, self.stored)
+        self._rows = max(1, min(_STEP_ROWS, rows * STEP_BYTES // max(taken + self.stored, 1)))
+
+    def fitting(self) -> int:
+        """Return how many of the next rows may be decoded at once."""
+        return self._rows
+
+    def advance(self, rows: int) -> None:
+        """All stretches are alike."""
+
+
+def _check_page(page: PageHeader, limit: int) -> None:
+    if page.size > limit:
+        raise Bomb(
+            f"a page unfolds to {page.size} bytes, more than {limit}; write the file with smaller pages"
+        )
+
+
 def read_parquet(
     part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None
 ) -> Iterator[Parsed]:
@@ -348,54 +420,48 @@ def read_parquet(
     """
     with open_parquet(data) as parquet:
         meta, schema = parquet.metadata, parquet.schema_arrow
-        starts = first_rows(part.file, meta)
-        leaves = wanted_leaves(part, parquet, want)
+        starts = _first_rows(part.file, meta)
+        leaves = _wanted_leaves(part, parquet, want)
     groups = range(part.start, part.stop)
+    chunks = (meta.row_group(group).column(index) for group in groups for index in leaves.indices)
+    places = ((chunk_start(chunk), chunk.total_compressed_size) for chunk in chunks)
+    data.expect(((start, start + size) for start, size in places), len(leaves.indices))
     with open_parquet(data, leaves.dictionaries, meta) as parquet:
-        data.expect(leaves.stretches(meta, groups), len(leaves.indices))
-        for group in groups:
-            if predicate and excluded(predicate, meta, group, schema):
-                yield _pruned(meta.row_group(group))
+        for number in groups:
+            if predicate and _excluded(predicate, meta, number, schema):
+                yield Parsed(
+                    text=no_text(),
+                    positions=np.zeros(0, np.int64),
+                    bad=(),
+                    bytes_read=meta.row_group(number).total_byte_size,
+                    skipped={"pruned": meta.row_group(number).num_rows},
+                )
                 continue
-            opened_group = RowGroup(data, parquet, group, leaves, want.max_record_bytes)
-            yield from _records(opened_group, starts[group], want)
+            group = RowGroup(data, parquet, number, leaves, want.max_record_bytes)
+            if not leaves.indices:
+                yield from columnar.counted_records(starts[number], group.rows, group.bytes_until)
+                continue
+            pieces = _texts(group) if not leaves.names and want.columns is not None else _rows(group, leaves)
+            yield from columnar.numbered(pieces, starts[number], group.bytes_until, want.max_record_bytes)
 
 
-def _pruned(meta: pq.RowGroupMetaData) -> Parsed:
-    nothing = np.zeros(0, np.int64)
-    return Parsed(
-        text=no_text(),
-        positions=nothing,
-        bad=(),
-        bytes_read=meta.total_byte_size,
-        skipped={"pruned": meta.num_rows},
-    )
-
-
-def _records(group: RowGroup, first: int, want: Want) -> Iterator[Parsed]:
-    if not group.leaves.indices:
-        return columnar.counted_records(first, group.rows, group.bytes_until)
-    rows = group.leaves.names or want.columns is None
-    pieces = _rows(group) if rows else ((None, text) for text in _joined(map(group.text, group.steps())))
-    return columnar.numbered(pieces, first, group.bytes_until, want.max_record_bytes)
-
-
-def _rows(group: RowGroup) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
-    leaves = group.leaves
+def _rows(group: RowGroup, leaves: Leaves) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
     for batch in group.steps():
         for piece in columnar.unfolded(batch, leaves.schema):
             yield piece.select(list(leaves.names)), group.text(piece) if leaves.text else None
 
 
-def _joined(arrays: Iterator[pa.LargeStringArray]) -> Iterator[pa.LargeStringArray]:
-    """Join small arrays, so that what follows works on blocks."""
+def _texts(group: RowGroup) -> Iterator[tuple[None, pa.LargeStringArray]]:
+    """Yield the texts alone; small arrays are joined, so that what follows works on blocks."""
+    steps = group.steps()
 
-    def joined() -> pa.LargeStringArray | None:
+    def joined() -> tuple[None, pa.LargeStringArray] | None:
         held: list[pa.LargeStringArray] = []
         size = 0
-        while size < _JOIN_BYTES and (array := next(arrays, None)) is not None:
-            held.append(array)
-            size += array.nbytes
-        return concat(held) if held else None
+        while size < _JOIN_BYTES and (batch := next(steps, None)) is not None:
+            held.append(group.text(batch))
+            size += held[-1].nbytes
+            del batch
+        return (None, concat(held)) if held else None
 
     return iter(joined, None)

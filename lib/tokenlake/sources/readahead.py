@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Final, final
 
-from tokenlake.sources.inputs import InputBytes, InputFile, InputReader
+from tokenlake.sources.inputs import InputBytes, InputFile
 
 PIECE_BYTES: Final = 8 << 20
 _LEAST_BYTES: Final = 64 << 10
@@ -183,9 +183,6 @@ class ReadAheadBytes(InputBytes):
 
     def pread(self, size: int, offset: int) -> bytes:
         return b"".join(self._spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
-
-    def for_arrow(self) -> Any:
-        return InputReader(self)
 
     def close(self) -> None:
         """Stop what is under way."""

@@ -1,9 +1,15 @@
-"""Reading a range of an input: the format's reader, the predicate, the limit, and the policy for bad records."""
+"""Reading a range of an input: the format's reader, the predicate, the limit, and the policy for bad records.
+
+Small files of lines of JSON are read and parsed as if they were one: what a file costs is more than its bytes do. Only
+whole plain files are, of which texts alone are wanted. Whatever else there is to see in one of them, say a bad record,
+a byte order mark or an end in the midst of a line, sends its group back to be read file by file, where all of that has
+its place and its words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -13,6 +19,7 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, select
 from tokenlake.config.formats import FORMATS, Format
+from tokenlake.ragged import offsets_of
 from tokenlake.sources.batch import (
     ALL,
     BLOCK_BYTES,
@@ -26,11 +33,11 @@ from tokenlake.sources.batch import (
     Want,
     refuse,
 )
-from tokenlake.sources.inputs import FileRange, InputBytes
-from tokenlake.sources.lines import LineNumbers
-from tokenlake.sources.opening import opened
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.json import json_lines, parse_records
+from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
+from tokenlake.sources.opening import check_plain, opened
 from tokenlake.sources.rows import Rows
-from tokenlake.sources.stream import check_plain
 from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
@@ -43,15 +50,20 @@ The predicate is a hint for formats with statistics: they may leave out stretche
 nowhere, counting the records as ``skipped["pruned"]``. Records are never left out one by one here.
 """
 
+SMALL: Final = 64 << 10
+"""Bytes of a file up to which it is small."""
+_TOGETHER: Final = 1 << 20
+"""Bytes that are parsed at a time: they and their texts stay in the processor's cache."""
+_MOST_FILES: Final = 1024
+_COUNTED_BYTES: Final = 1 << 30
 _NOTHING: Final = np.zeros(0, np.int64)
 _B = TypeVar("_B", bound=ReadBatch)
 
 
 def reader_of(format_: Format) -> Reader:
     """Return the reader of a format."""
-    module, name = FORMATS[
-        format_
-    ].reader  # by name: what one format needs is no burden to a worker that reads another
+    # By name: what one format needs is no burden to a worker that reads another.
+    module, name = FORMATS[format_].reader
     return getattr(import_module(f"tokenlake.sources.{module}"), name)
 
 
@@ -156,7 +168,7 @@ def _read(
                 return None
             if left is not None:
                 parsed = _first(parsed, left, unread)
-                left -= _records(parsed)
+                left -= len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
             unread -= parsed.bytes_read
             parsed, left_out = _met(parsed, predicate)
             return batch(*policy.judged(parsed, left_out))
@@ -168,18 +180,16 @@ def _read(
         yield batch(nothing, {"file": part.file, "positions": _NOTHING, "bytes_read": unread})
 
 
-def _records(parsed: Parsed) -> int:
-    """How many records a block stands for: good, bad, and those that were not looked at."""
-    return len(parsed) + len(parsed.bad) + sum(parsed.skipped.values())
-
-
 def _first(parsed: Parsed, count: int, weight: int) -> Parsed:
     """Return the first `count` records, good or bad, which weigh at most `weight`; skipped ones come first."""
-    parsed = replace(parsed, bytes_read=min(parsed.bytes_read, weight))
-    if parsed.skipped:
-        over = max(0, sum(parsed.skipped.values()) - count)
-        parsed = replace(parsed, skipped={key: max(0, n - over) for key, n in parsed.skipped.items()})
-        count -= sum(parsed.skipped.values())
+    skipped = sum(parsed.skipped.values())
+    over = max(0, skipped - count)
+    parsed = replace(
+        parsed,
+        bytes_read=min(parsed.bytes_read, weight),
+        skipped={key: max(0, n - over) for key, n in parsed.skipped.items()},
+    )
+    count = max(0, count - skipped)
     places = np.concatenate([parsed.positions, np.array([bad.position for bad in parsed.bad], np.int64)])
     if len(places) <= count:
         return parsed
@@ -230,9 +240,10 @@ class _Policy:
     """What becomes of bad records: the first ends the reading, or they are set aside."""
 
     def __init__(self, part: FileRange, data: InputBytes, source: ResolvedSource) -> None:
-        self._part = part
+        self._part, self._data = part, data
         self._fail = source.on_bad_record == "fail"
-        self._numbers = LineNumbers(part, data, always=self._fail)
+        self._lines = 0  # of the blocks that are done with
+        self._before: int | None = None if part.file.compression is None else 0  # lines before the range
 
     def judged(self, parsed: Parsed, left_out: Int64s) -> tuple[Parsed, dict[str, Any]]:
         """Return the good records of a block, and the account of all of them; BadRecordError if one may not be bad."""
@@ -242,7 +253,7 @@ class _Policy:
             doubtful = [line.position for line in parsed.doubtful]
             parsed = _selected(parsed, ~np.isin(parsed.positions, doubtful))
         records = tuple(map(self._record, bad))
-        self._numbers.pass_over(parsed.lines)
+        self._lines += parsed.lines
         if records and self._fail:
             raise refuse(records[0], self._part.file)
         return parsed, {
@@ -256,13 +267,104 @@ class _Policy:
             "normalized": _without_zeros(parsed.normalized),
         }
 
-    def _record(self, line: BadLine) -> BadRecord:
+    def _record(self, bad: BadLine) -> BadRecord:
+        number, line = None, bad.line
+        if line is not None:
+            # Lines before a range are counted only when the first number is asked for, and, where reading goes on,
+            # only within the first GiB: a unit at the end of a file of a terabyte would else read it all.
+            if self._before is None and (self._fail or self._part.start <= _COUNTED_BYTES):
+                self._before = count_lines(self._data, bad.position) - self._lines - line
+            number = None if self._before is None else self._before + self._lines + line + 1
         return BadRecord(
             file=self._part.file.path,
             file_id=self._part.file.file_id,
-            position=line.position,
-            line=None if line.line is None else self._numbers.number(line.line, line.position),
-            reason=line.fault.reason,
-            detail=line.fault.detail,
-            raw=line.raw,
+            position=bad.position,
+            line=number,
+            reason=bad.fault.reason,
+            detail=bad.fault.detail,
+            raw=bad.raw,
         )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFiles:
+    """The records of several files, all of them good.
+
+    Attributes:
+        files: in the order in which they were read.
+        text: large_string[n], of the records in order.
+        file, position: int64[n], the id of each record's file, and the byte of it at which its line begins.
+        normalized: as in :class:`tokenlake.sources.batch.ReadBatch`.
+        bytes_read: of all files.
+    """
+
+    files: tuple[InputFile, ...]
+    text: pa.LargeStringArray
+    file: Int64s
+    position: Int64s
+    normalized: dict[str, int]
+    bytes_read: int
+
+
+def groups_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Sequence[FileRange]]:
+    """Yield the ranges of a source in order: small files that may be read together in groups, any other by itself."""
+    group, size = list[FileRange](), 0
+    for part in parts:
+        fits = _fits(part, source)
+        if group and not (fits and size + part.weight <= _TOGETHER and len(group) < _MOST_FILES):
+            yield group
+            group, size = [], 0
+        if fits:
+            group.append(part)
+            size += part.weight
+        else:
+            yield [part]
+    if group:
+        yield group
+
+
+def read_together(parts: Sequence[FileRange], source: ResolvedSource) -> SmallFiles | None:
+    """Read one of :func:`groups_of`; None where its files have to be read one by one.
+
+    Raises:
+        InputChangedError: a file is not, or does not stay, what was planned.
+    """
+    if not _fits(parts[0], source):  # then it is by itself
+        return None
+    contents: list[bytes] = []
+    for part in parts:
+        with opened(part.file) as data:
+            content = read_exactly(part, data, part.file.size, 0)
+        if content[:1] != b"{" or content[-1:] not in b"}\n":
+            return None
+        contents.append(content if content[-1:] == b"\n" else content + b"\n")
+
+    whole, read = b"".join(contents), sum(part.weight for part in parts)
+    records = json_lines(LineBlock(data=whole, size=len(whole), offset=0, bytes_read=read))
+    # One piece: a group is smaller than those in which texts are parsed.
+    want = Want(text=source.content_field, max_record_bytes=source.max_record_bytes)
+    (parsed,) = parse_records(records, want)
+    if parsed.bad or parsed.text is None:
+        return None
+    edges = offsets_of([len(content) for content in contents])
+    number = np.searchsorted(edges, parsed.positions, side="right") - 1
+    return SmallFiles(
+        files=tuple(part.file for part in parts),
+        text=parsed.text,
+        file=np.array([part.file.file_id for part in parts], np.int64)[number],
+        position=parsed.positions - edges[number],
+        normalized=_without_zeros(parsed.normalized),
+        bytes_read=read,
+    )
+
+
+def _fits(part: FileRange, source: ResolvedSource) -> bool:
+    file = part.file
+    return (
+        source.where is None
+        and file.size <= SMALL
+        and (part.start, part.stop, part.rows) == (0, file.size, None)
+        and (file.format, file.compression) == ("jsonl", None)
+        and file.is_local
+    )

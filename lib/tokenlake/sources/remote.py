@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
@@ -19,8 +19,17 @@ from fsspec.asyn import get_loop
 
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
-from tokenlake.sources.formats import Compression, belongs, not_found, nothing_known
-from tokenlake.sources.globs import compile_glob, has_wildcard, is_flat, static_folder, static_prefix
+from tokenlake.sources.formats import (
+    Compression,
+    belongs,
+    compile_glob,
+    has_wildcard,
+    is_flat,
+    not_found,
+    nothing_known,
+    static_folder,
+    static_prefix,
+)
 from tokenlake.sources.inputs import InputFile, changed, planned
 from tokenlake.sources.readahead import ReadAheadBytes
 from tokenlake.store.remote.connection import client_at
@@ -53,18 +62,6 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
         MissingExtraError: the package for a scheme is missing.
     """
     urls = [parse_url(entry) for entry in source.data_files]
-    _require_one_root(source, urls)
-    finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
-    found = on_loop(finder.find_all(urls))
-    root = _common_folder(folder for folder, _ in found)
-    objects = {one.path: one for _, matches in found for one in matches}
-    named = sorted((one.path[len(root) :], one) for one in objects.values())
-    return [
-        _input_file(source, name, Url(urls[0].scheme, urls[0].root, one.path), one) for name, one in named
-    ]
-
-
-def _require_one_root(source: ResolvedSource, urls: list[Url]) -> None:
     other = next((url for url in urls if url.root != urls[0].root), None)
     if other is not None:
         raise ConfigError(
@@ -72,18 +69,19 @@ def _require_one_root(source: ResolvedSource, urls: list[Url]) -> None:
             "two sources",
             source=source.name,
         )
-
-
-def _common_folder(folders: Iterable[str]) -> str:
-    """Return the deepest folder that all are in, with a slash at its end; "" for the top."""
-    split = [folder.split("/") if folder else [] for folder in folders]
+    finder = _Finder(client_at(urls[0], source.storage_options, OF_INPUTS), source.type)
+    found = on_loop(finder.find_all(urls))
+    # The deepest folder that all are in, with a slash at its end; "" for the top.
+    split = [folder.split("/") if folder else [] for folder, _ in found]
     common = takewhile(lambda parts: len(set(parts)) == 1, zip(*split, strict=False))
-    return "".join(f"{parts[0]}/" for parts in common)
+    root = "".join(f"{parts[0]}/" for parts in common)
 
+    def as_input(one: RemoteObject) -> InputFile:
+        url, packed = str(Url(urls[0].scheme, urls[0].root, one.path)), _PACKED.get(one.packed)
+        return planned(source, one.path[len(root) :], url, size=one.size, token=one.token, compression=packed)
 
-def _input_file(source: ResolvedSource, name: str, url: Url, found: RemoteObject) -> InputFile:
-    packed = _PACKED.get(found.packed)
-    return planned(source, name, str(url), size=found.size, token=found.token, compression=packed)
+    objects = {one.path: one for _, matches in found for one in matches}
+    return [as_input(objects[path]) for path in sorted(objects)]
 
 
 @final
@@ -106,27 +104,22 @@ class _Finder:
 
     async def _find(self, url: Url) -> tuple[str, list[RemoteObject]]:
         if url.is_http:
-            return await self._find_page(url)
+            path = url.path.partition("?")[0]
+            folder = not path or path.endswith("/")
+            if folder or re.search(r"[*\[]", path):
+                raise ConfigError(
+                    f"data_files: {url} is a {'folder' if folder else 'glob'}, and web servers do "
+                    "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
+                    got=str(url),
+                )
+            return path.rpartition("/")[0], [await self._client.stat(url)]
         if has_wildcard(url.path):
             return await self._find_glob(url)
         if url.path and not url.path.endswith("/"):
-            try:
+            with suppress(SourceNotFoundError):
                 found = await self._client.stat(url)
                 return url.path.rpartition("/")[0], [found]
-            except SourceNotFoundError:
-                pass
         return await self._find_folder(url)
-
-    async def _find_page(self, url: Url) -> tuple[str, list[RemoteObject]]:
-        path = url.path.partition("?")[0]
-        if re.search(r"[*\[]", path) or not path or path.endswith("/"):
-            raise ConfigError(
-                f"data_files: {url} is a {'folder' if path.endswith('/') or not path else 'glob'}, and web servers do "
-                "not list what they have; name every file, or a range of them, as data-{0..31}.parquet",
-                got=str(url),
-            )
-        found = await self._client.stat(url)
-        return path.rpartition("/")[0], [found]
 
     async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
         try:
@@ -141,17 +134,19 @@ class _Finder:
 
     async def _find_folder(self, url: Url) -> tuple[str, list[RemoteObject]]:
         folder = url.path.rstrip("/")
+
+        def is_input(path: str) -> bool:
+            name = path[len(folder) :].lstrip("/")
+            hidden = any(part.startswith((".", "_")) for part in PurePosixPath(name).parts)
+            return not hidden and belongs(name, self._wanted)
+
         listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
-        found = [one for one in listed if self._is_input(one.path[len(folder) :].lstrip("/"))]
+        found = [one for one in listed if is_input(one.path)]
         if listed and not found:
             raise nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
         if not found:
             raise await self._nothing(url)
         return folder, found
-
-    def _is_input(self, name: str) -> bool:
-        parts = PurePosixPath(name).parts
-        return not any(part.startswith((".", "_")) for part in parts) and belongs(name, self._wanted)
 
     async def _list(self, url: Url, prefix: str, *, flat: bool) -> list[RemoteObject]:
         """Return the objects whose path begins with `prefix`, without the markers of folders."""
@@ -205,12 +200,10 @@ class RemoteBytes(ReadAheadBytes):
         if found.size != self.file.size:
             raise changed(self.file, f"it has {found.size} bytes, expected {self.file.size}")
         # A commit of the Hub is in the URL. Tokens of different kinds cannot be compared.
-        if (
-            self._url.scheme != "hf"
-            and _kind(found) == _kind(self._planned)
-            and found.token != self.file.token
-        ):
-            raise changed(self.file, f"its version is {found.token}, expected {self.file.token}")
+        expected = self.file.token
+        alike = self._url.scheme != "hf" and found.token.partition(":")[0] == expected.partition(":")[0]
+        if alike and found.token != expected:
+            raise changed(self.file, f"its version is {found.token}, expected {expected}")
 
     def close(self) -> None:
         """Release what is open."""
@@ -245,7 +238,3 @@ def _planned_only(file: InputFile) -> Generator[None]:
         raise changed(file, str(error)) from None
     except SourceNotFoundError:
         raise changed(file, "the object is gone") from None
-
-
-def _kind(found: RemoteObject) -> str:
-    return found.token.partition(":")[0]

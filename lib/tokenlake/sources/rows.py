@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
-from typing import Any, Final, Self, cast, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -153,19 +153,6 @@ def is_too_wide(records: Sequence[Record], names: tuple[str, ...] | None) -> boo
     """Say whether one batch of these records (None: of all their fields) would be mostly nulls, and enormous."""
     width = len(names_in(records) if names is None else names)
     return len(records) * width > MAX_CELLS
-
-
-def count_members(record: Record) -> int:
-    """Return how many members a record has, those of all objects inside it included."""
-    total, rest = 0, cast("list[Any]", [record])
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            members = cast("Record", value)
-            total += len(members)
-            value = members.values()
-        rest += [item for item in value if type(item) is dict or type(item) is list]
-    return total
 
 
 @final

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.sources.batch import BLOCK_BYTES
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, Progress, ProgressMeter
-from tokenlake.sources.lines import LineBlock, LongLine, index_lines, read_blocks
+from tokenlake.sources.lines import record_starts
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range, read_rows
 from tokenlake.sources.rows import Rows
@@ -27,9 +26,8 @@ from tokenlake.threads import in_order
 
 def splittable(file: InputFile) -> bool:
     """Say whether parts of `file` can be read without the parts before them."""
-    return (
-        file.is_lines or file.has_blocks
-    ) and file.compression is None  # of Arrow only the first bytes tell
+    # Of Arrow only the first bytes tell.
+    return (file.is_lines or file.has_blocks) and file.compression is None
 
 
 def split_file(
@@ -155,46 +153,30 @@ class RecordLimit:
 
 def count_records(part: FileRange, source: ResolvedSource, most: int) -> tuple[int, int]:
     """Return how many records a range holds, good or bad, but at most `most`; and the weight of so many."""
+    file = part.file
     if part.records is not None:
         count = min(part.records, most)
         return count, part.weight * count // max(part.records, 1)
+    if file.is_lines:
+        blocks = ((len(begins), read) for begins, read in _lines(part, source))
+    elif file.format == "text":
+        blocks = iter([(1, part.weight)])
+    else:
+        every = replace(source, where=None, on_bad_record="quarantine")
+        blocks = ((batch.rows_read, batch.bytes_read) for batch in read_range(part, every))
     count = weight = 0
-    for found, read in _counted(part, source):
+    for found, read in blocks:
         if count + found >= most:
             return most, min(weight + -(-read * (most - count) // max(found, 1)), part.weight)
         count, weight = count + found, weight + read
     return count, part.weight
 
 
-def _counted(part: FileRange, source: ResolvedSource) -> Iterator[tuple[int, int]]:
-    """Yield (records, input bytes) block by block."""
-    file = part.file
-    if file.is_lines:
-        yield from ((len(begins), read) for begins, read in _lines(part, source))
-    elif file.format == "text":
-        yield 1, part.weight
-    else:
-        every = replace(source, where=None, on_bad_record="quarantine")
-        for batch in read_range(part, every):
-            yield batch.rows_read, batch.bytes_read
-
-
 def _lines(part: FileRange, source: ResolvedSource) -> Iterator[tuple[Int64, int]]:
-    """Yield where lines begin, without parsing them: one that holds anything is a record, whatever it holds."""
-    blank_is_none = part.file.format == "jsonl"
+    """Yield where records begin and the input bytes that were read, block by block."""
     with opened(part.file, source.storage_options) as data:
-        for block in read_blocks(part, data, source.max_record_bytes):
-            if isinstance(block, LineBlock):
-                lines = index_lines(block, b" \t\r" if blank_is_none else b"")
-                yield lines.positions(block), block.bytes_read
-            else:
-                there = not (blank_is_none and _is_blank(block))
-                yield np.full(int(there), block.offset, np.int64), block.bytes_read
-
-
-def _is_blank(line: LongLine) -> bool:
-    # Of more blanks than a block holds the reader makes a bad record, not a blank line.
-    return line.data is not None and line.size <= BLOCK_BYTES + 2 and not line.data.strip(b" \t\r\n")
+        for starts, block in record_starts(part, data, source.max_record_bytes):
+            yield starts, block.bytes_read
 
 
 def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator[Int64]:
@@ -213,17 +195,13 @@ def positions_of(parts: Sequence[FileRange], source: ResolvedSource) -> Iterator
             )
             rows_before += part.records
         elif source.where is None and part.file.is_lines:
-            yield from _first_of((begins for begins, _ in _lines(part, source)), part.rows)
+            left = part.rows
+            for begins, _ in _lines(part, source):
+                yield begins[:left]
+                left = None if left is None else max(0, left - len(begins))
         else:
             every = replace(source, on_bad_record="quarantine")
             yield from (batch.positions for batch in read_rows(part, every, ()))
-
-
-def _first_of(found: Iterator[Int64], count: int | None) -> Iterator[Int64]:
-    """Yield the first `count` of some numbers; None: all."""
-    for numbers in found:
-        yield numbers[:count]
-        count = None if count is None else max(0, count - len(numbers))
 
 
 _FILES: Final = 8  # empty ones may come first
@@ -245,17 +223,13 @@ def first_rows(source: ResolvedSource, files: Sequence[InputFile], count: int = 
 
 def _first_read(source: ResolvedSource, file: InputFile, count: int) -> Rows:
     lenient = replace(source, on_bad_record="quarantine", where=None)
-    part = _beginning(file, source, count)
-    for batch in islice(read_rows(part, lenient, block_bytes=_HEAD), 2):
+    part = FileRange(file=file, start=0, stop=file.size, weight=file.size)
+    if file.has_blocks:
+        part = split_file(file, 1, source.storage_options)[0]
+    for batch in islice(read_rows(replace(part, rows=count), lenient, block_bytes=_HEAD), 2):
         if len(batch.positions):
             return batch.table.select(np.arange(len(batch.positions)) < count)
     return Rows(objects=[])
-
-
-def _beginning(file: InputFile, source: ResolvedSource, count: int) -> FileRange:
-    if file.has_blocks:
-        return replace(split_file(file, 1, source.storage_options)[0], rows=count)
-    return FileRange(file=file, start=0, stop=file.size, weight=file.size, rows=count)
 
 
 def columns_of_files(source: ResolvedSource, files: Sequence[InputFile]) -> list[frozenset[str]]:

@@ -137,13 +137,13 @@ def draw_nothing(connection: Any) -> None:
 def engine() -> ConditionDatabase:
     """Return this process's engine; making it imports DuckDB, which costs a tenth of a second."""
     made = ConditionDatabase()
-    atexit.register(_close)
+
+    def close() -> None:
+        made.close()
+        engine.cache_clear()
+
+    atexit.register(close)
     return made
-
-
-def _close() -> None:
-    engine().close()
-    engine.cache_clear()
 
 
 def _sentence(message: str) -> str:
@@ -183,37 +183,32 @@ def parse(sql: str) -> Expression:
         ConfigError: it is not one expression, not a pure function of a record, or names no field.
     """
     try:
-        tree = _where_clause(sql)
-        paths = sorted(set(_paths(tree, frozenset(), sql)))
+        # One whole expression both bare and in parentheses: in these no clause can follow it (``true ORDER BY x``);
+        # bare it cannot close them (``true) UNION (...``).
+        inside, bare = _where_clause(sql, f"{_WHERE}(\n{sql}\n)"), _where_clause(sql, f"{_WHERE}\n{sql}\n")
+        if not inside or _shape(inside) != _shape(bare):
+            raise _refused(sql, "it is more than one expression")
+        paths = sorted(set(_paths(inside, frozenset(), sql)))
     except RecursionError as error:
         raise _refused(sql, "it is nested too deeply") from error
     columns = sorted({path[0] for path in paths})
     if not columns:
         raise _refused(sql, "it looks at no field, so it would keep all records or none")
-    _require_distinct(sql, columns)
-    return Expression(sql, tree, tuple(columns), tuple(paths))
+    folded: dict[str, str] = {}
+    for name in columns:
+        if (other := folded.setdefault(name.lower(), name)) != name:
+            raise _refused(sql, f"SQL cannot tell the fields {other!r} and {name!r} apart")
+    return Expression(sql, inside, tuple(columns), tuple(paths))
 
 
-def _where_clause(sql: str) -> Node:
-    """Return the tree of `sql`, which must be one whole expression both bare and in parentheses.
-
-    In parentheses no clause can follow it (``true ORDER BY x``); bare it cannot close them (``true) UNION (...``).
-    """
-    trees = [_select(sql, f"{_WHERE}(\n{sql}\n)"), _select(sql, f"{_WHERE}\n{sql}\n")]
-    inside, bare = (tree.get("where_clause") for tree in trees)
-    if not inside or _shape(inside) != _shape(bare):
-        raise _refused(sql, "it is more than one expression")
-    return inside
-
-
-def _select(sql: str, statement: str) -> Node:
+def _where_clause(sql: str, statement: str) -> Node | None:
     try:
         statements = engine().parse(statement)["statements"]
     except ConfigError as error:
         raise _refused(sql, str(error)) from error
     if len(statements) != 1:
         raise _refused(sql, "it is more than one expression")
-    return statements[0]["node"]
+    return statements[0]["node"].get("where_clause")
 
 
 def _shape(tree: Any) -> Any:
@@ -230,18 +225,20 @@ def _shape(tree: Any) -> Any:
 def _paths(node: Node, bound: frozenset[str], sql: str) -> Iterator[Path]:
     """Yield the fields that a checked tree looks at; `bound` are the parameters of lambdas around it."""
     path = field_path(node)
-    if path is not None:
-        if path[0].lower() in bound:
-            return
-        _refuse_clock(node, path, sql)
+    if path is None:
+        if node["class"] == "LAMBDA":
+            bound |= _parameters(node, sql)
+        for child in _children(node, sql):
+            yield from _paths(child, bound, sql)
+    elif path[0].lower() not in bound:
+        if node["class"] == "COLUMN_REF" and path[0].lower() in _CLOCKS:
+            at = node["query_location"] - len(f"{_WHERE}(\n")
+            if sql.encode()[at : at + 1] != b'"':
+                told = (
+                    f'{path[0]} is the clock, so runs would differ; quote it ("{path[0]}") if it is a field'
+                )
+                raise _refused(sql, told)
         yield path
-        return
-    if node["class"] == "LAMBDA":
-        bound |= _parameters(node, sql)
-        yield from _paths(node["expr"], bound, sql)
-        return
-    for child in _children(node, sql):
-        yield from _paths(child, bound, sql)
 
 
 def field_path(node: Node) -> Path | None:
@@ -271,6 +268,8 @@ def _children(node: Node, sql: str) -> Iterable[Node]:
             return node["input"], node["lower"], node["upper"]
         case "CAST" | "COLLATE":
             return (node["child"],)
+        case "LAMBDA":
+            return (node["expr"],)
         case "CASE":
             checks = [
                 part for check in node["case_checks"] for part in (check["when_expr"], check["then_expr"])
@@ -315,25 +314,6 @@ def _kinds() -> dict[str, set[tuple[str, str]]]:
         if kind in ("scalar", "macro", "aggregate", "window"):
             found.setdefault(name, set()).add((kind, (stability or "") if kind == "scalar" else ""))
     return found
-
-
-def _refuse_clock(node: Node, path: Path, sql: str) -> None:
-    name = path[0]
-    if node["class"] != "COLUMN_REF" or name.lower() not in _CLOCKS:
-        return
-    at = node["query_location"] - len(f"{_WHERE}(\n")
-    if sql.encode()[at : at + 1] != b'"':
-        raise _refused(
-            sql, f'{name} is the clock, so runs would differ; quote it ("{name}") if it is a field'
-        )
-
-
-def _require_distinct(sql: str, columns: list[str]) -> None:
-    folded: dict[str, str] = {}
-    for name in columns:
-        other = folded.setdefault(name.lower(), name)
-        if other != name:
-            raise _refused(sql, f"SQL cannot tell the fields {other!r} and {name!r} apart")
 
 
 def _refused(sql: str, why: str) -> ConfigError:

@@ -9,20 +9,21 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import is_utf8, select, text_over
+from tokenlake.arrays import is_utf8, no_text, select, text_over
+from tokenlake.ragged import offsets_of
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
-from tokenlake.sources.inputs import FileRange, InputBytes
+from tokenlake.sources.inputs import FileRange, InputBytes, damaged
 from tokenlake.sources.lines import (
     BOM,
     LineBlock,
-    LineIndex,
     LongLine,
     index_lines,
+    long_record,
     parsed_blocks,
     read_blocks,
 )
+from tokenlake.sources.opening import ByteStream, check_text
 from tokenlake.sources.rows import Fault, Rows, too_long
-from tokenlake.sources.stream import ByteStream, check_column, check_text
 from tokenlake.sources.where import Predicate
 
 _CHUNK: Final = 1 << 20
@@ -35,14 +36,20 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
     Raises:
         DamagedFileError: it is no text in UTF-8, or a column other than ``text`` is wanted.
     """
-    check_column(part.file, want)
-    check_text(data)
-    if part.file.text_mode == "lines":
-        lines = read_blocks(part, data, want.max_record_bytes, want.block_bytes)
-        blocks = read_lines(lines, want.max_record_bytes)
-    else:
-        blocks = iter([read_document(part, data, want.max_record_bytes)])
     wanted = want.names((want.plain,))
+    if others := [name for name in wanted if name != want.plain]:
+        told = f"it has no column {others[0]!r}; text files have one column, {want.plain!r}"
+        raise damaged(part.file, told)
+    check_text(data)
+    limit = want.max_record_bytes
+    if part.file.text_mode == "lines":
+        blocks = parsed_blocks(
+            read_blocks(part, data, limit, want.block_bytes),
+            lambda line: _long_line(line, limit),
+            lambda block: iter([_lines(block, limit)]),
+        )
+    else:
+        blocks = iter([_document(part, data, limit)])
     return (_with_column(block, want) for block in blocks) if wanted else blocks
 
 
@@ -52,15 +59,25 @@ def _with_column(parsed: Parsed, want: Want) -> Parsed:
     return replace(parsed, rows=Rows(rows), text=None if want.text is None else parsed.text)
 
 
-def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
+def _document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
     """Read a whole file as one text; line ends stay as they are, a byte order mark goes."""
-    data = _read_whole(part, source, max_record_bytes)
+    if part.file.compression is None:
+        data = bytearray(min(part.file.size, max_record_bytes + 1))
+        with memoryview(data) as view:
+            got = source.read_into(view, 0)
+        data = data[:got] if got < len(data) else data
+    else:
+        stream, data = ByteStream(source), bytearray()
+        while chunk := stream.read(_CHUNK):
+            if len(data) <= max_record_bytes:  # what is beyond is read all the same: the stream must end well
+                data += chunk
+
     skip = len(BOM) if data.startswith(BOM) else 0
     text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
-    too_big = Fault(
-        "document_too_long", f"the file has more than max_record_bytes = {max_record_bytes} bytes"
-    )
-    fault = too_big if len(data) > max_record_bytes else _fault(text, "file", nul=b"\0" in data)
+    fault = _fault(text, "file", nul=b"\0" in data)
+    if len(data) > max_record_bytes:
+        told = f"the file has more than max_record_bytes = {max_record_bytes} bytes"
+        fault = Fault("document_too_long", told)
     return Parsed(
         text=text[:0] if fault else text,
         positions=np.zeros(0 if fault else 1, np.int64),
@@ -70,99 +87,35 @@ def read_document(part: FileRange, source: InputBytes, max_record_bytes: int) ->
     )
 
 
-def _read_whole(part: FileRange, source: InputBytes, limit: int) -> bytes | bytearray:
-    if part.file.compression is None:
-        data = bytearray(min(part.file.size, limit + 1))
-        with memoryview(data) as view:
-            got = source.read_into(view, 0)
-        return data[:got] if got < len(data) else data
-    stream, data = ByteStream(source), bytearray()
-    while chunk := stream.read(_CHUNK):
-        if len(data) <= limit:  # what is beyond is read all the same: the stream must end well
-            data += chunk
-    return data
-
-
-def read_lines(blocks: Iterator[LineBlock | LongLine], max_record_bytes: int) -> Iterator[Parsed]:
-    """Read every line that is not empty as a text, without its end of line."""
-    return parsed_blocks(
-        blocks,
-        lambda line: _long_line(line, max_record_bytes),
-        lambda block: iter([_lines(block, max_record_bytes)]),
-    )
-
-
 def _lines(block: LineBlock, max_record_bytes: int) -> Parsed:
-    lines = index_lines(block)
-    text = _join(block, lines)
-    bad: list[BadLine] = []
-    positions = lines.positions(block)
+    """Return every line that is not empty as a text, without its end of line."""
+    lines, data = index_lines(block), memoryview(block.data)
     sizes = lines.stops - lines.starts
-    nul = block.data.find(b"\0", 0, block.size) >= 0
-    if nul or (sizes > max_record_bytes).any() or not is_utf8(text):
-        bad = _bad_lines(block, lines, text, max_record_bytes)
-        keep = ~np.isin(positions, [line.position for line in bad])
-        text, positions = select(text, keep), positions[keep]
-    return Parsed(
-        text=text,
-        positions=positions,
-        bad=tuple(bad),
-        normalized={"bom": lines.bom, "crlf": lines.crlf, "blank_line": lines.blank},
-        bytes_read=block.bytes_read,
-        lines=lines.count,
-        as_bad=lambda position, fault: _bad_line(block, lines, position, fault),
-    )
-
-
-def _join(block: LineBlock, lines: LineIndex) -> pa.LargeStringArray:
-    """Return the lines' contents laid end to end; not validated."""
-    data = memoryview(block.data)
     spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
     joined = b"".join([data[start:stop] for start, stop in spans])
-    offsets = np.zeros(len(lines.starts) + 1, np.int64)
-    np.cumsum(lines.stops - lines.starts, out=offsets[1:])
-    return text_over(offsets, pa.py_buffer(joined))
-
-
-def _bad_lines(
-    block: LineBlock, lines: LineIndex, text: pa.LargeStringArray, max_record_bytes: int
-) -> list[BadLine]:
-    bad: list[BadLine] = []
-    positions = lines.positions(block)
-    for index in range(len(text)):
-        start, stop = int(lines.starts[index]), int(lines.stops[index])
-        fault = _fault(text[index : index + 1], "line", nul=block.data.find(b"\0", start, stop) >= 0)
-        if stop - start > max_record_bytes:
-            fault = too_long(stop - start, max_record_bytes)
-        if fault:
-            bad.append(_bad_line(block, lines, int(positions[index]), fault))
-    return bad
-
-
-def _bad_line(block: LineBlock, lines: LineIndex, position: int, fault: Fault) -> BadLine:
-    index = int(np.searchsorted(lines.positions(block), position))
-    start, stop = int(lines.starts[index]), int(lines.stops[index])
-    return BadLine(position, int(lines.numbers[index]), fault, block.data[start:stop][:RAW_LIMIT])
+    text = text_over(offsets_of(sizes), pa.py_buffer(joined))
+    nul = block.data.find(b"\0", 0, block.size) >= 0
+    faults: dict[int, Fault] = {}
+    if nul or (sizes > max_record_bytes).any() or not is_utf8(text):
+        for index, line in enumerate(lines):
+            fault = _fault(text[index : index + 1], "line", nul=b"\0" in line)
+            if len(line) > max_record_bytes:
+                fault = too_long(len(line), max_record_bytes)
+            if fault:
+                faults[index] = fault
+        text = select(text, ~np.isin(np.arange(len(lines)), list(faults)))
+    return lines.parsed(faults, text=text)
 
 
 def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
-    data = line.data if line.data is not None else bytearray(line.head)
-    skip = len(BOM) if line.offset == 0 and line.head.startswith(BOM) else 0
-    crlf = int(data.endswith(b"\r\n"))
-    size = line.size - skip - int(data.endswith(b"\n")) - crlf
-    text = text_over(np.array([0, min(size, len(data) - skip)]), pa.py_buffer(data).slice(skip))
-    too_big = line.data is None or size > max_record_bytes
-    fault = too_long(size, max_record_bytes) if too_big else _fault(text, "line", nul=b"\0" in data)
-    kept = int(fault is None and size > 0)
-    return Parsed(
-        text=text[:kept],
-        positions=np.full(kept, line.offset, np.int64),
-        bad=(BadLine(line.offset, 0, fault, line.head),) if fault else (),
-        normalized={"bom": int(skip > 0), "crlf": crlf, "blank_line": int(size == 0)},
-        bytes_read=line.bytes_read,
-        lines=1,
-        as_bad=lambda position, fault: BadLine(position, 0, fault, line.head),
-    )
+    record, start, stop = long_record(line)
+    if stop == start:
+        return record.blank().parsed({}, text=no_text())
+    fault, text = too_long(stop - start, max_record_bytes), no_text()
+    if line.data is not None and stop - start <= max_record_bytes:
+        text = text_over(np.array([0, stop - start]), pa.py_buffer(line.data).slice(start))
+        fault = _fault(text, "line", nul=b"\0" in line.data)
+    return record.parsed({0: fault} if fault else {}, text=text[:0] if fault else text)
 
 
 def _fault(text: pa.LargeStringArray, whole: str, *, nul: bool) -> Fault | None:

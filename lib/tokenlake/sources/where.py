@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from tokenlake.config.values import nearest
 from tokenlake.errors import ConfigError
-from tokenlake.sources.rows import MAX_DEPTH, Fault, Row, Rows, column_of
+from tokenlake.sources.rows import MAX_DEPTH, Fault, Rows, column_of
 from tokenlake.sources.sql import Node, engine, parse
 
 Tree: TypeAlias = "dict[str, tuple[str, Tree]]"
@@ -42,13 +42,11 @@ _FLIPPED: Final = {"EQUAL": "EQUAL", "LESSTHAN": "GREATERTHAN", "GREATERTHAN": "
     "LESSTHANOREQUALTO": "GREATERTHANOREQUALTO",
     "GREATERTHANOREQUALTO": "LESSTHANOREQUALTO",
 }
-_MOST_INT: Final = 1 << 63
 _MOST_FLOAT_INT: Final = 1 << 24  # exact in 32 bits
 _ADVICE: Final = (
     "where types do not fit, TRY_CAST(field AS type) converts, and makes null of what cannot be converted"
 )
 _ARROW: Final[Any] = pa
-_NO_JSON: Final = "a field that it looks at is no JSON, or nested too deeply"
 
 
 def tree_of(paths: Iterable[Sequence[str]]) -> Tree:
@@ -70,7 +68,9 @@ def groups(
     The columns are None where values are no JSON, or nested deeper than JSON can be written.
     """
     columns = {name: _picked([each.get(name) for each in objects], inner) for name, inner in tree.values()}
-    kinds = [found for values in columns.values() if (found := _kinds(values)) is not None]
+    # What decides the type of each value alone; of most columns it is the same for all.
+    kinds = [[_kind(value) for value in values] for values in columns.values() if not _alike(values, 0)]
+    kinds = [found for found in kinds if len(set(found)) > 1]
     if not kinds:
         if objects:
             yield from _columns(np.arange(len(objects)), columns)
@@ -106,14 +106,6 @@ def _member(value: dict[str, Any], name: str) -> Any:
     return next((item for key, item in value.items() if str(key).lower() == folded), None)
 
 
-def _kinds(values: list[Any]) -> list[Hashable] | None:
-    """Return what decides the type of each value alone; None where it is the same for all."""
-    if _alike(values, 0):
-        return None
-    found = [_kind(value) for value in values]
-    return found if len(set(found)) > 1 else None
-
-
 def _kind(value: Any) -> Hashable:
     try:
         return type(value), str(_array([value]).type)
@@ -141,7 +133,9 @@ def _columns(
     """Yield a group's columns, in parts where together they would have other types than alone."""
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
-        alone = all(_is_as_alone(array, columns[name][:1]) for name, array in arrays.items())
+        # A column has the type of its first value, but that of very many large objects is JSON text.
+        texts = [columns[name][:1] for name, array in arrays.items() if pa.types.is_large_string(array.type)]
+        alone = all(type(one[0]) is str or pa.types.is_large_string(_array(one).type) for one in texts)
     except _NO_VALUES:
         arrays, alone = {}, False
     if alone or len(indices) == 1:
@@ -150,12 +144,6 @@ def _columns(
     half = len(indices) // 2
     for part in (slice(half), slice(half, None)):
         yield from _columns(indices[part], {name: values[part] for name, values in columns.items()})
-
-
-def _is_as_alone(array: Any, first: list[Any]) -> bool:
-    """Say whether a column has the type of its first value: that of very many large objects is JSON text."""
-    text = pa.types.is_large_string(array.type)
-    return not text or type(first[0]) is str or pa.types.is_large_string(_array(first).type)
 
 
 def _array(values: list[Any]) -> Any:
@@ -190,7 +178,10 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
         case "CONJUNCTION", "CONJUNCTION_OR":
             return all(holds_nowhere(child, ranges) for child in node["children"])
         case "COMPARISON", kind:
-            return _comparison(kind.removeprefix("COMPARE_"), node["left"], node["right"], ranges)
+            kind, left, right = kind.removeprefix("COMPARE_"), node["left"], node["right"]
+            return kind in _FLIPPED and (
+                _compared(kind, left, right, ranges) or _compared(_FLIPPED[kind], right, left, ranges)
+            )
         case "BETWEEN", _:
             return _between(node, ranges)
         case "OPERATOR", "COMPARE_IN":
@@ -204,12 +195,6 @@ def holds_nowhere(node: Node, ranges: Ranges) -> bool:
             return found is not None and found.nulls == found.rows
         case _:
             return False
-
-
-def _comparison(kind: str, left: Node, right: Node, ranges: Ranges) -> bool:
-    if kind not in _FLIPPED:
-        return False
-    return _compared(kind, left, right, ranges) or _compared(_FLIPPED[kind], right, left, ranges)
 
 
 def _compared(kind: str, column: Node, constant: Node, ranges: Ranges) -> bool:
@@ -266,19 +251,15 @@ def _constant(node: Node) -> Any:
             return text.lower() == "true"
         case "INTEGER":
             value = int(text)
-            return value if -_MOST_INT <= value < _MOST_INT else None
+            return value if -_BITS <= value < _BITS else None
         case "NUMERIC":
             value = float(text)
-            return value if _exact_in_32_bits(value) else None
+            try:
+                return value if struct.unpack("f", struct.pack("f", value))[0] == value else None
+            except OverflowError:
+                return None
         case _:
             return None
-
-
-def _exact_in_32_bits(value: float) -> bool:
-    try:
-        return struct.unpack("f", struct.pack("f", value))[0] == value
-    except OverflowError:
-        return False
 
 
 def _comparable(bound: Any, value: Any) -> bool:
@@ -329,23 +310,21 @@ class Predicate:
         Raises:
             ConfigError: there is no such column, or the predicate cannot be evaluated on columns of these types.
         """
-        if rows.has_objects:
-            return self._of_objects(rows.objects)
-        wanted = self._columns_of(rows.columns)
-        try:
-            return self._of_columns(wanted)
-        except _UnfitError as error:
-            raise ConfigError(self._told(error, wanted) + ".", where=self._expression.sql) from error
-
-    def _of_objects(self, objects: list[Row]) -> Verdicts:
-        mask, faults = np.zeros(len(objects), np.bool_), dict[int, Fault]()
-        for indices, columns in groups(objects, self._tree):
+        if not rows.has_objects:
+            wanted = self._columns_of(rows.columns)
+            try:
+                return self._of_columns(wanted)
+            except _UnfitError as error:
+                raise ConfigError(self._told(error, wanted) + ".", where=self._expression.sql) from error
+        mask, faults = np.zeros(len(rows), np.bool_), dict[int, Fault]()
+        for indices, columns in groups(rows.objects, self._tree):
             try:
                 if columns is None:
-                    raise _UnfitError(_NO_JSON)
+                    raise _UnfitError("a field that it looks at is no JSON, or nested too deeply")
                 found = self._of_columns(columns)
             except _UnfitError as error:
-                faults |= dict.fromkeys(indices.tolist(), self._fault(error, columns))
+                fault = Fault("where_failed", self._told(error, columns))
+                faults |= dict.fromkeys(indices.tolist(), fault)
             else:
                 mask[indices] = found.mask
                 faults |= {int(indices[index]): fault for index, fault in found.faults.items()}
@@ -358,10 +337,7 @@ class Predicate:
         except _UnfitError:
             nulls = [_ARROW.nulls(1, kind) for kind in rows.schema.types]
             self._value(pa.RecordBatch.from_arrays(nulls, rows.schema.names))
-        return self._one_by_one(rows)
-
-    def _one_by_one(self, rows: pa.RecordBatch) -> Verdicts:
-        """Judge rows some of which cannot be: DuckDB says which may be those, and each of them is asked alone."""
+        # Some rows cannot be judged: DuckDB says which may be those, and each of them is asked alone.
         try:
             tried: Any = engine().evaluate(f"TRY(coalesce((\n{self._expression.sql}\n), false))", rows)
         except ConfigError:  # such as too little memory for all of them at once
@@ -372,7 +348,7 @@ class Predicate:
             try:
                 mask[index] = self._value(row)[0]
             except _UnfitError as error:
-                faults[index] = self._fault(error, row)
+                faults[index] = Fault("where_failed", self._told(error, row))
         return Verdicts(mask, faults)
 
     def _value(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -388,35 +364,31 @@ class Predicate:
             )
         return _bools(value.fill_null(False))
 
-    def _fault(self, error: _UnfitError, rows: pa.RecordBatch | None) -> Fault:
-        return Fault("where_failed", self._told(error, rows))
-
     def _told(self, error: _UnfitError, rows: pa.RecordBatch | None) -> str:
-        types = "" if rows is None else f"; it has {_types(rows)}; {_ADVICE}"
-        return f"where: {self._expression.sql!r} cannot be evaluated: {error}{types}"
+        told = f"where: {self._expression.sql!r} cannot be evaluated: {error}"
+        if rows is None:
+            return told
+        return f"{told}; it has {', '.join(f'{field.name} {field.type}' for field in rows.schema)}; {_ADVICE}"
 
     def excludes(self, ranges: Mapping[str, ColumnRange]) -> bool:
         """Say whether it surely holds for no record of a stretch with these column ranges."""
         return holds_nowhere(self._expression.tree, ranges)
 
     def _columns_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        names: list[str] = rows.schema.names
+        names, sql = list[str](rows.schema.names), self._expression.sql
         for name in self.columns:
             if names.count(name) > 1:
-                raise ConfigError(f"where: there are several columns {name!r}", where=self._expression.sql)
+                raise ConfigError(f"where: there are several columns {name!r}", where=sql)
             if name not in names:
-                raise self._unknown(name, names)
+                near = nearest(name, names)
+                hint = "" if near is None else f" Did you mean {near}?"
+                raise ConfigError(
+                    f"where: {sql!r} looks at {name!r}, which is no column.{hint} "
+                    f"The columns are {', '.join(names) or 'none'}.",
+                    where=sql,
+                    near=[] if near is None else [near],
+                )
         return pa.RecordBatch.from_pydict({name: _from_zero(rows.column(name)) for name in self.columns})
-
-    def _unknown(self, name: str, names: list[str]) -> ConfigError:
-        near = nearest(name, names)
-        hint = "" if near is None else f" Did you mean {near}?"
-        return ConfigError(
-            f"where: {self._expression.sql!r} looks at {name!r}, which is no column.{hint} "
-            f"The columns are {', '.join(names) or 'none'}.",
-            where=self._expression.sql,
-            near=[] if near is None else [near],
-        )
 
 
 class _UnfitError(Exception):
@@ -442,7 +414,3 @@ def _has_offset(array: Any) -> bool:
     if pa.types.is_struct(kind):
         return any(_has_offset(array.field(index)) for index in range(kind.num_fields))
     return pa.types.is_nested(kind) and _has_offset(array.values)
-
-
-def _types(rows: pa.RecordBatch) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in rows.schema)

@@ -32,9 +32,8 @@ from tokenlake.sources.batch import (
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_range, read_rows
+from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.sources.small_files import groups_of, read_together
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.text.transform import ChainedTransform
