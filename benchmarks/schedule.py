@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.goals import Goal
-from tokenlake.etl.schedule import Schedule
+from tokenlake.etl.runner import Schedule
 from tokenlake.reports.html import areas
 
 UNITS: Final = 500_000

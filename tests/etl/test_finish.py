@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlake.etl.unit.encoding import Finish
+from tokenlake.etl.unit.encoding import Finish, Fitted
 from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.tokenizers.spans import Spans, byte_spans
 
@@ -27,7 +27,8 @@ def test_every_document_gets_what_it_lacks_and_nothing_twice(
     flat = [token for document in given_documents for token in document]
     ids = marked(np.array([token for token, _ in flat], np.int32), np.array([bit for _, bit in flat]))
     offsets = np.cumsum([0, *map(len, given_documents)])
-    done = Finish(prefix, suffix, eos).apply(ids, offsets)
+    whole = Fitted(ids=ids, offsets=offsets, origin=np.arange(len(given_documents)))
+    done = Finish(prefix, suffix, eos).apply(whole)
     expected = [_finished(document, prefix, suffix, eos) for document in given_documents]
     got = list(zip(plain(done.ids).tolist(), learned(done.ids).tolist(), strict=True))
     assert [got[a:b] for a, b in zip(done.offsets, done.offsets[1:], strict=False)] == expected

@@ -29,7 +29,7 @@ from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.unit.infilling import Identities, Infilling, Stretches
+from tokenlake.etl.unit.infilling import Infilling, Stretches
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -66,9 +66,9 @@ def infilled(kind: str, texts: list[str], **settings: Any) -> tuple[list[list[in
     fim = ResolvedFim(rate=1.0, spm=0.5, level="document", tokens=None, seed=0)
     names = STARCODER if kind == "bytes" else LLAMA
     made = Infilling(replace(fim, tokens=names, **settings), encoder(kind))
-    where = Identities(np.arange(len(texts)), np.full(len(texts), 7))
-    found = made.apply(Stretches.whole(pa.array(texts, pa.large_string()), where))
-    return [row.tolist() for row in found.ids.rows()], list(names), found.spm
+    where = np.arange(len(texts)), np.full(len(texts), 7)
+    ids, spm = made.apply(Stretches.whole(pa.array(texts, pa.large_string()), *where))
+    return [row.tolist() for row in ids.rows()], list(names), spm
 
 
 @pytest.mark.parametrize("kind", ["bytes", "blanks"])
@@ -109,7 +109,7 @@ def test_what_is_drawn_is_a_function_of_seed_and_identity() -> None:
     # Bounds of five standard deviations of fixed draws.
     assert abs(spm.mean() - 0.5) < 0.13
     fim = ResolvedFim(rate=0.3, spm=0.0, level="document", tokens=STARCODER, seed=0)
-    of = Stretches.whole(large(texts), Identities(np.arange(400), np.zeros(400, np.int64)))
+    of = Stretches.whole(large(texts), np.arange(400), np.zeros(400, np.int64))
     chosen = Infilling(fim, encoder("bytes")).chosen(of)
     assert abs(chosen.mean() - 0.3) < 0.12
     assert np.flatnonzero(chosen)[:6].tolist() == PINNED

@@ -18,7 +18,7 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.job import MixtureSpec, RowsOut, open_mixture, open_stream
 from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
-from tokenlake.etl.plan.stored import UnitIdentity
+from tokenlake.etl.plan.stored import unit_identity
 from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.store.address import open_store
@@ -486,11 +486,11 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
     ]
     mixtures = [open_mixture(spec) for spec in specs]
     identities = [
-        UnitIdentity("documents", {name: name for name in spec.lengths}, spec, mixture, OUT)
+        unit_identity("documents", {name: name for name in spec.lengths}, spec, mixture, OUT)
         for spec, mixture in zip(specs, mixtures, strict=True)
     ]
     for start in range(0, 600, 60):
-        one, two = (identity.of(start, start + 60) for identity in identities)
+        one, two = (identity(start, start + 60) for identity in identities)
         if one == two:
             rows, same = (_rows(mixture, start, start + 60) for mixture in mixtures)
             assert rows == same

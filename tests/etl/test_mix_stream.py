@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.etl.unit.mix import Agenda
+from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.mixing import stream as streams
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
@@ -106,7 +106,7 @@ def test_an_agenda_lets_go_of_a_row_group_between_its_uses_and_never_in_one(
 ) -> None:
     """What neither a step nor the next one needs is not held, but where a lane comes back to it in the same epoch."""
     stream = _stream(sizes)
-    agenda = list(Agenda(stream, start, start + count, step_rows))
+    agenda = list(mix_steps(stream, start, start + count, step_rows))
     rows, lanes = stream.rows(start, start + count), stream.lanes(start, start + count)
     assert np.array_equal(np.concatenate([step.row for step in agenda]), rows.row)
     assert np.array_equal(np.concatenate([step.group for step in agenda]), rows.group)

@@ -32,7 +32,7 @@ from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.etl.job import MixJob
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.unit import mix
-from tokenlake.etl.unit.mix import Agenda
+from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.etl.unit.stored_rows import OpenedParents, check_written
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
@@ -365,7 +365,7 @@ def test_a_unit_of_the_planned_size_decodes_hardly_more_than_it_writes(
     stream = MixtureStream(mixed, [EpochOrder(groups, lanes=lanes, seed=at) for at in range(len(shares))])
     size = 12 * lanes * len(shares) * 40
     held, decoded, most = set[tuple[int, int]](), 0, 0
-    for step in Agenda(stream, 2 * size, 3 * size, 640):
+    for step in mix_steps(stream, 2 * size, 3 * size, 640):
         used = set(zip(step.source.tolist(), step.group.tolist(), strict=True))
         decoded += 40 * len(used - held)
         held |= used

@@ -411,7 +411,7 @@ def test_neither_packed_rows_nor_removed_columns_can_be_kept(tmp_path, tokenizer
 
 
 def test_a_large_field_beside_short_texts_ends_row_groups(tmp_path, tokenizer_dir, monkeypatch):
-    monkeypatch.setattr("tokenlake.etl.unit.rows._KEPT_BYTES", 1000)
+    monkeypatch.setattr("tokenlake.etl.unit.parts._KEPT_BYTES", 1000)
     monkeypatch.setattr("tokenlake.etl.unit.text._ENCODE_BYTES", 1000)
     records = [{"text": "x", "blob": "b" * 600} for _ in range(20)]
     for part in range(5):

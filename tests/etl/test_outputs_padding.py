@@ -20,7 +20,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.planner import make_plan
-from tokenlake.etl.unit.rows import Padding, RowGroups
+from tokenlake.etl.unit.parts import Padding, RowGroups
 from tokenlake.integrity.verify_shard import RowCheck, RowRules
 from tokenlake.query.sequences import read_sequences
 from tokenlake.schema import open_writer

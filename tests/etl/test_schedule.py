@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.schedule import FAILURES, LATER, durations, simulate
-from tokenlake.etl.schedule import Schedule
+from tokenlake.etl.runner import Schedule
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -31,10 +31,9 @@ from tokenlake.errors import (
     WorkerError,
 )
 from tokenlake.etl.job import REFERENCE, Job, UnitJob
-from tokenlake.etl.leases import Leases, leased_units
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.shared_plan import PLAN, WORK, publish_plan, read_plan
+from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
 from tokenlake.etl.store_worker import WorkDone, join_build, shared_order
 from tokenlake.etl.worker import InProcessPool, Workbench
 from tokenlake.integrity.findings import RepairReport
@@ -371,7 +370,7 @@ def test_a_ledger_that_cannot_be_watched_ends_the_run(
     def unknown(infos: object) -> set[int]:
         raise KeyError("a clock")
 
-    monkeypatch.setattr("tokenlake.etl.store_pool.leased_units", unknown)
+    monkeypatch.setattr("tokenlake.etl.shared_plan.leased_units", unknown)
     with pytest.raises(WorkerError, match=r"the ledger of small/v1 cannot be watched: KeyError"):
         build_dataset(settings(inputs, tokenizer_dir, tmp_path / "store"), engine="store", retries=0)
 

@@ -61,7 +61,7 @@ _RESOURCES = """
 import ray
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.ray_nodes import RayNodes
+from tokenlake.etl.cluster_pool import RayNodes
 
 nodes = RayNodes(RayConfig(num_workers=3, object_store_memory="80MB"), None)
 assert nodes.workers == 3

@@ -24,9 +24,8 @@ from tests.etl.remote_builds_support import Files, bucket, stored
 from tests.faults.conftest import Cases
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
-from tokenlake.etl.leases import leased_units, present_workers
 from tokenlake.etl.runner import build_dataset
-from tokenlake.etl.shared_plan import WORK
+from tokenlake.etl.shared_plan import WORK, leased_units, present_workers
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.layout import Layout

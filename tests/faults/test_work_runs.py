@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +26,7 @@ from tests.prefect.deployed import (
     worker,
 )
 from tests.seeds import promise
-from tokenlake.etl.leases import Leases
-from tokenlake.etl.shared_plan import read_plan
+from tokenlake.etl.shared_plan import Leases, read_plan
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.layout import Layout
 
@@ -46,19 +44,8 @@ def _a_unit_held(root: Path, layout: Layout) -> Generator[None]:
     assert any(
         not store.exists(layout.ledger(unit)) and leases.take(unit) for unit in sorted(units, reverse=True)
     )
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(leases.every):
-            leases.beat()
-
-    (thread := threading.Thread(target=beat)).start()
-    try:
+    with leases.kept():
         yield
-    finally:
-        over.set()
-        thread.join()
-        leases.release_all()
 
 
 def _log(worker: dict[str, str], run: str) -> list[str]:

@@ -19,7 +19,6 @@ from tokenlake.config.resolve import resolve
 from tokenlake.errors import NotFoundError, VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.reuse import publish_record
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -72,7 +71,7 @@ def build(store: Store) -> str:
     publish_preamble(store, PLAN, layout)
     made = record()
     store.put_new(layout.key(made.parts[0].path), DATA, replace_orphan=True)
-    publish_record(store, layout, made.unit, made.to_bytes())
+    store.put_new(layout.ledger(made.unit), made.to_bytes())
     return commit(store, claim.version)
 
 
@@ -91,7 +90,7 @@ def built() -> dict[str, bytes]:
     layout = Layout("d", Catalog(store).claim("d", A, {}).version)
     publish_preamble(store, PLAN, layout)
     store.put_new(layout.key(record().parts[0].path), DATA)
-    publish_record(store, layout, record().unit, record().to_bytes())
+    store.put_new(layout.ledger(record().unit), record().to_bytes())
     return store.objects
 
 

@@ -260,7 +260,7 @@ def test_an_eos_after_an_answer_that_was_cut_off_is_not_learned():
     ids, offsets = marked(np.full(12, 300, np.int32)), np.array([0, 3, 12])
     fitted = Lengths(policy("truncate", 8), encoder(), finish, masked=True).apply(ids, offsets)
     assert fitted.ends is not None and fitted.ends.tolist() == [True, False]
-    done = finish.apply(fitted.ids, fitted.offsets, fitted.ends)
+    done = finish.apply(fitted)
     assert plain(done.ids[done.offsets[1:] - 1]).tolist() == [EOS, EOS]
     assert learned(done.ids[done.offsets[1:] - 1]).tolist() == [True, False]
 

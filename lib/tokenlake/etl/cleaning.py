@@ -7,11 +7,9 @@ is finished is found again: a run that was killed goes on, and one after a file 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -33,27 +31,26 @@ from tokenlake.config.resolve import resolve_source
 from tokenlake.config.resolved import ResolvedSource, Signing
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stores import store_of, store_problems
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import SignJob
 from tokenlake.etl.plan.exclude import match_exclusions, of_unit
 from tokenlake.etl.plan.units import range_identity
-from tokenlake.etl.planner import Configuration, check_predicates, read_listing
+from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool, Progress
-from tokenlake.etl.runner import worth_a_retry
+from tokenlake.etl.runner import run_each
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.sign import NO_TOKENIZER
+from tokenlake.etl.unit.text import NO_TOKENIZER
 from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange
 from tokenlake.store.account import Account
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
-from tokenlake.text.steps import open_chain, sealed
 
+#: What of a source's identity its signatures do not depend on.
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
-"""What of a source's identity its signatures do not depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +105,14 @@ class CleanResult:
         """Return what ``--json`` prints."""
         found = {name: getattr(self, name) for name in ("output", "units_made", "units_found", "seconds")}
         sums = {name: _figures(account) for name, account in self.accounts.items()}
-        return {
-            **found,
-            **_figures(self.account),
-            "sources": sums,
-            "evaluation": dict(self.sets),
-            "notes": list(self.notes),
-        }
+        more = {"sources": sums, "evaluation": dict(self.sets), "notes": list(self.notes)}
+        return {**found, **_figures(self.account), **more}
 
     def _repr_html_(self) -> str:
-        facts = {"output": self.output, "rows read": self.account.rows_read, "kept": self.account.kept}
-        return named_facts(
-            "Documents to leave out",
-            facts,
-            ("reason", "rows"),
-            [(why, f"{many:,}") for why, many in sorted(self.account.filtered.items())],
-        )
+        account = self.account
+        facts = {"output": self.output, "rows read": account.rows_read, "kept": account.kept}
+        rows = [(why, f"{many:,}") for why, many in sorted(account.filtered.items())]
+        return named_facts("Documents to leave out", facts, ("reason", "rows"), rows)
 
 
 def _figures(account: Account) -> dict[str, Any]:
@@ -181,24 +170,18 @@ class Cleaning:
             retries: how often a unit is tried again after an error worth a retry.
             on_progress: told ``{"bytes": more}``, from several threads.
         """
-        pending, failed = self.pending, threading.Event()
+        pending = self.pending
         if not pending:
             return
 
-        def one(unit: CleanUnit) -> None:
-            if not failed.is_set():
-                self._sign(unit, pool, retries, on_progress)
+        def sign(index: int) -> None:
+            unit = pending[index]
+            told: Any = {name: getattr(unit, name) for name in ("fingerprint", "source")}
+            ranges = tuple(unit.ranges)
+            pool.run(SignJob(store=self._address, signing=self._signing, ranges=ranges, **told), on_progress)
 
         pool.expect(len(pending))
-        with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-sign") as threads:
-            try:
-                done, _ = wait([threads.submit(one, unit) for unit in pending], return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
-            except BaseException:
-                failed.set()
-                pool.cancel()
-                raise
+        run_each({index: unit.bytes for index, unit in enumerate(pending)}, sign, pool, retries)
         self._made += len(pending)
 
     def settle(self) -> CleanResult:
@@ -238,23 +221,6 @@ class Cleaning:
             notes=self.notes,
             seconds=time.monotonic() - self._began,
         )
-
-    def _sign(self, unit: CleanUnit, pool: Pool, retries: int, on_progress: Progress) -> None:
-        job = SignJob(
-            store=self._address,
-            fingerprint=unit.fingerprint,
-            source=unit.source,
-            ranges=tuple(unit.ranges),
-            signing=self._signing,
-        )
-        for attempt in range(retries + 1):
-            try:
-                pool.run(job, on_progress)
-                return
-            except TokenlakeError as error:
-                if attempt == retries or not worth_a_retry(error):
-                    raise
-                time.sleep(min(0.2 * 2**attempt, 5.0))
 
 
 def output_of(config: PipelineConfig) -> str:
@@ -330,11 +296,7 @@ def _source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
             "(combine, apply)",
             source=source.name,
         )
-    try:
-        open_chain(texts)
-        return replace(source, texts=sealed(replace(texts, left_open=())))
-    except ConfigError as error:
-        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
+    return with_code(replace(source, texts=replace(texts, left_open=())))
 
 
 def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watcher) -> Iterator[CleanUnit]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.job import produced_by
@@ -29,7 +29,6 @@ from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.shared_plan import remove_plan
 from tokenlake.reports.card import render_card
-from tokenlake.sources.inputs import InputFile
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
@@ -39,6 +38,8 @@ from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord, drawn_ids, share
+
+_OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 
 
 def draft_manifest(
@@ -56,6 +57,7 @@ def draft_manifest(
     names = plan.spec.lengths if plan.spec is not None else [source.name for source in plan.build.sources]
     accounts = _accounts_of(records, names)
     plan.missed(accounts)
+    ids = ("eos_id", "pad_id", "append_eos")
     return Manifest(
         kind=plan.kind,
         dataset=plan.dataset,
@@ -63,35 +65,26 @@ def draft_manifest(
         fingerprint=plan.fingerprint,
         seq_length=plan.width or None,
         config=dict(plan.config),
-        tokenizer=_tokenizers(plan),
+        tokenizer={
+            name: {
+                **planned.facts,
+                "folder": plan.tokenizer_folders[name],
+                **{of: getattr(planned, of) for of in ids},
+            }
+            for name, planned in plan.tokenizers.items()
+        },
         files=tuple(part for record in records for part in record.parts),
         other_files=dict(other_files),
-        inputs=tuple(_input_entry(file) for file in plan.inputs),
+        inputs=tuple(
+            file
+            if isinstance(file, InputFileEntry)
+            else InputFileEntry(**{name: getattr(file, name) for name in _OF_INPUT})
+            for file in plan.inputs
+        ),
         accounts=accounts,
         parents=lineage(plan.parents),
         mixture=_mixture_record(plan, accounts, records),
         produced_by=produced_by(),
-    )
-
-
-def _tokenizers(plan: Plan) -> dict[str, Any]:
-    return {
-        name: {
-            **planned.facts,
-            "folder": plan.tokenizer_folders[name],
-            "eos_id": planned.eos_id,
-            "pad_id": planned.pad_id,
-            "append_eos": planned.append_eos,
-        }
-        for name, planned in plan.tokenizers.items()
-    }
-
-
-def _input_entry(file: InputFile | InputFileEntry) -> InputFileEntry:
-    if isinstance(file, InputFileEntry):
-        return file
-    return InputFileEntry(
-        source=file.source, path=file.path, size=file.size, token=file.token, file_id=file.file_id
     )
 
 
@@ -172,16 +165,10 @@ def publish_manifest(store: Store, layout: Layout, manifest: Manifest) -> None:
     try:
         store.put_new(layout.manifest, manifest.to_bytes())
     except VersionConflictError as error:
-        if _is_closed(store, layout):
-            raise _lost(layout) from error
+        with contextlib.suppress(NotFoundError):
+            if is_closing_note(store.read(layout.manifest), layout):
+                raise _lost(layout) from error
         raise
-
-
-def _is_closed(store: Store, layout: Layout) -> bool:
-    try:
-        return is_closing_note(store.read(layout.manifest), layout)
-    except NotFoundError:
-        return False
 
 
 def _lost(layout: Layout) -> VersionConflictError:
@@ -247,13 +234,13 @@ def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitReco
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
     others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
-    draft = draft_manifest(plan, layout.version, records, _sorted(others))
+    draft = draft_manifest(plan, layout.version, records, dict(sorted(others.items())))
     draft.check(layout.manifest)
     card = render_card(draft).encode()
     # An equal build of another release may have committed meanwhile: its card stays.
     store.put_new(layout.card, card, replace_orphan=lambda: not store.exists(layout.manifest))
     others[layout.path(layout.card)] = FileEntry.of(card)
-    manifest = replace(draft, other_files=_sorted(others))
+    manifest = replace(draft, other_files=dict(sorted(others.items())))
     publish_manifest(store, layout, manifest)
     with contextlib.suppress(StoreError):  # the version is there, and nobody reads the plan of it
         remove_plan(store, layout)
@@ -299,7 +286,3 @@ def _tidied(store: Store, layout: Layout, made: Mapping[str, FileEntry]) -> dict
         ):
             require_digest(store, layout.key(path), entry)
     return kept
-
-
-def _sorted(files: Mapping[str, FileEntry]) -> dict[str, FileEntry]:
-    return dict(sorted(files.items()))

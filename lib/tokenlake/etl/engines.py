@@ -9,8 +9,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.pool import Pool, WorkerPool
 from tokenlake.threads import available_cpus
 
+#: This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's.
 EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
-"""This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 
@@ -31,26 +31,16 @@ def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) ->
     match engine or ("ray" if ray.enabled else "local"):
         case "local":
             return WorkerPool(workers or available_cpus())
+        case "store" if workers:
+            raise ConfigError(
+                f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
+            )
         case "store":
-            return _store_pool(workers)
-        case "ray":
-            from tokenlake.etl.cluster_pool import ClusterPool
-            from tokenlake.etl.ray_nodes import RayNodes
+            from tokenlake.etl.store_pool import StorePool
 
-            return ClusterPool(lambda: RayNodes(ray, workers))
-        case "dask":
-            from tokenlake.etl.cluster_pool import ClusterPool
-            from tokenlake.etl.dask_nodes import DaskNodes
+            return StorePool()
+        case "ray" | "dask" as name:
+            from tokenlake.etl.cluster_pool import ClusterPool, DaskNodes, RayNodes
 
-            return ClusterPool(lambda: DaskNodes(workers))
+            return ClusterPool(lambda: RayNodes(ray, workers) if name == "ray" else DaskNodes(workers))
     raise ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
-
-
-def _store_pool(workers: int | None) -> Pool:
-    if workers:
-        raise ConfigError(
-            f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
-        )
-    from tokenlake.etl.store_pool import StorePool
-
-    return StorePool()

@@ -1,6 +1,11 @@
 """From a configuration to the plan of its build; of texts: listing to units, their identities, and notes for a user.
 
 Planning reads inputs (their hashes, their footers) and tokenizers; it writes nothing.
+
+`retokenize`: tokens are made again, by another tokenizer, of the text that a stored version was built from. The version
+knows its inputs: the manifest has paths and hashes, the record of its run how they were read. From both a build of text
+is made like any other. Its inputs must still be what they were; what was added since is left alone, and what the
+version holds out of training is held out again.
 """
 
 from __future__ import annotations
@@ -14,26 +19,23 @@ from typing import Any, Final, TypeAlias
 
 from tokenlake import numbers
 from tokenlake.compact import CompactTuple
+from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import card_identity, identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
-from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
+from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
+from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
 from tokenlake.etl.plan.exclude import Positions, match_exclusions, of_unit
 from tokenlake.etl.plan.held_out import EarlierSets, Precedent, hold_out
+from tokenlake.etl.plan.parents import FoundParent, find_parents
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.plan.retokenize import TextAgain
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
-from tokenlake.etl.plan.units import (
-    bad_budgets,
-    cut,
-    files_of_sources,
-    group_ranges,
-    range_identity,
-)
+from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_ranges, range_identity
+from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.hash_cache import HashCache
@@ -41,86 +43,55 @@ from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
-from tokenlake.store.address import address_of_build
+from tokenlake.store.address import address_of_build, open_store
+from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.layout import Layout
 from tokenlake.text.steps import open_chain, sealed
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 _NAMED: Final = 5  # files that are named one by one
 
+Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
-def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) -> tuple[Listed, list[str]]:
-    """Return what was found, and notes on where files come from, and on those that one worker must read alone."""
-    origins, whole = dict[str, None](), list[InputFile]()
-    count = size = 0
-    for file in files:
-        count, size = count + 1, size + file.size
-        if file.origin:
-            origins[file.origin] = None
-        if file.size > unit_size and not splittable(file):
-            whole.append(file)
-    notes = [f"{source.name}: {origin}" for origin in origins] + _on_whole(source, whole, count)
-    return Listed(source.name, count, size), notes
-
-
-def notes_on_files(source: ResolvedSource, files: int | None, units: Sequence[TextUnit]) -> list[str]:
-    """Return a note where fewer workers than files can work, because documents have to be dealt out to files."""
-    if files is None or len(units) == files:
-        return []
-    return [
-        f"{source.name}: its input cannot be cut into {numbers.plural(files, 'file')}; "
-        f"{numbers.plural(len(units), 'worker')} at most read it and deal its documents out"
-    ]
-
-
-def _on_whole(source: ResolvedSource, whole: list[InputFile], files: int) -> list[str]:
-    """Notes on files that cannot be split, of so many files."""
-    if not whole:
-        return []
-    whole.sort(key=lambda file: (-file.size, file.path))
-    notes = [
-        f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {why}; one worker reads it "
-        f"from beginning to end, however many there are. {remedy}"
-        for file, (why, remedy) in ((file, _why(file)) for file in whole[:_NAMED])
-    ]
-    if len(whole) > _NAMED:
-        size = numbers.size(sum(file.size for file in whole[_NAMED:]))
-        notes.append(f"{source.name}: {len(whole) - _NAMED} more such files, {size}")
-    if len(whole) == files:
-        notes.append(
-            f"{source.name}: no file of it can be split, so that at most "
-            f"{numbers.plural(files, 'worker')} can work on it at a time"
-        )
-    return notes
-
-
-def _why(file: InputFile) -> tuple[str, str]:
-    """Why a file cannot be split, and what helps."""
-    if file.compression:
-        remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all."
-        return f"{file.compression} is read from its beginning", remedy
-    if file.format == "text":
-        return "the file is one document", "If each line is a document, set text_mode: lines."
-    remedy = "Parquet, JSON Lines or several smaller files can be read by all."
-    return f"{file.format} is read from its beginning", remedy
-
-
+#: The ranges of each unit of a source.
 Groups: TypeAlias = list[Sequence[FileRange]]
-"""The ranges of each unit of a source."""
 
 
-def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
-    """Plan a build of texts.
+def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
+    """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.resolve`.
+
+    ::
+
+        tl.plan("books.yaml").units
 
     Args:
-        again: as if nothing had been added since; sources with a limit of rows keep what they find.
+        config: what :func:`tokenlake.build_dataset` takes.
+        on_event: is told what was listed and cut so far.
+        again: of texts, the version that is planned again, as if nothing had been added since.
 
     Raises:
-        ConfigError: `where` is no predicate, no EOS id, or an `exclude` list that cannot be read or matches nothing.
-        SourceError: a path or glob matches nothing, or an input cannot be read.
-        TokenizerError: a tokenizer cannot be loaded.
+        ConfigError, SourceError, TokenizerError: it cannot be planned.
     """
+    whole = load_config(config)
+    if (dataset := whole.retokenized) is not None:
+        return _plan_again(whole, dataset, on_event, again)
+    return make_plan(resolve(whole), on_event=on_event, again=again)
+
+
+def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
+    """Plan a resolved build; arguments and errors are those of :func:`plan`."""
+    if not build.parents:
+        return _plan_texts(build, on_event, again)
+    from tokenlake.etl.plan.stored import plan_stored
+
+    return plan_stored(build, on_event)
+
+
+def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None) -> Plan:
     check_predicates(build.sources)
-    build = _with_code(build)
+    # Not the sealed steps are opened: this process may have imported what was edited since, and workers import anew.
+    build = replace(build, sources=tuple(with_code(source) for source in build.sources))
     tokenizers = plan_tokenizers(build)
     inputs: list[Sequence[InputFile]] = []
     ranges: list[Groups] = []
@@ -132,9 +103,8 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
         listed, about = look_at(source, files, build.unit_size)
         on_event(listed)
         tokenizer = tokenizers[source.name]
-        settled, found = settle(
-            source, files, tokenizer.files, tokenizer.eos_id if tokenizer.eos_id >= 0 else None
-        )
+        eos_id = tokenizer.eos_id if tokenizer.eos_id >= 0 else None
+        settled, found = settle(source, files, tokenizer.files, eos_id)
         settled = padded(settled, tokenizer)
         check_room(settled, tokenizer)
         inputs.append(files)
@@ -143,90 +113,47 @@ def plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None)
         notes += about + found
     build = replace(build, sources=kept_sources(sources, ranges))
     notes += notes_on_kept(build)
-    names = [source.name for source in build.sources]
-    exclusions = match_exclusions(build.sources, dict(zip(names, ranges, strict=True)), build.hash_threads)
+
+    of_source = {source.name: groups for source, groups in zip(build.sources, ranges, strict=True)}
+    exclusions = match_exclusions(build.sources, of_source, build.hash_threads)
     notes += [line for each in exclusions for line in each.notes()]
     excluded = {name: found for each in exclusions for name, found in each.positions.items()}
-    sources, more = _held_out(build, sources, ranges, excluded, again, on_event)
-    held_out = {source.name: source.held_out for source in sources}
+
+    # The units' own sources say nothing of the types of kept fields, which are the build's.
+    earlier = EarlierSets(address_of_build(build), build.name, again.version if again else None)
+    for index, source in enumerate(sources):
+        gone = excluded.get(source.name, {})
+        held_out, about = _held_out(build, source, ranges[index], gone, earlier, again, on_event)
+        sources[index] = replace(source, held_out=held_out)
+        notes += about
     build = replace(
-        build, sources=tuple(replace(each, held_out=held_out[each.name]) for each in build.sources)
+        build,
+        sources=tuple(
+            replace(each, held_out=own.held_out) for each, own in zip(build.sources, sources, strict=True)
+        ),
     )
-    notes += more
+
     units: list[TextUnit] = []
-    for source, groups, files in zip(sources, ranges, files_of_sources(build, ranges), strict=True):
-        base = canonical_members(unit_identity(build, source, tokenizers[source.name]))
-        first, passed = len(units), dict[int, int | None]()
-        for group, number in _units_of(source, groups, files):
-            mine = of_unit(group, excluded[source.name], passed) if source.name in excluded else {}
-            units.append(_unit(len(units), source, group, base, mine, number))
-        notes += notes_on_files(source, files, units[first:])
-    card, made = card_identity(build), [unit.fingerprint for unit in units]
-    digest = fingerprint({"build": identity(build), "units": made, **card})
+    for source, groups, count in zip(sources, ranges, files_of_sources(build, ranges), strict=True):
+        found = _units_of(build, source, tokenizers[source.name], groups, count, excluded.get(source.name))
+        units += (replace(unit, index=number) for number, unit in enumerate(found, len(units)))
+        if count is not None and len(found) != count:
+            notes.append(
+                f"{source.name}: its input cannot be cut into {numbers.plural(count, 'file')}; "
+                f"{numbers.plural(len(found), 'worker')} at most read it and deal its documents out"
+            )
+    config = {"build": identity(build), **card_identity(build)}
     return Plan(
         build=build,
         inputs=inputs[0] if len(inputs) == 1 else CompactTuple(InputFile, chain.from_iterable(inputs)),
         units=tuple(units),
         tokenizers=tokenizers,
-        fingerprint=digest,
+        fingerprint=fingerprint({**config, "units": [unit.fingerprint for unit in units]}),
         notes=tuple(notes),
-        config={
-            "build": identity(build),
-            "sources": {source.name: source_identity(source) for source in build.sources},
-            **card,
-        },
+        config={**config, "sources": {source.name: source_identity(source) for source in build.sources}},
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
-
-
-def _held_out(
-    build: ResolvedBuild,
-    sources: Sequence[ResolvedSource],
-    ranges: Sequence[Groups],
-    excluded: Mapping[str, Positions],
-    again: Precedent | None,
-    on_event: Watcher,
-) -> tuple[list[ResolvedSource], list[str]]:
-    """Return the sources with what is held out of each, and notes on it."""
-    earlier = EarlierSets(address_of_build(build), build.name, again.version if again else None)
-    found: list[ResolvedSource] = []
-    notes: list[str] = []
-    for source, groups in zip(sources, ranges, strict=True):
-        asked = source.held_out
-        if asked is not None:
-            as_it_was = again.held_out.get(source.name) if again else None
-            if as_it_was is not None and as_it_was.count == asked.count:
-                asked = as_it_was
-            else:
-                gone = excluded.get(source.name, {})
-                tell = _teller(source, on_event)
-                asked, note = hold_out(
-                    source,
-                    asked,
-                    list(by_file(groups)),
-                    gone,
-                    earlier,
-                    threads=build.hash_threads,
-                    on_progress=tell,
-                )
-                notes.append(note)
-        found.append(replace(source, held_out=asked))
-    return found, notes
-
-
-def _teller(source: ResolvedSource, on_event: Watcher) -> OnProgress:
-    return lambda progress: on_event(Planning(source.name, *astuple(progress)))
-
-
-def _units_of(
-    source: ResolvedSource, groups: Groups, files: int | None
-) -> Iterable[tuple[Sequence[FileRange], int | None]]:
-    """The ranges of each unit of a source, and how many files it writes."""
-    if files is None:
-        return ((group, None) for group in groups)
-    pieces = cut(source, list(by_file(groups)), files)
-    return ((_held(group), number) for group, number in pieces)
 
 
 def check_predicates(sources: Iterable[ResolvedSource]) -> None:
@@ -239,18 +166,13 @@ def check_predicates(sources: Iterable[ResolvedSource]) -> None:
                 raise ConfigError(f"datasets.{source.name}.{error}", **error.details) from error
 
 
-def _with_code(build: ResolvedBuild) -> ResolvedBuild:
-    """Take the code of functions into the build, and make the steps once: a wrong one is an error before any work."""
-    sources: list[ResolvedSource] = []
-    for source in build.sources:
-        try:
-            # Not the sealed ones: this process may have imported what was edited since, and workers import anew.
-            open_chain(source.texts)
-            texts = sealed(source.texts)
-        except ConfigError as error:
-            raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
-        sources.append(replace(source, texts=texts))
-    return replace(build, sources=tuple(sources))
+def with_code(source: ResolvedSource) -> ResolvedSource:
+    """Take the code of functions into a source, and make its steps once; ConfigError for a wrong one."""
+    try:
+        open_chain(source.texts)
+        return replace(source, texts=sealed(source.texts))
+    except ConfigError as error:
+        raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
 
 
 def read_listing(
@@ -278,87 +200,232 @@ def read_listing(
     return files, [_held(group) for group in group_ranges(parts, unit_size)]
 
 
+def _teller(source: ResolvedSource, on_event: Watcher) -> OnProgress:
+    return lambda progress: on_event(Planning(source.name, *astuple(progress)))
+
+
 def _held(group: tuple[FileRange, ...]) -> Sequence[FileRange]:
     """Return the ranges of a unit in little memory: one by itself takes less as it is."""
     return group if len(group) == 1 else CompactTuple(FileRange, group)
 
 
-def unit_identity(
-    build: ResolvedBuild, source: ResolvedSource, tokenizer: PlannedTokenizer
-) -> dict[str, Any]:
-    """What a unit's bytes depend on besides its inputs."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "build": identity(build),
-        "source": source_identity(source),
-        "tokenizer": tokenizer_identity(tokenizer.facts),
-        "eos_id": tokenizer.eos_id,
-        "pad_id": tokenizer.pad_id,
-    }
+def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) -> tuple[Listed, list[str]]:
+    """Return what was found, and notes on where files come from, and on those that one worker must read alone."""
+    origins, whole = dict[str, None](), list[InputFile]()
+    count = size = 0
+    for file in files:
+        count, size = count + 1, size + file.size
+        if file.origin:
+            origins[file.origin] = None
+        if file.size > unit_size and not splittable(file):
+            whole.append(file)
+    notes = [f"{source.name}: {origin}" for origin in origins]
+    whole.sort(key=lambda file: (-file.size, file.path))
+    for file in whole[:_NAMED]:
+        why, remedy = _why_whole(file)
+        notes.append(
+            f"{source.name}: {file.path} ({numbers.size(file.size)}) cannot be split: {why}; one worker reads it "
+            f"from beginning to end, however many there are. {remedy}"
+        )
+    if more := whole[_NAMED:]:
+        left = numbers.size(sum(file.size for file in more))
+        notes.append(f"{source.name}: {len(more)} more such files, {left}")
+    if whole and len(whole) == count:
+        most = numbers.plural(count, "worker")
+        notes.append(
+            f"{source.name}: no file of it can be split, so that at most {most} can work on it at a time"
+        )
+    return Listed(source.name, count, size), notes
 
 
-def _unit(
-    index: int,
+def _why_whole(file: InputFile) -> tuple[str, str]:
+    """Why a file cannot be split, and what helps."""
+    if file.compression:
+        remedy = "Parquet, several smaller files, or the same file uncompressed can be read by all."
+        return f"{file.compression} is read from its beginning", remedy
+    if file.format == "text":
+        return "the file is one document", "If each line is a document, set text_mode: lines."
+    remedy = "Parquet, JSON Lines or several smaller files can be read by all."
+    return f"{file.format} is read from its beginning", remedy
+
+
+def _held_out(
+    build: ResolvedBuild,
     source: ResolvedSource,
-    group: Sequence[FileRange],
-    base: dict[str, bytes],
+    groups: Groups,
     excluded: Positions,
-    files: int | None,
-) -> TextUnit:
-    ranges = tuple(group)
-    mine = {str(file): positions for file, positions in excluded.items()}
-    dealt = {} if files is None else {"files": files}
-    own = canonical_members({"ranges": range_identity(ranges), "excluded": mine} | dealt)
-    digest = hashlib.sha256(joined(base | own)).hexdigest()
-    return TextUnit(
-        index=index,
-        source=source.name,
-        bytes=sum(part.weight for part in ranges),
-        fingerprint=digest,
-        ranges=group,
-        excluded=excluded,
-        files=files,
+    earlier: EarlierSets,
+    again: Precedent | None,
+    on_event: Watcher,
+) -> tuple[ResolvedHeldOut | None, list[str]]:
+    """Return what is held out of a source, and a note on it."""
+    asked = source.held_out
+    before = again.held_out.get(source.name) if again else None
+    if asked is None or (before is not None and before.count == asked.count):
+        return (None if asked is None else before), []
+    threads, tell = build.hash_threads, _teller(source, on_event)
+    files = list(by_file(groups))
+    found, note = hold_out(source, asked, files, excluded, earlier, threads=threads, on_progress=tell)
+    return found, [note]
+
+
+def _units_of(
+    build: ResolvedBuild,
+    source: ResolvedSource,
+    tokenizer: PlannedTokenizer,
+    groups: Groups,
+    count: int | None,
+    excluded: Positions | None,
+) -> list[TextUnit]:
+    """Return the units of a source, which writes so many files; None: as many as their size makes."""
+    pieces: Iterable[tuple[Sequence[FileRange], int | None]] = ((group, None) for group in groups)
+    if count is not None:
+        found = cut(source, list(by_file(groups)), count)
+        pieces = ((_held(group), number) for group, number in found)
+    of_all = canonical_members(
+        {
+            "format_version": FORMAT_VERSION,
+            "build": identity(build),
+            "source": source_identity(source),
+            "tokenizer": tokenizer_identity(tokenizer.facts),
+            "eos_id": tokenizer.eos_id,
+            "pad_id": tokenizer.pad_id,
+        }
+    )
+    units: list[TextUnit] = []
+    passed: dict[int, int | None] = {}
+    for group, number in pieces:
+        ranges = tuple(group)
+        gone = of_unit(ranges, excluded, passed) if excluded else {}
+        own: dict[str, Any] = {"ranges": range_identity(ranges)}
+        own["excluded"] = {str(file): positions for file, positions in gone.items()}
+        if number is not None:
+            own["files"] = number
+        units.append(
+            TextUnit(
+                index=len(units),
+                source=source.name,
+                bytes=sum(part.weight for part in ranges),
+                fingerprint=hashlib.sha256(joined(of_all | canonical_members(own))).hexdigest(),
+                ranges=group,
+                excluded=gone,
+                files=number,
+            )
+        )
+    return units
+
+
+#: Options of a dataset that are about its tokens and files, which are made anew.
+_OF_TOKENS: Final = (
+    *("tokenizer_kwargs", "long_documents", "truncation_strategy", "truncation_side", "num_shards"),
+    *("save_path", "save_format", "shard_column", "cache_path"),
+)
+
+#: Options of a dataset that the section `source` has, too.
+_OF_READING: Final = ("on_bad_record", "max_bad_fraction", "splits")
+
+
+def _plan_again(
+    config: PipelineConfig, dataset: DatasetConfig, on_event: Watcher, again: Precedent | None
+) -> Plan:
+    """Plan to tokenize the text of a stored version again: of `dataset`, the configuration's only one.
+
+    Raises:
+        ConfigError: the version was not built from text, or its run's configuration is not kept or not used, or its
+            inputs are not what they were.
+        IntegrityError: its manifest is damaged.
+    """
+    asked = resolve(config)
+    catalog = Catalog(open_store(address_of_build(asked)))
+    (parent,) = find_parents(catalog, asked.parents, asked.name)
+    whole = _built_from(catalog, parent, config)
+    texts = tuple(_made_again(each, whole, config.tokenizer_of(dataset)) for each in whole.datasets)
+    build = resolve(config.model_copy(update={"datasets": texts, "source": whole.source}))
+    # Of a version of another dataset, whose numbers say nothing here.
+    precedent = again or replace(Precedent.of(parent.manifest), version=None)
+    try:
+        plan = make_plan(build, on_event=on_event, again=precedent)
+    except SourceNotFoundError as error:
+        raise _changed_text(parent, str(error)) from error
+    if changes := input_changes(parent.manifest.inputs, plan.inputs, added=True):
+        raise _changed_text(parent, "; ".join(changes))
+    names = ", ".join({source.tokenizer.name_or_path for source in build.sources})
+    note = f"{parent.name}: the text of {parent.reference} is tokenized again, by {names}"
+    return replace(plan, parents=(parent,), notes=(note, *plan.notes))
+
+
+def _changed_text(parent: FoundParent, why: str) -> ConfigError:
+    return parent.wrong(
+        f"the text of {parent.reference} is not what it was: {why}. Restore it; or build {parent.manifest.dataset} "
+        "again, whose next version is of what there is now; or write data_files in place of dataset",
+        ".retokenize",
     )
 
 
-Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
+def _built_from(catalog: Catalog, parent: FoundParent, config: PipelineConfig) -> PipelineConfig:
+    """Return the configuration by which a version was built from text."""
+    manifest = parent.manifest
+    if "around" in manifest.config.get("build", {}):
+        made_of = ", ".join(f"{each.dataset}@v{each.version}" for each in manifest.parents)
+        raise parent.wrong(
+            f"{parent.reference} was made of {made_of}, and not of text; name the versions that were built from text",
+            ".retokenize",
+        )
+    if manifest.kind == "preference":
+        raise parent.wrong(
+            f"{parent.reference} holds preferences, which are neither packed nor mixed", ".retokenize"
+        )
+    where, remedy = Layout(manifest.dataset, manifest.version), "write data_files in place of dataset"
+    _, found = recorded(catalog.store, where, manifest.fingerprint, remedy)
+    whole = load_config(found)
+    if (before := whole.retokenized) is None:
+        return whole
+    # It was tokenized again itself, of a version of the same store.
+    whole = whole.model_copy(update={"save": config.save})
+    asked = resolve(whole)
+    (first,) = find_parents(catalog, asked.parents, asked.name)
+    texts = _built_from(catalog, first, config)
+    again = tuple(_made_again(each, texts, whole.tokenizer_of(before)) for each in texts.datasets)
+    return whole.model_copy(update={"datasets": again, "source": texts.source})
 
 
-def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
-    """Plan what a configuration asks for; one that mixes text is several builds, see :mod:`tokenlake.config.resolve`.
-
-    ::
-
-        tl.plan("books.yaml").units
-
-    Args:
-        config: what :func:`tokenlake.build_dataset` takes.
-        on_event: is told what was listed and cut so far.
-        again: of texts, the version that is planned again, as if nothing had been added since.
-
-    Raises:
-        ConfigError, SourceError, TokenizerError: it cannot be planned.
-    """
-    whole = load_config(config)
-    if (dataset := whole.retokenized) is not None:
-        return _plan_again(TextAgain.of(whole, dataset), on_event, again)
-    return make_plan(resolve(whole), on_event=on_event, again=again)
+def _made_again(
+    dataset: DatasetConfig, whole: PipelineConfig, choice: TokenizerChoice | None
+) -> DatasetConfig:
+    """Return a source as it was read, with another tokenizer; what its sections said, it says itself."""
+    own: dict[str, Any] = {name: getattr(dataset, name) for name in _OF_READING}
+    said = {name: getattr(whole.source, name) if value is None else value for name, value in own.items()}
+    spelled = dataset.special_tokens_in_text or whole.tokenize.special_tokens_in_text
+    usual = dataset.special_tokens_in_text is None and spelled == "literal"
+    return dataset.model_copy(
+        update={
+            **{name: DatasetConfig.model_fields[name].get_default() for name in _OF_TOKENS},
+            **said,
+            "special_tokens_in_text": None if usual else spelled,
+            "tokenizer": choice,
+        }
+    )
 
 
-def _plan_again(text: TextAgain, on_event: Watcher, again: Precedent | None) -> Plan:
-    """Plan a build of the text of a stored version."""
-    try:
-        plan = make_plan(text.build, on_event=on_event, again=again or text.precedent)
-    except SourceNotFoundError as error:
-        raise text.changed(str(error)) from error
-    text.require_same(plan.inputs)
-    return replace(plan, parents=(text.parent,), notes=(text.note, *plan.notes))
+#: An input file as identity knows it: by source, path, size and token.
+Identified: TypeAlias = InputFile | InputFileEntry
+
+_SHOWN: Final = 5  # inputs that a message names
 
 
-def make_plan(build: ResolvedBuild, *, on_event: Watcher = ignore, again: Precedent | None = None) -> Plan:
-    """Plan a resolved build; arguments and errors are those of :func:`plan`."""
-    if not build.parents:
-        return plan_texts(build, on_event, again)
-    from tokenlake.etl.plan.stored import plan_stored
-
-    return plan_stored(build, on_event)
+def input_changes(
+    wanted: Iterable[Identified], got: Iterable[Identified], *, added: bool = False
+) -> list[str]:
+    """Return a clause for each input that changed or vanished; with `added` also for those that are new."""
+    there = {(file.source, file.path): file for file in got}
+    known = {(file.source, file.path): file for file in wanted}
+    found: list[str] = []
+    for name, file in known.items():
+        was, now = f"{file.size} bytes, {file.token}", there.get(name)
+        is_now = "gone" if now is None else f"{now.size} bytes, {now.token}"
+        if is_now != was:
+            found.append(f"{file.path} of {file.source} is {is_now}; expected {was}")
+    if added:
+        found += [f"{path} of {source} is new" for source, path in there if (source, path) not in known]
+    more = len(found) - _SHOWN
+    return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found

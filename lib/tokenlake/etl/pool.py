@@ -31,7 +31,6 @@ import time
 from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, final
 
 from tokenlake.config.references import provided_blocks
@@ -40,8 +39,8 @@ from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_lin
 
 Progress = Callable[[dict[str, Any]], None]
 
+#: Gives the jobs that will come, each call anew; making them may run others.
 Jobs = Callable[[], Iterable[Job]]
-"""Gives the jobs that will come, each call anew; making them may run others."""
 
 
 class Pool(Protocol):
@@ -71,13 +70,13 @@ class Pool(Protocol):
 
     def pids(self) -> list[int]:
         """Process ids of the workers that are on this machine."""
-        ...
+        return []
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.
@@ -86,17 +85,13 @@ RSS_LIMIT: Final = 768 << 20
 #: At the end of its input, the process ends its whole group, itself included.
 _WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
 
-
+#: Environment variable: how many seconds a worker may be silent.
 VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
-"""Environment variable: how many seconds a worker may be silent."""
-
 _SECONDS: Final = 1800.0
-
-
 _LOOKS: Final = 8  # at what a worker notes, in the time after which it is stuck
 
+#: Of what a worker notes, at most: a number that rises, a space, what it does, and a zero.
 NOTE_BYTES: Final = 1 << 13
-"""Of what a worker notes, at most: a number that rises, a space, what it does, and a zero."""
 
 
 def open_note() -> int:
@@ -131,7 +126,7 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 @final
-class WorkerPool:
+class WorkerPool(Pool):
     """Up to ``workers`` processes, the first started at once and in the background: each takes half a CPU second.
 
     Args:
@@ -147,8 +142,7 @@ class WorkerPool:
         self._rss_limit = rss_limit
         self._seconds = patience() if seconds is None else seconds
         self._changed = threading.Condition()
-        self._cancelled = False
-        self._closed = False
+        self._cancelled = self._closed = False
         self._all: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._group = _Group()
@@ -157,7 +151,7 @@ class WorkerPool:
     def expect(self, count: int, jobs: Jobs = tuple) -> None:
         """Start, in the background, the workers that so many jobs need; later ones start when a job finds none idle."""
         with self._changed:
-            while len(self._all) < min(count, self.workers) and not self._cancelled:
+            for _ in range(len(self._all), 0 if self._cancelled else min(count, self.workers)):
                 self._start_one()
 
     def run(self, job: Job, on_progress: Progress | None = None) -> Any:
@@ -173,9 +167,17 @@ class WorkerPool:
         try:
             answer = worker.ask(job, on_progress, self._seconds)
         except SilenceError:
-            stuck = _stuck(worker, self._seconds)  # before its note is closed
+            at = worker.at  # before its note is closed
             self._replace(worker)
-            raise stuck from None
+            raise WorkerError(
+                f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {self._seconds:g} "
+                f"seconds. It was {at}. A function of the configuration may not return, or a pattern of the tokenizer "
+                "may not end on one of the texts there; leave that record out, or fix the function. Where the work is "
+                f"only slow, set {VARIABLE} to more",
+                at=at,
+                pid=worker.pid,
+                seconds=self._seconds,
+            ) from None
         except (OSError, EOFError, ValueError) as cause:
             self._replace(worker)
             if self._cancelled:
@@ -220,14 +222,6 @@ class WorkerPool:
         """Process ids of the workers alive now."""
         with self._changed:
             return sorted(worker.pid for worker in self._all)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start_one(self) -> None:
         if self._group.ended():
@@ -315,7 +309,7 @@ class _Worker:
         # Connection.poll makes one of these for every message.
         self._heard = select.poll()
         self._heard.register(self._pipe.fileno(), select.POLLIN)
-        self.pid = self._process.pid
+        self.pid, self.kill, self.wait = self._process.pid, self._process.kill, self._process.wait
         self._told: dict[str, str] = {}
         self._op = ""
 
@@ -354,12 +348,6 @@ class _Worker:
     def _noted(self) -> bytes:
         return os.pread(self._note, NOTE_BYTES, 0).partition(b"\0")[0]
 
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self) -> None:
-        self._process.wait()
-
     def reap(self) -> None:
         self.wait()
         self._pipe.close()
@@ -373,18 +361,6 @@ class _Worker:
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code} without an answer"
-
-
-def _stuck(worker: _Worker, seconds: float) -> WorkerError:
-    return WorkerError(
-        f"worker process {worker.pid} was stuck and was killed: nothing was heard of it for {seconds:g} seconds. "
-        f"It was {worker.at}. A function of the configuration may not return, or a pattern of the tokenizer may not "
-        "end on one of the texts there; leave that record out, or fix the function. Where the work is only slow, "
-        "set TOKENLAKE_WORKER_SECONDS to more",
-        at=worker.at,
-        pid=worker.pid,
-        seconds=seconds,
-    )
 
 
 def _own_folders() -> list[str]:
@@ -413,14 +389,6 @@ def _environment() -> dict[str, str]:
     # glibc returns every freed block of 16 MB to the kernel and faults it in again: 3% of a build's CPU.
     # Larger blocks are still returned at once, so a long document leaves no mark.
     allocator = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
-    return (
-        allocator
-        | os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join(_python_path()),
-            "TOKENIZERS_PARALLELISM": "false",
-            "OMP_NUM_THREADS": "1",
-            "POLARS_MAX_THREADS": "1",
-            "RAYON_NUM_THREADS": "1",
-        }
-    )
+    one = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1")
+    own = {"PYTHONPATH": os.pathsep.join(_python_path()), "TOKENIZERS_PARALLELISM": "false"}
+    return allocator | os.environ | own | one

@@ -27,7 +27,6 @@ from tokenlake.threads import in_order
 #: Versions looked through for reusable units, newest first.
 _VERSIONS_BACK: Final = 20
 
-
 #: Units taken over together: so much is linked before it is recorded, and that much a crash may leave unrecorded.
 _TOGETHER: Final = 256
 
@@ -151,15 +150,6 @@ def renamed_record(record: UnitRecord, unit: int) -> UnitRecord:
     held = record.quarantine
     quarantine = None if held is None else replace(held, path=quarantine_path(unit))
     return replace(record, unit=unit, parts=parts, quarantine=quarantine)
-
-
-def publish_record(store: Store, layout: Layout, unit: int, sealed: bytes) -> None:
-    """File a finished unit's record, which is sealed.
-
-    Raises:
-        VersionConflictError: a record of other content is there.
-    """
-    store.put_new(layout.ledger(unit), sealed)
 
 
 def remove_record(store: Store, layout: Layout, unit: int) -> None:

@@ -39,8 +39,7 @@ from tokenlake.store.claims import FAILED
 from tokenlake.store.layout import RUNS, Layout
 from tokenlake.typed_json import decoder
 
-SUFFIX: Final = "-asked"
-"""Ends the name of the file, before ``.json``."""
+SUFFIX: Final = "-asked"  # ends the name of the file, before ``.json``
 
 
 @final
@@ -256,11 +255,8 @@ class RunLog:
     """Collects what one run did and publishes it when the run ends; thread-safe."""
 
     def __init__(self, store: Store, layout: Layout) -> None:
-        self._store = store
-        self._layout = layout
-        self._lock = threading.Lock()
-        self._begin = datetime.now(UTC)
-        self._clock = time.monotonic()
+        self._store, self._layout, self._lock = store, layout, threading.Lock()
+        self._begin, self._clock = datetime.now(UTC), time.monotonic()
         self._seconds: dict[int, float] = {}
         self._stages: Counter[str] = Counter()
         self.run_id = f"{self._begin:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"

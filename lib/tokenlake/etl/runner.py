@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal, final
 
-from tokenlake import numbers
+from tokenlake import errors, numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
-from tokenlake.errors import (
-    CancelledError,
-    NotFoundError,
-    StoreError,
-    TokenlakeError,
-    VersionConflictError,
-    WorkerDiedError,
-)
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.schedule import Schedule
 from tokenlake.etl.session import BuildSession
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
@@ -136,24 +129,25 @@ def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildRe
         on_event: told of everything that happened, once it is known that all is there.
     """
     events: list[Event] = []
-    with suppress(TokenlakeError):
+
+    def finished(step: PipelineConfig) -> BuildResult:
+        begin, plan = time.monotonic(), planner.plan(step, events.append)
+        if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
+            raise errors.NotFoundError(
+                f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
+            )
+        session = BuildSession.open(step, on_event=events.append, plan=plan)
+        return result_of(session, session.commit(), time.monotonic() - begin)
+
+    with suppress(errors.TokenlakeError):
         whole = load_config(config)
         if whole.has_exports:
             return None
-        found = _each_step(whole, lambda step: _finished(step, events.append), events.append)
+        found = _each_step(whole, finished, events.append)
         for event in events:
             on_event(event)
         return found
     return None
-
-
-def _finished(config: PipelineConfig, on_event: Watcher) -> BuildResult:
-    """Return the committed version of one build; NotFoundError where it is still to be built."""
-    begin, plan = time.monotonic(), planner.plan(config, on_event)
-    if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
-        raise NotFoundError(f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset)
-    session = BuildSession.open(config, on_event=on_event, plan=plan)
-    return result_of(session, session.commit(), time.monotonic() - begin)
 
 
 def _each_step(
@@ -172,7 +166,6 @@ def _each_step(
 
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:
-    """One build, of which a configuration may need several."""
     begin = time.monotonic()
     session = BuildSession.open(config, on_event=on_event)
     try:
@@ -184,58 +177,120 @@ def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) 
     return result_of(session, manifest, time.monotonic() - begin)
 
 
+_LARGE: Final = 3.0  # times the mean: larger units come first
+_PAUSE: Final = 0.2  # seconds before a unit is tried again, twice as many each time
+_LONGEST: Final = 5.0
+
+
+@final
+class Schedule:
+    """The units of a build that are still to be built: which a free worker takes next; thread-safe.
+
+    No clock and no I/O: :mod:`benchmarks.schedule` asks it with a cluster of thousands that is only imagined. A free
+    worker takes the next unit, whoever built the one before. So all are busy until the units run out, and then idle for
+    no longer than the longest of the last units takes. Hence those that are much larger than the others, such as a file
+    that cannot be split, come first.
+
+    Args:
+        sizes: unit to input bytes, in plan order.
+        retries: how often a unit is tried again.
+    """
+
+    def __init__(self, sizes: Mapping[int, int], retries: int) -> None:
+        limit = _LARGE * sum(sizes.values()) / max(1, len(sizes))
+        large = sorted((unit for unit in sizes if sizes[unit] > limit), key=lambda unit: -sizes[unit])
+        self._fresh = deque(dict.fromkeys([*large, *sizes]))
+        self._again: list[tuple[float, int]] = []
+        self._failures = Counter[int]()
+        self._retries = retries
+        self._lock = threading.Lock()
+
+    def take(self, now: float) -> tuple[int, float] | None:
+        """Return a unit, and the seconds after which to begin it; None where none is left.
+
+        Whoever has one and fails says so before taking another, so that none is lost when the others find none left.
+
+        Args:
+            now: seconds, on any clock that goes on evenly.
+        """
+        with self._lock:
+            if self._again and (not self._fresh or self._again[0][0] <= now):
+                when, unit = heapq.heappop(self._again)
+                return unit, max(0.0, when - now)
+            return (self._fresh.popleft(), 0.0) if self._fresh else None
+
+    def failed(self, unit: int, now: float) -> bool:
+        """Have a unit tried again after a pause; False where it was tried often enough."""
+        with self._lock:
+            self._failures[unit] += 1
+            if (times := self._failures[unit]) > self._retries:
+                return False
+            heapq.heappush(self._again, (now + min(_PAUSE * 2 ** (times - 1), _LONGEST), unit))
+            return True
+
+
 def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore, retries: int = 2) -> None:
     """Run a session's pending units until none is left; the first error that retries do not cure ends it.
 
     A condemned engine makes finished units pending again, hence the loop.
     """
-    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
-        while pending := session.pending:
-            session.announce(pool)
-            try:
-                _run_round(session, pool, threads, pending, on_event, retries)
-            except BaseException:
-                pool.cancel()
-                raise
+    units = session.plan.units
+
+    def tell(index: int, error: errors.TokenlakeError) -> None:
+        on_event(UnitRetried(index, units[index].source, str(error)))
+
+    while pending := session.pending:
+        session.announce(pool)
+        sizes = {index: units[index].bytes for index in pending}
+        run_each(sizes, lambda index: session.run_unit(index, pool), pool, retries, tell)
 
 
-def _run_round(
-    session: BuildSession,
+def run_each(
+    sizes: Mapping[int, int],
+    run: Callable[[int], object],
     pool: Pool,
-    threads: ThreadPoolExecutor,
-    pending: list[int],
-    on_event: Watcher,
     retries: int,
+    on_retry: Callable[[int, errors.TokenlakeError], object] = lambda unit, error: None,
 ) -> None:
-    units, failed = session.plan.units, threading.Event()
-    schedule = Schedule({index: units[index].bytes for index in pending}, retries)
+    """Run units in as many threads as a pool has workers; the first error that retries do not cure cancels the pool.
+
+    Args:
+        sizes: unit to input bytes, in plan order.
+        run: blocks until a unit is done.
+        on_retry: told of a unit that will be tried again, and why.
+    """
+    schedule, failed = Schedule(sizes, retries), threading.Event()
 
     def work() -> None:
         while (taken := schedule.take(time.monotonic())) is not None:
-            index, pause = taken
+            unit, pause = taken
             if failed.wait(pause):
                 return
             try:
-                session.run_unit(index, pool)
-            except TokenlakeError as error:
-                if not worth_a_retry(error) or not schedule.failed(index, time.monotonic()):
+                run(unit)
+            except errors.TokenlakeError as error:
+                if not worth_a_retry(error) or not schedule.failed(unit, time.monotonic()):
                     raise
-                on_event(UnitRetried(index, units[index].source, str(error)))
+                on_retry(unit, error)
 
-    # Woken once, and not by each of thousands of units.
-    workers = [threads.submit(work) for _ in range(min(pool.workers, len(pending)))]
-    done, _ = wait(workers, return_when=FIRST_EXCEPTION)
-    for future in done:
-        if (error := future.exception()) is not None:
+    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
+        try:
+            # Woken once, and not by each of thousands of units.
+            workers = [threads.submit(work) for _ in range(min(pool.workers, len(sizes)))]
+            done, _ = wait(workers, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
             failed.set()
-            raise error
+            pool.cancel()
+            raise
 
 
 def worth_a_retry(error: BaseException) -> bool:
     """Whether the same work may succeed when tried again."""
-    if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
+    if isinstance(error, errors.VersionConflictError | errors.NotFoundError | errors.CancelledError):
         return False
-    return isinstance(error, WorkerDiedError | StoreError)
+    return isinstance(error, errors.WorkerDiedError | errors.StoreError)
 
 
 def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:

@@ -12,41 +12,23 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, Self, final
 
+from tokenlake import errors
 from tokenlake.config.load import load_config
-from tokenlake.errors import (
-    CancelledError,
-    EngineMismatchError,
-    StoreError,
-    TokenlakeError,
-    TooManyBadRecordsError,
-)
-from tokenlake.etl import planner
+from tokenlake.etl import events, planner
 from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
-from tokenlake.etl.events import (
-    BuildPlanned,
-    Committed,
-    EngineChosen,
-    EngineCondemned,
-    UnitFinished,
-    UnitProgress,
-    UnitStarted,
-    Watcher,
-    ignore,
-)
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, STAGES, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.plan.units import most_records
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.reuse import adopted_records, finished_records, publish_record, remove_record
+from tokenlake.etl.reuse import adopted_records, finished_records, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
-from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.address import open_store
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
@@ -55,29 +37,21 @@ from tokenlake.store.manifest import Manifest
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """What building a unit took: seconds, input bytes that were told on the way, and seconds by stage."""
-
-    seconds: float
-    progressed: int
-    stages: Mapping[str, float]
-
-
-@final
 class Engines:
     """The engine of every source of one build; thread-safe.
 
     Args:
-        store, layout: where the tokenizers' files are.
+        layout: where the tokenizers' files are.
+
+    Attributes:
+        condemned: engines that differed from the reference once, and are used no more.
     """
 
-    def __init__(self, plan: Plan, store: StoreAddress, layout: Layout, watcher: Watcher) -> None:
-        self._plan, self._store, self._layout = plan, store, layout
-        self._emit = watcher
+    def __init__(self, plan: Plan, layout: Layout, watcher: events.Watcher) -> None:
+        self._plan, self._layout, self._emit = plan, layout, watcher
         self._lock = threading.Lock()
         self._chosen: dict[str, str] = {}
-        self._condemned: set[str] = set()
+        self.condemned: set[str] = set()
 
     def choose(self, unit: PlannedUnit, pool: Pool) -> str:
         """The engine for a unit's source; the first call for a source runs the gate in a worker."""
@@ -85,30 +59,12 @@ class Engines:
             return NO_ENGINE
         with self._lock:
             if unit.source not in self._chosen:
-                self._chosen[unit.source] = self._ask(unit, pool)
+                verdict = pool.run(self._plan.engine_job(unit, self._layout))
+                name = self._plan.tokenizers[unit.source].files.name
+                self._emit(events.EngineChosen(name, verdict["engine"], verdict["reason"]))
+                self._chosen[unit.source] = verdict["engine"]
             engine = self._chosen[unit.source]
-            return REFERENCE if engine in self._condemned else engine
-
-    def is_condemned(self, engine: str) -> bool:
-        return engine in self._condemned
-
-    @property
-    def has_condemned(self) -> bool:
-        """Whether any engine was wrong."""
-        return bool(self._condemned)
-
-    def condemn(self, engine: str) -> bool:
-        """Never use an engine again in this build; False if that was so already."""
-        if engine == REFERENCE or engine in self._condemned:
-            return False
-        self._condemned.add(engine)
-        return True
-
-    def _ask(self, unit: TextUnit, pool: Pool) -> str:
-        verdict = pool.run(self._plan.engine_job(unit, self._store, self._layout))
-        name = self._plan.tokenizers[unit.source].files.name
-        self._emit(EngineChosen(name, verdict["engine"], verdict["reason"]))
-        return verdict["engine"]
+            return REFERENCE if engine in self.condemned else engine
 
 
 @final
@@ -141,7 +97,7 @@ class BadRecordBudget:
             left, bad = self._left[source], self._bad[source]
             if bad > allowed * (rows := self._rows[source] + left):
                 when = "even if every record still unread is good" if left else "of all records read"
-                raise TooManyBadRecordsError(
+                raise errors.TooManyBadRecordsError(
                     f"source {source!r}: {bad} bad records of {rows} are {bad / rows:.3%}, more than max_bad_fraction="
                     f"{allowed:g} allows, {when}. See the quarantine/ files for each record and its reason; fix the "
                     "input, or raise max_bad_fraction if the loss is acceptable",
@@ -172,21 +128,17 @@ class BuildSession:
         store: Store,
         version: int,
         status: Literal["new", "resumed", "committed"],
-        watcher: Watcher,
+        watcher: events.Watcher,
     ) -> None:
-        self.plan = plan
-        self.dataset = plan.dataset
-        self.version = version
+        self.plan, self.dataset, self.version = plan, plan.dataset, version
         self.status: Literal["new", "resumed", "committed"] = status
-        self._store = store
-        self._catalog = Catalog(store)
-        self._emit = watcher
+        self._store, self._catalog, self._emit = store, Catalog(store), watcher
         self._lock = threading.Lock()
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
-        self.engines = Engines(plan, plan.store, self._layout, watcher)
+        self.engines = Engines(plan, self._layout, watcher)
         self._budget = BadRecordBudget(plan)
         self._manifest: Manifest | None = None
         self._held = -math.inf
@@ -197,7 +149,7 @@ class BuildSession:
         cls,
         config: Configuration,
         *,
-        on_event: Watcher = ignore,
+        on_event: events.Watcher = events.ignore,
         plan: Plan | None = None,
         after: int = 0,
     ) -> Self:
@@ -224,7 +176,7 @@ class BuildSession:
             session._prepare()
         else:
             # Killed right after its commit, a run leaves a temporary name; a store that is only read keeps it.
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(errors.StoreError):
                 store.sweep_temp(session._layout.prefix)
             session._manifest = committed_manifest(session._catalog, session._layout)
         session._announce()
@@ -251,8 +203,13 @@ class BuildSession:
 
     def announce(self, pool: Pool) -> None:
         """Have a pool get ready for the units still to build."""
-        pending = self.pending
-        pool.expect(len(pending), lambda: self._jobs(pending, pool))
+        pending, plan = self.pending, self.plan
+
+        def jobs() -> Iterator[Job]:
+            for unit in (plan.units[index] for index in pending):
+                yield plan.job(unit, plan.store, self._layout, self.engines.choose(unit, pool))
+
+        pool.expect(len(pending), jobs)
 
     def run_unit(self, index: int, pool: Pool) -> UnitRecord:
         """Build one unit in one of the pool's workers; thread-safe, and idempotent.
@@ -263,18 +220,27 @@ class BuildSession:
         """
         unit = self.plan.units[index]
         while True:
-            engine = self.engines.choose(unit, pool)
-            job = self.plan.job(unit, self.plan.store, self._layout, engine)
+            engine, told = self.engines.choose(unit, pool), Counter[str]()
+
+            def progress(fields: dict[str, int], told: Counter[str] = told) -> None:
+                told.update(fields)
+                done = [fields.get(name, 0) for name in ("bytes", "documents", "tokens")]
+                if any(done):
+                    self._emit(events.UnitProgress(unit.index, unit.source, *done))
+
+            self._emit(events.UnitStarted(unit.index, unit.source, unit.bytes))
+            began = time.monotonic()
             try:
-                sealed, spent = self._attempt(unit, job, pool)
-            except EngineMismatchError as error:
+                answer = pool.run(self.plan.job(unit, self.plan.store, self._layout, engine), progress)
+            except errors.EngineMismatchError as error:
                 self._condemn(engine, error)
                 continue
-            except TokenlakeError:
+            except errors.TokenlakeError:
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
+            sealed = answer.encode()
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
-            if self._accept(unit, record, sealed, spent):
+            if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
@@ -290,76 +256,53 @@ class BuildSession:
         """
         if self._manifest is not None:
             return self._manifest
-        missing = self.pending
-        if missing:
-            raise StoreError(
+        if missing := self.pending:
+            raise errors.StoreError(
                 f"{self.dataset}@v{self.version} cannot be committed: {len(missing)} of {len(self.plan.units)} units "
                 f"are not built (first: {missing[0]}); run the build again to resume it"
             )
         records = [self._records[unit.index] for unit in self.plan.units]
         self._budget.check()
-        if self.engines.has_condemned:
-            self._check_parts(records)
+        if self.engines.condemned:
+            # From its record on, nobody replaces what a unit has; before it, a slow worker may have put what a
+            # condemned engine made in the place of what was built again.
+            for part in (part for record in records for part in record.parts):
+                require_digest(self._store, self._layout.key(part.path), part)
         manifest = commit_version(self._store, self.plan, self._layout, records)
         inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(inputs), run or {})
         self.status, self._manifest = "committed", manifest
-        self._emit(Committed(self.dataset, self.version))
+        self._emit(events.Committed(self.dataset, self.version))
         return manifest
-
-    def _check_parts(self, records: Iterable[UnitRecord]) -> None:
-        """Read all parts, once there are all records: from its record on, nobody replaces what a unit has.
-
-        A slow worker may have put what a condemned engine made in the place of what was built again.
-        """
-        for record in records:
-            for part in record.parts:
-                require_digest(self._store, self._layout.key(part.path), part)
 
     def failed(self, error: BaseException) -> None:
         """Keep why this run ends, for who lists the store; a run that was cancelled has not failed."""
         if (
             self.status != "committed"
             and isinstance(error, Exception)
-            and not isinstance(error, CancelledError)
+            and not isinstance(error, errors.CancelledError)
         ):
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(errors.StoreError):
                 self._log.failed(error)
 
-    def _jobs(self, units: Sequence[int], pool: Pool) -> Iterator[Job]:
-        for unit in (self.plan.units[index] for index in units):
-            yield self.plan.job(unit, self.plan.store, self._layout, self.engines.choose(unit, pool))
-
-    def _attempt(self, unit: PlannedUnit, job: Job, pool: Pool) -> tuple[bytes, _Spent]:
-        """Have a unit built: its record as the ledger will hold it, and what was told on the way."""
-        started, told = time.monotonic(), Counter[str]()
-
-        def progress(fields: dict[str, int]) -> None:
-            told.update(fields)
-            done = [fields.get(name, 0) for name in ("bytes", "documents", "tokens")]
-            if any(done):
-                self._emit(UnitProgress(unit.index, unit.source, *done))
-
-        self._emit(UnitStarted(unit.index, unit.source, unit.bytes))
-        answer = pool.run(job, progress)
-        stages = {stage: told[stage] / 1e6 for stage in STAGES if told[stage]}
-        return answer.encode(), _Spent(time.monotonic() - started, told["bytes"], stages)
-
-    def _accept(self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, spent: _Spent) -> bool:
+    def _accept(
+        self, unit: PlannedUnit, record: UnitRecord, sealed: bytes, seconds: float, told: Mapping[str, int]
+    ) -> bool:
         """Publish a record, unless its engine was condemned in the meantime."""
         # The commit looks again. Here it only ends a build early that lost its version while it slept.
         if time.monotonic() - self._held > _HELD:
             self._require_held()
         with self._lock:
-            if self.engines.is_condemned(record.engine):
+            if record.engine in self.engines.condemned:
                 # A worker that no scheduler tells anything has filed it already.
                 remove_record(self._store, self._layout, record.unit)
                 return False
-            publish_record(self._store, self._layout, record.unit, sealed)
+            self._store.put_new(self._layout.ledger(record.unit), sealed)
             self._note(record, "built")
-        self._log.finished(unit.index, spent.seconds, spent.stages)
-        told = (spent.seconds, spent.progressed, spent.stages)
-        self._emit(UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *told))
+        stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
+        self._log.finished(unit.index, seconds, stages)
+        spent = seconds, told.get("bytes", 0), stages
+        self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))
         self._budget.check()
         return True
 
@@ -367,13 +310,14 @@ class BuildSession:
         require_held(self._store, self._layout, self.plan.fingerprint)
         self._held = time.monotonic()
 
-    def _condemn(self, engine: str, error: EngineMismatchError) -> None:
+    def _condemn(self, engine: str, error: errors.EngineMismatchError) -> None:
         """Never use an engine again that was wrong once: what it built is to be built again by the reference."""
         with self._lock:
-            if not self.engines.condemn(engine):
+            if engine == REFERENCE or engine in self.engines.condemned:
                 return
+            self.engines.condemned.add(engine)
             self._log.condemned(engine, error)
-            self._emit(EngineCondemned(engine, str(error)))
+            self._emit(events.EngineCondemned(engine, str(error)))
             for index in [index for index, record in self._records.items() if record.engine == engine]:
                 remove_record(self._store, self._layout, index)
                 self._budget.add(self._records.pop(index), -1)
@@ -386,16 +330,12 @@ class BuildSession:
         publish_preamble(self._store, self.plan, self._layout)
         self._store.sweep_temp(self._layout.prefix)
         for record in finished_records(self._catalog, self.plan.units, self.dataset, self.version):
-            self._know(record, "resumed")
+            self._note(record, "resumed")
         anew = {source.name for source in self.plan.build.sources if not source.cache_enabled}
         units = (self.plan.units[index] for index in self.pending)
         missing = [unit for unit in units if unit.source not in anew]
         for record in adopted_records(self._catalog, missing, self.dataset, self.version):
-            self._know(record, "reused")
-
-    def _know(self, record: UnitRecord, how: How) -> None:
-        with self._lock:
-            self._note(record, how)
+            self._note(record, "reused")
 
     def _note(self, record: UnitRecord, how: How) -> None:
         if record.unit not in self._records:
@@ -403,17 +343,9 @@ class BuildSession:
         self._records[record.unit], self._how[record.unit] = record, how
 
     def _announce(self) -> None:
-        pending = self.pending
-        self._emit(
-            BuildPlanned(
-                dataset=self.dataset,
-                version=self.version,
-                units=len(self.plan.units),
-                input_bytes=self.plan.input_bytes,
-                pending=len(pending),
-                source_bytes=self.plan.source_bytes,
-            )
-        )
+        units, size = len(self.plan.units), self.plan.input_bytes
+        what = (self.dataset, self.version, units, size, len(self.pending), self.plan.source_bytes)
+        self._emit(events.BuildPlanned(*what))
         for index, record in sorted(self._records.items()):
             unit = self.plan.units[index]
-            self._emit(UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))
+            self._emit(events.UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))

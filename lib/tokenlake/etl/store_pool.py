@@ -12,22 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
-from tokenlake.errors import (
-    CancelledError,
-    EngineMismatchError,
-    NotFoundError,
-    StoreError,
-    TokenlakeError,
-    WorkerDiedError,
-    WorkerError,
-)
+from tokenlake import errors
+from tokenlake.etl import shared_plan
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, SignJob, WorkJob
-from tokenlake.etl.leases import Mark, leased_units, present_workers, progress_of
-from tokenlake.etl.pool import Jobs, Progress, WorkerPool
-from tokenlake.etl.shared_plan import WORK, failed_units, publish_plan, take_failure
+from tokenlake.etl.pool import Jobs, Pool, Progress, WorkerPool
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -58,7 +48,7 @@ class Awaited:
 
 
 @final
-class StorePool:
+class StorePool(Pool):
     """Waits for whoever builds the units of a plan in a store; engines are chosen here, in a process of its own."""
 
     def __init__(self) -> None:
@@ -103,7 +93,7 @@ class StorePool:
             board, units = self._board, set(self._planned)
         return None if board is None else board.awaited(units)
 
-    def give_up(self, error: TokenlakeError) -> None:
+    def give_up(self, error: errors.TokenlakeError) -> None:
         """Have running and later calls of :meth:`run` raise an error, as nobody will do the rest."""
         with self._lock:
             if self._board is not None:
@@ -123,14 +113,6 @@ class StorePool:
     def pids(self) -> list[int]:
         return self._local.pids()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _publish(self, jobs: Mapping[int, WorkJob]) -> None:
         first = next(iter(jobs.values()))
         address, layout = first.store, Layout(first.dataset, first.version)
@@ -142,10 +124,10 @@ class StorePool:
         board.forget_failures()
         claim = Catalog(board.store).read_claim(layout.dataset, layout.version)
         if claim is None:
-            raise StoreError(f"{layout.claim} is gone; run the build again", key=layout.claim)
+            raise errors.StoreError(f"{layout.claim} is gone; run the build again", key=layout.claim)
         used = {job.source.name for job in jobs.values() if job.op == "unit"}
         engines = [chosen for source, chosen in self._chosen.items() if source in used]
-        publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
+        shared_plan.publish_plan(board.store, layout, claim.fingerprint, jobs.values(), engines)
         self._planned = dict(jobs)
 
 
@@ -160,31 +142,43 @@ class _Board:
         self._closed = threading.Event()
         self._done: set[int] = set()
         self._failed: set[int] = set()
-        self._marks: dict[int, Mark] = {}
-        self._present: dict[str, tuple[Mark, float]] = {}
-        self._problem: TokenlakeError | None = None
-        self._over: TokenlakeError | None = None
+        self._marks: dict[int, shared_plan.Mark] = {}
+        self._present: dict[str, tuple[shared_plan.Mark, float]] = {}
+        self._problem: errors.TokenlakeError | None = None
+        self._over: errors.TokenlakeError | None = None
         self._thread = threading.Thread(target=self._look_on, name="tokenlake-ledger", daemon=True)
         self._thread.start()
 
     def wait(self, unit: int, on_progress: Progress | None, cancelled: threading.Event) -> str:
         """Return the sealed record of a unit, once there is one."""
-        seen = _Seen(self.store, self.layout, unit, on_progress)
+        seen: shared_plan.Mark | None = None
+        told: dict[str, int] = {}
         while True:
             with self._changed:
                 if cancelled.is_set():
-                    raise CancelledError("the run was cancelled; workers go on, run it again to commit")
+                    raise errors.CancelledError(
+                        "the run was cancelled; workers go on, run it again to commit"
+                    )
                 if (problem := self._over or self._problem) is not None:
                     raise problem
                 done, failed, mark = unit in self._done, unit in self._failed, self._marks.get(unit)
-                if not done and not failed and seen.mark == mark:
+                if not done and not failed and seen == mark:
                     self._changed.wait(_LOOK)
                     continue
-            if done and (record := self._record(unit)) is not None:
-                return record
+            if done:
+                with suppress(errors.NotFoundError):
+                    return self.store.read(self.layout.ledger(unit)).decode()
+                with self._changed:  # another run took it away
+                    self._done.discard(unit)
             if failed and (error := self._failure(unit)) is not None:
                 raise error
-            seen.look(mark)
+            seen = mark
+            if mark is not None and on_progress is not None:
+                now = shared_plan.progress_of(self.store, self.layout, unit)
+                more = {name: max(0, count - told.get(name, 0)) for name, count in now.items()}
+                told |= now
+                if any(more.values()):
+                    on_progress(more)
 
     def awaited(self, units: set[int]) -> Awaited:
         """Say how many of these units are left, and who is there."""
@@ -193,57 +187,56 @@ class _Board:
             heard = {worker: now - since for worker, (_, since) in self._present.items()}
             return Awaited(self.address, self.layout, len(units - self._done), heard)
 
-    def give_up(self, error: TokenlakeError) -> None:
+    def give_up(self, error: errors.TokenlakeError) -> None:
         """Have whoever waits get an error."""
         self._set(lambda: setattr(self, "_over", error))
 
     def forget_failures(self) -> None:
         """Have units that failed in an earlier run tried again."""
-        for unit in failed_units(self.store.list(self.layout.key(WORK))):
-            take_failure(self.store, self.layout, unit)
+        for unit in shared_plan.failed_units(self.store.list(self.layout.key(shared_plan.WORK))):
+            shared_plan.take_failure(self.store, self.layout, unit)
 
     def close(self) -> None:
         """Stop looking."""
         self._closed.set()
         self._thread.join()
 
-    def _record(self, unit: int) -> str | None:
-        with suppress(NotFoundError):
-            return self.store.read(self.layout.ledger(unit)).decode()
-        with self._changed:  # another run took it away
-            self._done.discard(unit)
-        return None
-
-    def _failure(self, unit: int) -> TokenlakeError | None:
+    def _failure(self, unit: int) -> errors.TokenlakeError | None:
         with self._changed:
             self._failed.discard(unit)
-        error = take_failure(self.store, self.layout, unit, keep=True)
-        if isinstance(error, WorkerDiedError | StoreError | EngineMismatchError):  # it may be built yet
-            take_failure(self.store, self.layout, unit)
+        error = shared_plan.take_failure(self.store, self.layout, unit, keep=True)
+        if isinstance(
+            error, errors.WorkerDiedError | errors.StoreError | errors.EngineMismatchError
+        ):  # it may be built yet
+            shared_plan.take_failure(self.store, self.layout, unit)
         return error
 
     def _look_on(self) -> None:
         while not self._closed.wait(_LOOK):
             try:
                 self._look()
-            except StoreError as error:
+            except errors.StoreError as error:
                 self._set(lambda error=error: setattr(self, "_problem", error))
             except Exception as error:  # or whoever waits would wait for ever
-                self.give_up(WorkerError(f"the ledger of {self.layout.prefix} cannot be watched: {error!r}"))
+                self.give_up(
+                    errors.WorkerError(f"the ledger of {self.layout.prefix} cannot be watched: {error!r}")
+                )
                 return
 
     def _look(self) -> None:
         ledger = [self.layout.path(info.key) for info in self.store.list(self.layout.key(LEDGER))]
-        work = list(self.store.list(self.layout.key(WORK)))
+        work = list(self.store.list(self.layout.key(shared_plan.WORK)))
 
         def found() -> None:
             self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
-            self._failed, self._marks, self._problem = failed_units(work), leased_units(work), None
-            before, now = self._present, time.monotonic()
-            self._present = {
-                worker: before[worker] if worker in before and before[worker][0] == mark else (mark, now)
-                for worker, mark in present_workers(work).items()
-            }
+            self._failed, self._marks, self._problem = (
+                shared_plan.failed_units(work),
+                shared_plan.leased_units(work),
+                None,
+            )
+            self._present = shared_plan.last_changes(
+                shared_plan.present_workers(work), self._present, time.monotonic()
+            )
 
         self._set(found)
 
@@ -251,25 +244,3 @@ class _Board:
         with self._changed:
             change()
             self._changed.notify_all()
-
-
-@final
-class _Seen:
-    """What was told of a unit that somebody else builds: the progress in its lease."""
-
-    def __init__(self, store: Store, layout: Layout, unit: int, on_progress: Progress | None) -> None:
-        self._store, self._layout, self._unit = store, layout, unit
-        self._on_progress = on_progress
-        self._told: dict[str, int] = {}
-        self.mark: Mark | None = None
-
-    def look(self, mark: Mark | None) -> None:
-        """Tell what is new since the last change of the lease."""
-        self.mark = mark
-        if mark is None or self._on_progress is None:
-            return
-        now = progress_of(self._store, self._layout, self._unit)
-        more = {name: count - self._told.get(name, 0) for name, count in now.items()}
-        self._told |= now
-        if any(count > 0 for count in more.values()):
-            self._on_progress({name: max(0, count) for name, count in more.items()})

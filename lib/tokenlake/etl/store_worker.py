@@ -14,27 +14,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 from tokenlake.errors import CancelledError, ConfigError, NotFoundError, TokenlakeError, VersionConflictError
+from tokenlake.etl import shared_plan
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.job import Job, WorkJob
-from tokenlake.etl.leases import Leases, lease_seconds, leased_units
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.reuse import publish_record
 from tokenlake.etl.runner import worth_a_retry
-from tokenlake.etl.shared_plan import (
-    WORK,
-    SharedPlan,
-    failed_units,
-    publish_failure,
-    read_plan,
-    take_failure,
-)
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog, Reference
 from tokenlake.store.claims import is_committed
@@ -135,7 +126,7 @@ def join_build(
     """
     store = open_store(where)
     deadline = time.monotonic() + patience
-    while (plan := read_plan(store, layout)) is None:
+    while (plan := shared_plan.read_plan(store, layout)) is None:
         if is_committed(store, layout):
             return WorkDone(0, 0)
         if time.monotonic() >= deadline:
@@ -156,7 +147,7 @@ class _PlanWorker:
     def __init__(
         self,
         where: StoreAddress,
-        plan: SharedPlan,
+        plan: shared_plan.SharedPlan,
         pool: Pool,
         share: tuple[int, int],
         on_unit: OnUnit,
@@ -166,7 +157,7 @@ class _PlanWorker:
         self._where, self._store, self._layout = where, open_store(where), plan.layout
         self._plan, self._pool, self._share, self._on_unit = plan, pool, share, on_unit
         self._allow = allow
-        self._leases = Leases(self._store, self._layout, worker, lease_seconds())
+        self._leases = shared_plan.Leases(self._store, self._layout, worker, shared_plan.lease_seconds())
         self._lock, self._over = threading.Lock(), threading.Event()
         self._jobs: dict[int, WorkJob] = {}
         self._open: list[int] = []
@@ -179,7 +170,7 @@ class _PlanWorker:
 
     def run(self) -> WorkDone:
         """Build until nothing is left."""
-        with self._beating(), ThreadPoolExecutor(self._pool.workers) as threads:
+        with self._leases.kept(), ThreadPoolExecutor(self._pool.workers) as threads:
             try:
                 self._check_here(self._plan)
                 self._load(self._plan)
@@ -194,42 +185,19 @@ class _PlanWorker:
                 raise
         return WorkDone(self._built, len(self._done) - self._built)
 
-    @contextmanager
-    def _beating(self) -> Generator[None]:
-        """Keep leases alive, and end them at the end, however that comes."""
-
-        def beat() -> None:
-            self._leases.beat()
-            while not stopped.wait(self._leases.every):
-                self._leases.beat()
-
-        stopped = threading.Event()
-        thread = threading.Thread(target=beat, name="tokenlake-leases", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
-            self._leases.release_all()
-
     def _work(self) -> None:
-        while (unit := self._next()) is not None:
+        while not self._over.is_set():
+            with self._lock:
+                if not self._is_left():
+                    return
+                unit = self._taken()
+            if unit is None:
+                self._over.wait(_LOOK)
+                continue
             try:
                 self._build(unit)
             finally:
                 self._leases.release(unit)
-
-    def _next(self) -> int | None:
-        """Return a unit, leased; None where nothing is left."""
-        while not self._over.is_set():
-            with self._lock:
-                if not self._is_left():
-                    return None
-                if (unit := self._taken()) is not None:
-                    return unit
-            self._over.wait(_LOOK)
-        return None
 
     def _taken(self) -> int | None:
         """Lease a unit that nobody has built or builds; None where there is none."""
@@ -254,24 +222,28 @@ class _PlanWorker:
         if (began := time.monotonic()) >= self._next_look:
             self._look()
             ended = time.monotonic()
-            pause = min(_PATIENCE * (ended - began), lease_seconds() / 4)  # leases are over unnoticed else
+            pause = min(
+                _PATIENCE * (ended - began), shared_plan.lease_seconds() / 4
+            )  # leases are over unnoticed else
             self._next_look = ended + max(_LOOK, pause)
         left = self._jobs.keys() - self._done
         if left - self._failed:
             self._idle_since = None
             return True
         self._idle_since = self._idle_since or time.monotonic()
-        if not self._committed and time.monotonic() - self._idle_since < lease_seconds():
+        if not self._committed and time.monotonic() - self._idle_since < shared_plan.lease_seconds():
             return True
         if left:
-            raise take_failure(self._store, self._layout, min(left), keep=True) or _nobody(self._layout)
+            raise shared_plan.take_failure(self._store, self._layout, min(left), keep=True) or _nobody(
+                self._layout
+            )
         return False
 
     def _look(self) -> None:
         """Learn what others did, and whether there is another plan."""
         ledger = [self._layout.path(info.key) for info in self._store.list(self._layout.key(LEDGER))]
-        work = list(self._store.list(self._layout.key(WORK)))
-        if (plan := read_plan(self._store, self._layout)) is None:
+        work = list(self._store.list(self._layout.key(shared_plan.WORK)))
+        if (plan := shared_plan.read_plan(self._store, self._layout)) is None:
             self._committed = self._is_over()
             if not self._committed:
                 raise _nobody(self._layout)
@@ -280,8 +252,8 @@ class _PlanWorker:
         if plan.number != self._plan.number:
             self._load(plan)
         self._done = {unit for unit in map(ledger_unit, ledger) if unit is not None}
-        self._failed = failed_units(work)
-        self._leases.look(leased_units(work))
+        self._failed = shared_plan.failed_units(work)
+        self._leases.look(shared_plan.leased_units(work))
         self._committed = self._done >= self._jobs.keys() and is_committed(self._store, self._layout)
         missing = sorted(self._jobs.keys() - self._done - self._failed)
         self._open = [unit for unit in shared_order(missing, *self._share) if self._leases.is_free(unit)]
@@ -301,14 +273,14 @@ class _PlanWorker:
             return True
         return is_committed(self._store, self._layout)
 
-    def _load(self, plan: SharedPlan) -> None:
+    def _load(self, plan: shared_plan.SharedPlan) -> None:
         with suppress(NotFoundError):  # a newer one comes, and is read at the next look
             jobs = plan.jobs(self._store, self._where)
             if (plan.versions, plan.probes) != (self._plan.versions, self._plan.probes):
                 self._check_here(plan)
             self._jobs, self._plan = jobs, plan
 
-    def _check_here(self, plan: SharedPlan) -> None:
+    def _check_here(self, plan: shared_plan.SharedPlan) -> None:
         """Raise ConfigError where this machine makes other bytes, or cannot read what is to be read, or must not."""
         for job in plan.preflights(self._where):
             if job.probe is not None:
@@ -324,7 +296,7 @@ class _PlanWorker:
             raise
         except TokenlakeError as error:
             if not self._is_over() and not self._store.exists(self._layout.ledger(unit)):  # else it was filed
-                publish_failure(self._store, self._layout, unit, error)
+                shared_plan.publish_failure(self._store, self._layout, unit, error)
             return
         with self._lock:
             self._built += 1
@@ -337,7 +309,7 @@ class _PlanWorker:
                 self._allow(job)
                 sealed: str = self._pool.run(job, lambda progress: self._leases.tell(unit, progress))
                 require_held(self._store, self._layout, self._plan.claimed)
-                publish_record(self._store, self._layout, unit, sealed.encode())
+                self._store.put_new(self._layout.ledger(unit), sealed.encode())
                 return UnitRecord.from_bytes(sealed.encode(), f"the record of unit {unit}")
             except TokenlakeError as error:
                 if attempt == _TRIES or not worth_a_retry(error):

@@ -20,8 +20,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 from importlib.abc import MetaPathFinder
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
@@ -29,26 +29,10 @@ from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.references import hide, provide_blocks, scrub
 from tokenlake.config.resolved import ResolvedTokenizer, Signing
 from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerError, to_json
-from tokenlake.etl.job import (
-    CLOCK,
-    EngineJob,
-    Job,
-    MixJob,
-    PreflightJob,
-    SecretBlocks,
-    SignJob,
-    UnitJob,
-    WorkerAnswer,
-    answer_of,
-    job_of,
-    last_told,
-    listen,
-    other_versions,
-    to_line,
-)
+from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.text import Progress, TextBuild
+from tokenlake.etl.unit.text import Progress, TextBuild, sign_unit
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.layout import Layout
@@ -75,14 +59,15 @@ def main() -> None:
     gc.set_threshold(200_000, 50, 50)
     sys.meta_path.insert(0, _Hidden())
     parent = Connection(int(sys.argv[1]))
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(parent, jobs), daemon=True).start()
+    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(parent, waiting), daemon=True).start()
 
     voice = _Voice(parent)
-    listen(_Note(int(sys.argv[2])).write)
+    descriptor, numbers = int(sys.argv[2]), count(1)
+    jobs.listen(lambda text: _note(descriptor, next(numbers), text))
     workbench = Workbench()
     while True:
-        _answer(workbench, jobs.get(), voice)
+        _answer(workbench, waiting.get(), voice)
 
 
 class _Hidden(MetaPathFinder):
@@ -96,32 +81,25 @@ class _Hidden(MetaPathFinder):
             raise ModuleNotFoundError(f"{fullname} is not used here", name=fullname)
 
 
-def _hide_nothing(job: Job) -> None:
+def _hide_nothing(job: jobs.Job) -> None:
     """Functions of a user's own may use what they like."""
-    source = job.probe if isinstance(job, PreflightJob) else job
-    if isinstance(source, UnitJob | EngineJob | SignJob) and source.source.texts.callables:
+    source = job.probe if isinstance(job, jobs.PreflightJob) else job
+    if isinstance(source, jobs.UnitJob | jobs.EngineJob | jobs.SignJob) and source.source.texts.callables:
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Hidden)]
 
 
-def _receive(parent: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
+def _receive(parent: Connection, waiting: queue.SimpleQueue[bytes]) -> None:
     """Queue incoming messages; the end of them means that the parent is gone or done with us."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            jobs.put(parent.recv_bytes())
+            waiting.put(parent.recv_bytes())
     os._exit(0)
 
 
-@final
-class _Note:
-    """What the worker does next, where the parent finds it even when this process is stuck in C code."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._number = descriptor, 0
-
-    def write(self, text: str) -> None:
-        self._number += 1
-        told = f"{self._number} {hide(text)}".encode(errors="backslashreplace")[: NOTE_BYTES - 1]
-        os.pwrite(self._descriptor, told + b"\0", 0)
+def _note(descriptor: int, number: int, text: str) -> None:
+    """Write what the worker does next where the parent finds it even when this process is stuck in C code."""
+    told = f"{number} {hide(text)}".encode(errors="backslashreplace")[: NOTE_BYTES - 1]
+    os.pwrite(descriptor, told + b"\0", 0)
 
 
 _OFTEN: Final = 0.1  # seconds between messages that only say how far a job is
@@ -138,9 +116,9 @@ class _Voice:
 
     def say(self, **answer: Any) -> None:
         """Send a message, with the progress that waits."""
-        message = WorkerAnswer(progress=dict(self._held) or None, **answer)
+        message = jobs.WorkerAnswer(progress=dict(self._held) or None, **answer)
         self._held.clear()
-        self._parent.send_bytes(to_line(message))
+        self._parent.send_bytes(jobs.to_line(message))
         self._last = time.monotonic()
 
     def hold(self, fields: dict[str, int]) -> None:
@@ -157,31 +135,27 @@ class _Voice:
 def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
     result, error = None, None
     try:
-        job = job_of(line)
-        if isinstance(job, SecretBlocks):
+        job = jobs.job_of(line)
+        if isinstance(job, jobs.SecretBlocks):
             provide_blocks(job.values)
             return
         _hide_nothing(job)
-        CLOCK.take()
+        jobs.CLOCK.take()
         result = workbench.run(job, voice.progress)
-        voice.hold(CLOCK.take())
+        voice.hold(jobs.CLOCK.take())
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
-    except MemoryError as wrong:
-        error = _hidden(to_json(_out_of_memory(wrong)))
+    except MemoryError as wrong:  # Python, or Arrow, was refused memory
+        why = f" ({wrong})" if str(wrong) else ""
+        ended = WorkerError(
+            f"a worker process got no more memory{why}; it was {jobs.last_told()}. Use fewer workers or smaller "
+            "records, or raise the limit of memory that this runs under"
+        )
+        error = _hidden(to_json(ended))
     except BaseException:
         bug = scrub(f"unexpected error in a worker process; this is a bug:\n{traceback.format_exc()}")
         error = _hidden(to_json(WorkerError(bug)))
     voice.say(result=result, error=error, rss=_resident())
-
-
-def _out_of_memory(error: MemoryError) -> WorkerError:
-    """Return the error of a job that Python, or Arrow, was refused memory for."""
-    why = f" ({error})" if str(error) else ""
-    return WorkerError(
-        f"a worker process got no more memory{why}; it was {last_told()}. Use fewer workers or smaller records, or "
-        "raise the limit of memory that this runs under"
-    )
 
 
 def _hidden(error: dict[str, Any]) -> dict[str, Any]:
@@ -219,32 +193,28 @@ class Workbench:
         self._files: dict[tuple[tuple[str, str], ...], TokenizerFiles] = {}
         self._encoders: dict[tuple[Any, ...], Encoder] = {}
         self._signers: dict[Signing, Signer] = {}
+        self._parents: OpenedParents | None = None
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
-    def run(self, job: Job, progress: Progress) -> dict[str, Any] | str:
+    def run(self, job: jobs.Job, progress: Progress) -> dict[str, Any] | str:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
-        if isinstance(job, EngineJob):
+        if isinstance(job, jobs.EngineJob):
             return self._choose_engine(job)
-        if isinstance(job, PreflightJob):
+        if isinstance(job, jobs.PreflightJob):
             self._check_machine(job)
             return ""
-        if isinstance(job, UnitJob):
+        if isinstance(job, jobs.UnitJob):
             return self._build_unit(job, progress).to_bytes().decode()
-        if isinstance(job, SignJob):
+        if isinstance(job, jobs.SignJob):
             return self._sign(job, progress)
-        from tokenlake.etl.unit.mix import MixBuild, RepackBuild
+        from tokenlake.etl.unit.mix import OpenedParents, mix_unit, repack_unit
 
-        unit = MixBuild if isinstance(job, MixJob) else RepackBuild
-        stores = self._store(job.store), self._store(job.parents_store)
-        return unit(cast("Any", job), *stores, self._parents, progress).build().to_bytes().decode()
+        self._parents = self._parents or OpenedParents()
+        around = self._store(job.store), self._store(job.parents_store), self._parents, progress
+        made = mix_unit(job, *around) if isinstance(job, jobs.MixJob) else repack_unit(job, *around)
+        return made.to_bytes().decode()
 
-    @cached_property
-    def _parents(self) -> OpenedParents:
-        from tokenlake.etl.unit.stored_rows import OpenedParents
-
-        return OpenedParents()
-
-    def _build_unit(self, job: UnitJob, progress: Progress) -> UnitRecord:
+    def _build_unit(self, job: jobs.UnitJob, progress: Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
         store = self._store(job.store)
         files = self._tokenizer(job)
@@ -261,40 +231,40 @@ class Workbench:
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
 
-    def _sign(self, job: SignJob, progress: Progress) -> dict[str, Any]:
+    def _sign(self, job: jobs.SignJob, progress: Progress) -> dict[str, Any]:
         """Make the signatures of one unit and publish them; return their account."""
-        from tokenlake.etl.unit.sign import SignatureBuild, opened_signer
+        from tokenlake.clean.signatures import Signer, evaluation_key
+        from tokenlake.clean.words import EvaluationNgrams
 
-        store = self._store(job.store)
-        if job.signing not in self._signers:
-            self._signers[job.signing] = opened_signer(store, job.signing)
-        return SignatureBuild(job, store, self._signers[job.signing], progress).build().to_json()
+        store, signing = self._store(job.store), job.signing
+        if signing not in self._signers:
+            ngrams = None
+            if signing.contamination is not None:
+                folder, _, name = evaluation_key(signing.evaluation).rpartition("/")
+                data = read_files(store, folder, {name: signing.evaluation})[name]
+                ngrams = EvaluationNgrams.from_bytes(data)
+            self._signers[signing] = Signer(signing, ngrams)
+        return sign_unit(job, store, self._signers[signing], progress).to_json()
 
-    def _choose_engine(self, job: EngineJob) -> dict[str, Any]:
+    def _choose_engine(self, job: jobs.EngineJob) -> dict[str, Any]:
         """The gate's verdict for one source: ``{"engine", "reason"}``."""
         files = self._tokenizer(job)
         settings = job.source.tokenizer
         recipe = Recipe(job.source, files)
         mode = recipe.special_tokens_in_text
         sample = list(_first_documents(job, recipe))
+        more = {"add_special_tokens": settings.add_special_tokens, "places": recipe.rendered}
         choice, encoder = choose_encoder(
-            files,
-            settings.engine,
-            mode,
-            sample,
-            job.size,
-            add_special_tokens=settings.add_special_tokens,
-            places=recipe.rendered,
-            known=self._probes,
+            files, settings.engine, mode, sample, job.size, known=self._probes, **more
         )
         self._encoders[_encoder_key(files, choice.engine, mode, settings)] = encoder
         return {"engine": choice.engine, "reason": choice.reason}
 
-    def _check_machine(self, job: PreflightJob) -> None:
+    def _check_machine(self, job: jobs.PreflightJob) -> None:
         """Raise ConfigError where this machine makes other bytes, or reaches not all that it needs."""
         layout = Layout(job.dataset, job.version)
         whole = f"this machine ({socket.gethostname()}) cannot build {job.dataset}@v{job.version}"
-        if different := other_versions(job.versions):
+        if different := jobs.other_versions(job.versions):
             raise ConfigError(
                 f"{whole}, as its bytes would differ. It has {'; '.join(different)}. Install the same versions"
             )
@@ -325,7 +295,7 @@ class Workbench:
             self._stores[key] = open_store(address)
         return self._stores[key]
 
-    def _tokenizer(self, job: UnitJob | EngineJob) -> TokenizerFiles:
+    def _tokenizer(self, job: jobs.UnitJob | jobs.EngineJob) -> TokenizerFiles:
         """Return a tokenizer's files, read from the store once, and the very ones that the plan saw."""
         key = tuple(sorted(job.tokenizer_files.items()))
         if key not in self._files:
@@ -340,18 +310,17 @@ def _encoder_key(
     return files.json_bytes, engine, mode, settings.add_special_tokens
 
 
-def _first_documents(job: EngineJob, recipe: Recipe) -> Iterator[str]:
+def _first_documents(job: jobs.EngineJob, recipe: Recipe) -> Iterator[str]:
     """The beginnings of a source's first documents, up to 200; bad records are not our concern here."""
-    size = count = 0
+    size, number = 0, count(1)
     for part in job.ranges[:1]:
         for prepared in recipe.read(part, _PROBE_BLOCK):
             for value in prepared.documents.text:
                 # Only the beginning becomes a string: the document may have 200 MB.
                 text = str(memoryview(value.as_buffer())[:_PROBE_BYTES_EACH], "utf-8", "ignore")
                 size += len(text)
-                count += 1
                 yield text
-                if count >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
+                if next(number) >= _PROBE_DOCUMENTS or size >= _PROBE_BYTES:
                     return
 
 
@@ -368,12 +337,14 @@ class InProcessPool:
     def __init__(self, workbench: Workbench | None = None) -> None:
         self._workbench = workbench or Workbench()
 
-    def run(self, job: Job, on_progress: Progress = lambda fields: None) -> Any:
+    def run(self, job: jobs.Job, on_progress: Progress = lambda fields: None) -> Any:
         """Do a job; errors are raised as they are."""
-        told = cast("Job", job_of(to_line(job)))
-        return answer_of(to_line(WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))).result
+        told = cast("jobs.Job", jobs.job_of(jobs.to_line(job)))
+        return jobs.answer_of(
+            jobs.to_line(jobs.WorkerAnswer(result=self._workbench.run(told, on_progress), rss=1))
+        ).result
 
-    def expect(self, count: int, jobs: object = None) -> None:
+    def expect(self, number: int, coming: object = None) -> None:
         """One process does all jobs, one after the other."""
 
     def cancel(self) -> None:

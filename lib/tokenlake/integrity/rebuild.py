@@ -37,7 +37,7 @@ from tokenlake.errors import (
 from tokenlake.etl.commit import draft_manifest, publish_preamble
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob, produced_by
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.plan.retokenize import input_changes
+from tokenlake.etl.planner import input_changes
 from tokenlake.etl.pool import Pool
 from tokenlake.integrity.repair_sources import (
     DamagedFile,

@@ -23,8 +23,7 @@ from tokenlake.etl.events import Watcher
 from tokenlake.etl.plan.held_out import Precedent
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.plan.retokenize import input_changes
-from tokenlake.etl.planner import Configuration
+from tokenlake.etl.planner import Configuration, input_changes
 from tokenlake.etl.run_log import recorded
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store

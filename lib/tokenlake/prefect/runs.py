@@ -4,8 +4,8 @@ A run shows its name and its progress, and ends in a state that says why, if it 
 
 Runs of the deployment `work/units` build the units that another run waits for: started, watched, replaced. The run that
 plans keeps so many of them going until no unit is left. The server knows of a run that crashed; of one whose machine is
-gone it goes on to say that it runs. So each says in the store that it is there (:mod:`tokenlake.etl.leases`); who is
-silent for too long counts as lost. Its units are built by the others in any case; what is started in its place only
+gone it goes on to say that it runs. So each says in the store that it is there (:mod:`tokenlake.etl.shared_plan`); who
+is silent for too long counts as lost. Its units are built by the others in any case; what is started in its place only
 keeps their number. A run that was killed leaves its workers to the next one with the same parameters, which takes over
 those that it finds.
 """
@@ -41,7 +41,7 @@ from prefect.states import Cancelled, Cancelling, Crashed, Failed
 
 from tokenlake import numbers
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError, WorkerError
-from tokenlake.etl.leases import lease_seconds
+from tokenlake.etl.shared_plan import lease_seconds
 from tokenlake.etl.store_pool import Awaited, StorePool
 from tokenlake.observability.tally import RunTallies, step_name
 from tokenlake.prefect.engine import LocalEngine

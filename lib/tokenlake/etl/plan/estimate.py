@@ -87,16 +87,10 @@ def total(estimates: dict[str, Estimate]) -> Estimate:
 
 def _of_source(plan: Plan, source: ResolvedSource) -> Estimate:
     units = [unit for unit in plan.units if isinstance(unit, TextUnit) and unit.source == source.name]
-    documents = tokens = rows = long = dropped = stored = 0.0
+    sums = np.zeros(6)
     for kind, (count, weight) in _kinds(units).items():
-        sample = _sample(plan, source, _spread(units, kind, count, weight))
-        some = sample.documents * count
-        documents += some
-        rows += some * sample.rows
-        long += some * sample.long
-        tokens += sample.tokens * weight
-        dropped += sample.dropped * weight
-        stored += sample.tokens * weight * sample.stored
+        sums += _sample(plan, source, _spread(units, kind, count, weight), count, weight)
+    documents, rows, long, tokens, dropped, stored = sums.tolist()
     width = plan.build.width
     sequences = math.ceil(tokens / width) if width else round(rows)
     output = math.ceil(stored)
@@ -130,63 +124,67 @@ def _spread(units: Iterable[TextUnit], kind: _Kind, count: int, weight: int) -> 
     return list(islice(ranges, 0, None, math.ceil(count / places)))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """What a few ranges hold.
+def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange], count: int, weight: int) -> Floats:
+    """Read the beginnings of ranges, tokenize a part of them, and take it for all of their kind.
 
-    Attributes:
-        tokens, dropped: ids that are written and dropped, per byte of input.
-        rows, long: rows that are written and long documents, per document.
-        documents: of a range.
-        stored: bytes on disk per id that is written.
+    Args:
+        count, weight: of all ranges of the kind.
+
+    Returns:
+        float64[6]: documents, rows that are written, long documents, ids that are written, ids that are dropped, and
+        bytes on disk.
     """
-
-    tokens: float = 0.0
-    dropped: float = 0.0
-    rows: float = 0.0
-    long: float = 0.0
-    documents: float = 0.0
-    stored: float = 0.0
-
-
-def _sample(plan: Plan, source: ResolvedSource, ranges: list[FileRange]) -> _Sample:
-    """Read the beginnings of ranges, tokenize a part of them."""
-    recipe = Recipe(replace(source, on_bad_record="quarantine"), plan.tokenizers[source.name].files)
-    places = [(part, _beginning_of(part, recipe)) for part in ranges]
-    read = sum(taken for _, (_, taken, _) in places)
-    found = [batch for _, (batches, _, _) in places for batch in batches if len(batch.documents)]
+    planned = plan.tokenizers[source.name]
+    recipe = Recipe(replace(source, on_bad_record="quarantine"), planned.files)
+    found: list[Prepared] = []
+    read, documents = 0, 0.0
+    for part in ranges:
+        batches, took = _beginning_of(part, recipe)
+        found += (batch for batch in batches if len(batch.documents))
+        read += took
+        # A range that is longer than its beginning holds more of the same.
+        documents += sum(len(batch.documents) for batch in batches) * part.weight / max(took, 1)
     if not read or not found:
-        return _Sample()
-    # a range that is longer than its beginning holds more of the same
-    documents = sum(count * part.weight / max(taken, 1) for part, (_, taken, count) in places)
+        return np.zeros(6)
     encoder = Encoder(
-        plan.tokenizers[source.name].files,
+        planned.files,
         engine=REFERENCE,
         special_tokens_in_text=recipe.special_tokens_in_text,
         add_special_tokens=source.tokenizer.add_special_tokens,
     )
     built = _built(plan, source, recipe, encoder, found)
-    tokens = sum(part.tokens for part in built.parts)
-    stored = sum(part.bytes for part in built.parts) / tokens if tokens else 0.0
-    counted = _count_ids(plan, source, encoder, built, found, read)
-    return replace(counted, documents=documents / len(places), stored=stored)
+    ids, size = (sum(getattr(part, name) for part in built.parts) for name in ("tokens", "bytes"))
+    # A part of the documents is built, the others' ids are counted by their bytes.
+    per_byte = built.account.tokens / max(1, built.account.text_bytes)
+    lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
+    options = source.tokenizer
+    if source.texts.preference is not None:  # each text with its prompt; few special tokens
+        weights = np.array(text_weights(source.texts.preference.method), np.float64)
+        counted = _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1)
+    else:
+        around = len(encoder.prefix) + len(encoder.suffix)
+        added = around + (planned.append_eos and plan.build.pack is not None)
+        counted = _counted(lengths[:, None], np.ones(1), options, around, added)
+    rows, long, tokens, dropped = counted
+    documents = documents / len(ranges) * count
+    tokens, dropped = tokens / read * weight, dropped / read * weight
+    stored = tokens * (size / ids) if ids else 0.0
+    return np.array([documents, documents * rows, documents * long, tokens, dropped, stored])
 
 
-def _beginning_of(part: FileRange, recipe: Recipe) -> tuple[list[Prepared], int, int]:
-    """Return the first batches of a range, the input bytes that they took, and how many documents they have.
+def _beginning_of(part: FileRange, recipe: Recipe) -> tuple[list[Prepared], int]:
+    """Return the first batches of a range, and the input bytes that they took.
 
     They are read until one says how much input it took: some formats read ahead, or begin with what is left out.
     """
     batches: list[Prepared] = []
-    read = documents = 0
+    read = 0
     for batch in islice(recipe.read(part), _MOST_BATCHES):
         batches.append(batch)
         read += batch.bytes_read
-        documents += len(batch.documents)
         if read and len(batch.documents):
             break
-    return batches, read, documents
+    return batches, read
 
 
 def _built(
@@ -218,34 +216,10 @@ def _built(
         return TextBuild(job, store, encoder, recipe, lambda _: None, beginnings).build()
 
 
-def _count_ids(
-    plan: Plan,
-    source: ResolvedSource,
-    encoder: Encoder,
-    built: UnitRecord,
-    found: Sequence[Prepared],
-    read: int,
-) -> _Sample:
-    """About how many ids documents come to: a part of them is built, the rest counted by its bytes.
-
-    Args:
-        read: bytes of input that the documents took.
-    """
-    planned, options = plan.tokenizers[source.name], source.tokenizer
-    per_byte = built.account.tokens / max(1, built.account.text_bytes)
-    lengths: Floats = np.concatenate([batch.documents.text_sizes for batch in found]) * np.float64(per_byte)
-    if source.texts.preference is not None:  # each text with its prompt; few special tokens
-        weights = np.array(text_weights(source.texts.preference.method), np.float64)
-        return _counted(lengths.reshape(-1, len(weights)), weights, options, 0, 1, read)
-    around = len(encoder.prefix) + len(encoder.suffix)
-    added = around + (planned.append_eos and plan.build.pack is not None)
-    return _counted(lengths[:, None], np.ones(1), options, around, added, read)
-
-
 def _counted(
-    lengths: Floats, weights: Floats, options: ResolvedTokenizer, around: int, added: int, read: int
-) -> _Sample:
-    """What the policy makes of documents.
+    lengths: Floats, weights: Floats, options: ResolvedTokenizer, around: int, added: int
+) -> tuple[float, float, float, float]:
+    """What the policy makes of documents: rows and long documents in the mean, ids that are written and dropped.
 
     Args:
         lengths: float64[n, texts], tokens of each, without special tokens.
@@ -263,12 +237,9 @@ def _counted(
         pieces = np.ceil(np.maximum(longest, 1) / room)
     elif options.long_documents == "drop":
         pieces, kept = pieces * ~long, lengths * ~long[:, None]
-    return _Sample(
-        tokens=max(0.0, float((kept @ weights + pieces * added).sum())) / read,
-        dropped=max(0.0, float(((lengths - kept) @ weights).sum())) / read,
-        rows=float(pieces.mean()),
-        long=float(long.mean()),
-    )
+    written = float((kept @ weights + pieces * added).sum())
+    dropped = float(((lengths - kept) @ weights).sum())
+    return float(pieces.mean()), float(long.mean()), max(0.0, written), max(0.0, dropped)
 
 
 def _beginning(documents: TextDocuments, most: int) -> TextDocuments:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -23,8 +24,8 @@ from tokenlake.sources.splits import by_file
 from tokenlake.store.account import Account
 from tokenlake.threads import in_order
 
+#: File id to the positions that are left out, ascending.
 Positions: TypeAlias = dict[int, list[int]]
-"""File id to the positions that are left out, ascending."""
 
 _NAMED: Final = 5
 _ADVICE: Final = (
@@ -66,19 +67,11 @@ class Exclusion:
         if got == wanted:
             return []
         if not got and not self.seen:
-            raise self._nothing("its positions are those of no record")
+            raise _matches_nothing(self.path, "its positions are those of no record")
         return [
             f"exclude {self.path!r}: {wanted - got} of {wanted} entries left out no document: no record begins "
             "there, or it had been left out or found bad before"
         ]
-
-    def require_match(self) -> None:
-        """Raise ConfigError when no entry can match."""
-        if self.unmatched and not any(self.positions.values()):
-            raise self._nothing("; ".join(self.unmatched[:_NAMED]))
-
-    def _nothing(self, why: str) -> ConfigError:
-        return ConfigError(f"exclude {self.path!r} matches no document: {why}. {_ADVICE}", file=self.path)
 
 
 def match_exclusions(
@@ -100,9 +93,14 @@ def match_exclusions(
         if source.exclude is not None:
             users[source.exclude].append(source)
     found = tuple(_match(path, each, ranges, threads) for path, each in users.items())
-    for exclusion in found:
-        exclusion.require_match()
+    for each in found:
+        if each.unmatched and not any(each.positions.values()):
+            raise _matches_nothing(each.path, "; ".join(each.unmatched[:_NAMED]))
     return found
+
+
+def _matches_nothing(path: str, why: str) -> ConfigError:
+    return ConfigError(f"exclude {path!r} matches no document: {why}. {_ADVICE}", file=path)
 
 
 def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int, int | None]) -> Positions:
@@ -115,21 +113,17 @@ def of_unit(ranges: Iterable[FileRange], positions: Positions, passed: dict[int,
     for part in ranges:
         if (wanted := positions.get(file := part.file.file_id)) is None:
             continue
-        first, stop = _span(part, passed.get(file, 0))
+        # The positions that the range can hold, [first, stop); stop None where only reading tells.
+        first, stop, before = 0, None, passed.get(file, 0)
+        if part.file.is_lines:  # positions are byte offsets
+            first, stop = part.start, part.stop if part.file.compression is None else None
+        elif part.records is not None and before is not None:
+            first, stop = before, before + part.records
         passed[file] = stop if part.records is not None else None
         chosen = {each for each in wanted if stop is None or first <= each < stop}
         if chosen:
             mine.setdefault(file, set()).update(chosen)
     return {file: sorted(mine[file]) for file in sorted(mine)}
-
-
-def _span(part: FileRange, passed: int | None) -> tuple[int, int | None]:
-    """Return the positions that a range can hold, [first, stop); stop None where only reading tells."""
-    if part.file.is_lines:  # positions are byte offsets
-        return part.start, part.stop if part.file.compression is None else None
-    if part.records is None or passed is None:
-        return 0, None
-    return passed, passed + part.records
 
 
 def _match(
@@ -154,13 +148,11 @@ def _match(
     seen = False
     positions: dict[str, Positions] = {}
     for source in sources:
-        rows = asked[source.name]
-
-        def judge(file: int, source: ResolvedSource = source) -> tuple[dict[int, str], bool]:
-            return _impossible(known[source.name].ranges[file], asked[source.name][file], source)
-
+        rows, parts = asked[source.name], known[source.name].ranges
+        judge = partial(_impossible, source)
+        judged = in_order(judge, [(parts[file], rows[file]) for file in rows], threads)
         positions[source.name] = {}
-        for file, (wrong, certain) in zip(rows, in_order(judge, list(rows), threads), strict=True):
+        for file, (wrong, certain) in zip(rows, judged, strict=True):
             unmatched |= {rows[file][at]: why for at, why in wrong.items()}
             if left := sorted(rows[file].keys() - wrong.keys()):
                 positions[source.name][file] = left
@@ -169,9 +161,10 @@ def _match(
 
 
 def _impossible(
-    parts: Sequence[FileRange], rows: Mapping[int, int], source: ResolvedSource
+    source: ResolvedSource, asked: tuple[Sequence[FileRange], Mapping[int, int]]
 ) -> tuple[dict[int, str], bool]:
     """Return the positions at which a file has no record, each with a sentence, and whether all others have one."""
+    parts, rows = asked
     file, last = parts[0].file, parts[-1]
     if file.is_lines and file.compression is None:
         with opened(file, source.storage_options) as data:

@@ -10,9 +10,9 @@ A larger number later raises the threshold; a smaller one would bring documents 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -52,11 +52,6 @@ class Precedent:
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
         return cls(version=manifest.version, inputs=inputs, held_out=held_out_by(manifest))
 
-    @classmethod
-    def again(cls, manifest: Manifest) -> Precedent:
-        """Return the same for a version of another dataset, of the same text."""
-        return replace(cls.of(manifest), version=None)
-
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
     """Return what the texts that a version was made of hold out: source to documents."""
@@ -76,6 +71,7 @@ class EarlierSets:
 
     def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
         self._address, self._dataset, self._before = address, dataset, before
+        self._versions: list[int] | None = None
         self._read: dict[int, dict[str, ResolvedHeldOut]] = {}
 
     def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
@@ -84,25 +80,20 @@ class EarlierSets:
         Raises:
             IntegrityError: the manifest of a version that may say so is damaged.
         """
+        catalog = Catalog(open_store(self._address))
+        if self._versions is None:
+            self._versions = []
+            with suppress(NotFoundError):
+                infos = reversed(catalog.versions(self._dataset))
+                self._versions = [info.version for info in infos if info.committed]
         for version in self._versions:
+            if self._before is not None and version >= self._before:
+                continue
             if version not in self._read:
-                self._read[version] = held_out_by(self._catalog.manifest(self._dataset, version))
+                self._read[version] = held_out_by(catalog.manifest(self._dataset, version))
             if (found := self._read[version].get(source)) is not None:
                 return f"{self._dataset}@v{version}", found
         return None
-
-    @cached_property
-    def _catalog(self) -> Catalog:
-        return Catalog(open_store(self._address))
-
-    @cached_property
-    def _versions(self) -> list[int]:
-        try:
-            infos = self._catalog.versions(self._dataset)
-        except NotFoundError:
-            return []
-        there = [info.version for info in infos if info.committed]
-        return [number for number in reversed(there) if self._before is None or number < self._before]
 
 
 def hold_out(
@@ -125,18 +116,18 @@ def hold_out(
         ConfigError: an earlier version holds out more, or there are no records but these.
         SourceError: an input cannot be read.
     """
-    before = earlier.of(source.name)
-    if before is not None and before[1].count > asked.count:
+    version, before = earlier.of(source.name) or ("", None)
+    if before is not None and before.count > asked.count:
         raise ConfigError(
-            f"datasets.{source.name}.eval: {asked.count}, but {before[0]} holds out {before[1].count}, and what was "
-            f"held out once is never trained on; expected {before[1].count} or more",
+            f"datasets.{source.name}.eval: {asked.count}, but {version} holds out {before.count}, and what was held "
+            f"out once is never trained on; expected {before.count} or more",
             source=source.name,
-            expected=before[1].count,
+            expected=before.count,
             got=asked.count,
         )
-    if before is not None and before[1].count == asked.count:
-        return replace(asked, below=before[1].below), (
-            f"{source.name}: what {before[0]} holds out stays held out ({asked.split}); of documents that were added "
+    if before is not None and before.count == asked.count:
+        return replace(asked, below=before.below), (
+            f"{source.name}: what {version} holds out stays held out ({asked.split}); of documents that were added "
             "since, a like share joins it"
         )
     meter = ProgressMeter("counting", len(parts), sum(p.weight for each in parts for p in each), on_progress)
@@ -157,7 +148,7 @@ def hold_out(
             expected=total - 1,
             got=asked.count,
         )
-    below = max(int(draws.max()) + 1, 0 if before is None else before[1].below or 0)
+    below = max(int(draws.max()) + 1, 0 if before is None else before.below or 0)
     note = f"{source.name}: {asked.count} of {total} records are held out ({asked.split}), in all versions from here on"
     return replace(asked, below=below), note
 
@@ -166,21 +157,15 @@ def _least(
     source: ResolvedSource, whole: Sequence[FileRange], excluded: Positions, count: int
 ) -> tuple[int, Int64]:
     """Return how many records a file has, and the `count` smallest of their draws, int64[<= count]."""
-    from tokenlake.etl.unit.text import held_out_draws  # and with it all that builds units
+    from tokenlake.etl.unit.text import held_out_draws, kept  # and with it all that builds units
 
     total, draws, file = 0, np.zeros(0, np.int64), whole[0].file.file_id
-    for positions in _left(positions_of(whole, source), excluded.get(file, ())):
+    for positions in positions_of(whole, source):
+        if gone := excluded.get(file):
+            positions = positions[kept(positions, gone)]
         some = held_out_draws(np.full(len(positions), file, np.int64), positions)
         total, draws = total + len(positions), _smallest(np.concatenate([draws, some]), count)
     return total, draws
-
-
-def _left(found: Iterator[Int64], excluded: Sequence[int]) -> Iterator[Int64]:
-    if not excluded:
-        return found
-    from tokenlake.etl.unit.text import kept
-
-    return (each[kept(each, excluded)] for each in found)
 
 
 def _smallest(draws: Int64, count: int) -> Int64:

@@ -16,7 +16,8 @@ to make a mixture longer without beginning anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, final
@@ -33,8 +34,8 @@ from tokenlake.mixing.schedule import row_weights
 from tokenlake.store.draws import SourceDraw, token_shares
 from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
 
+#: Rows and tokens of each source, in configuration order.
 Amounts = Mapping[str, tuple[int, int]]
-"""Rows and tokens of each source, in configuration order."""
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -95,18 +96,10 @@ def _rows_with(tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction])
             expected=math.floor(expected(most)),
             got=tokens,
         )
-    return _first(most, lambda position: expected(position) >= tokens)
-
-
-def _first(most: int, holds: Callable[[int], bool]) -> int:
-    """Return the first number of 1 to `most` for which `holds` is true, as it is for all larger ones."""
-    low, high = 0, 1
-    while high < most and not holds(high):
-        low, high = high, min(high * 2, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    high = 1  # what is far beyond the answer takes numbers that are too large to count with
+    while high < most and expected(high) < tokens:
+        high = min(high * 2, most)
+    return bisect_left(range(1, high), tokens, key=expected) + 1
 
 
 def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[FoundParent, ...]:
@@ -127,10 +120,8 @@ def settled(
     Raises:
         ConfigError: there is no such mixture.
     """
-    for name, value, most in (
-        ("lanes", asked.lanes or 1, MOST_LANES),
-        ("block_size", asked.block_size, MOST_BLOCK),
-    ):
+    limits = (("lanes", asked.lanes or 1, MOST_LANES), ("block_size", asked.block_size, MOST_BLOCK))
+    for name, value, most in limits:
         if value > most:
             raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
     there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
@@ -139,7 +130,7 @@ def settled(
     per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
     width = parents[0].width
     lanes = asked.lanes or choose_lanes(
-        used_sizes(parents, spec.kept),
+        {parent.name: parent.size.shortened(spec.kept.get(parent.name)) for parent in parents},
         [weights for _, weights in spec.points],
         batch_size=asked.batch_size,
         step_rows=asked.step_rows if single.scheduler.changes else None,
@@ -210,11 +201,6 @@ def _points(asked: ResolvedMixture, there: Amounts) -> Sequence[tuple[int, Mappi
     return [(0, {name: drawn / max(1, rows) for name, drawn in draws.items()})]
 
 
-def used_sizes(parents: Sequence[FoundParent], kept: Mapping[str, int]) -> dict[str, SourceSize]:
-    """Return how large what is used of each parent is."""
-    return {parent.name: parent.size.shortened(kept.get(parent.name)) for parent in parents}
-
-
 def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> list[str]:
     """Return a line for each source that comes more often than it may.
 
@@ -256,8 +242,8 @@ def choose_unit_rows(
     return math.ceil(rows / batch_size) * batch_size
 
 
-_MANY_EPOCHS = 4
-"""Beyond so many times, seeing the same rows again teaches hardly more (Muennighoff et al. 2023, arXiv:2305.16264)."""
+#: Beyond so many times, seeing the same rows again teaches hardly more (Muennighoff et al. 2023, arXiv:2305.16264).
+_MANY_EPOCHS: Final = 4
 
 
 @final
@@ -293,16 +279,14 @@ class MixForecast:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON-able form."""
-        each = {
-            name: {
-                "parent": f"{one.dataset}@v{one.version}",
-                **{field: getattr(one, field) for field in _TOLD},
-                "epochs": one.drawn_rows / self.used(name),
-            }
-            for name, one in self.sources.items()
-        }
-        found = {**asdict(self), "sources": each}
-        return found if self.kept else {key: value for key, value in found.items() if key != "kept"}
+        found = asdict(self)
+        for name, one in self.sources.items():
+            told = {field: getattr(one, field) for field in _TOLD}
+            reference, epochs = f"{one.dataset}@v{one.version}", one.drawn_rows / self.used(name)
+            found["sources"][name] = {"parent": reference, **told, "epochs": epochs}
+        if not self.kept:
+            del found["kept"]
+        return found
 
 
 _TOLD: Final = (
@@ -313,12 +297,12 @@ _TOLD: Final = (
 
 def forecast_of(
     level: Level,
+    asked: ResolvedMixture,
     parents: Sequence[FoundParent],
     drawn: Mapping[str, SourceDraw],
     out: RowsOut,
     spec: MixtureSpec,
     *,
-    by_tokens: bool,
     units: int,
     unit_rows: int,
 ) -> MixForecast:
@@ -341,7 +325,7 @@ def forecast_of(
             full_epochs=draw.full_epochs,
             unread_rows=draw.unread,
             asked=draw.asked,
-            asked_tokens=shares[parent.name] if by_tokens else None,
+            asked_tokens=shares[parent.name] if asked.weights_by == "tokens" else None,
             achieved_rows=0.0,
             achieved_tokens=0.0,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
@@ -102,21 +102,16 @@ class FoundParent:
     @property
     def version(self) -> ParentVersion:
         """What a job says of it."""
-        own = self.lineage
-        return ParentVersion(
-            name=self.name, dataset=own.dataset, version=own.version, sha256=own.sha256, split=self.split
-        )
+        return ParentVersion(name=self.name, split=self.split, **self._named)
 
     @cached_property
     def lineage(self) -> Parent:
         """What a manifest says of it."""
-        own = self.manifest
-        return Parent(dataset=own.dataset, version=own.version, sha256=own.sha256)
+        return Parent(**self._named)
 
-    @property
-    def kept(self) -> list[str]:
-        """The fields that its rows keep beside the tokens."""
-        return [name for name, _ in self.manifest.config.get("build", {}).get("kept", ())]
+    @cached_property
+    def _named(self) -> dict[str, Any]:
+        return {name: getattr(self.manifest, name) for name in ("dataset", "version", "sha256")}
 
     def wrong(self, problem: str, setting: str = "", **details: Any) -> ConfigError:
         """Return the error of a setting of the source that this is."""
@@ -214,19 +209,6 @@ _OWN_COLUMNS: Final = {"attention_mask", "segment_ids"}
 _RENDERED: Final = ("chat", "prompt", "preference")
 
 
-class Affixes(NamedTuple):
-    """What lies around the documents of a parent.
-
-    Attributes:
-        prefix, suffix: what the post-processor put before and behind each of them.
-        whole: whether some were rendered by a template, which spells some of that itself.
-    """
-
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    whole: bool
-
-
 def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level:
     """Return what is mixed; the parents must all be of one kind, and packed ones of one length.
 
@@ -248,7 +230,14 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
             f"{packed} could be packed of, or build it again with pack.enabled: false"
         )
     if "tokens" in kinds:
-        _require_unpadded(parents)
+        for parent in parents:
+            sources = parent.sources.items()
+            padded = [name for name, source in sources if "padding" in source.get("tokenizer", {})]
+            if padded and "attention_mask" in parent.columns:
+                raise parent.wrong(
+                    f"the rows of {parent.reference} are padded (source {padded[0]!r}), and padding would become part "
+                    "of the new rows; expected rows as they are. Build it again without padding"
+                )
         return "documents"
     if pack is not None:
         raise ConfigError(
@@ -263,17 +252,6 @@ def level_of(parents: Sequence[FoundParent], pack: ResolvedPack | None) -> Level
             "Pack the tokens of each with one length"
         )
     return "sequences"
-
-
-def _require_unpadded(parents: Sequence[FoundParent]) -> None:
-    """Padding would become text of new rows."""
-    for parent in parents:
-        padded = [name for name, source in parent.sources.items() if "padding" in source.get("tokenizer", {})]
-        if padded and "attention_mask" in parent.columns:
-            raise parent.wrong(
-                f"the rows of {parent.reference} are padded (source {padded[0]!r}), and padding would become part of "
-                "the new rows; expected rows as they are. Build it again without padding"
-            )
 
 
 def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[str, Any]:
@@ -303,14 +281,10 @@ def require_one_tokenizer(parents: Sequence[FoundParent], level: Level) -> dict[
     return first
 
 
-def _meaning(facts: dict[str, Any], level: Level) -> tuple[Any, ...]:
-    special = (facts.get("eos_id"), facts.get("pad_id")) if level == "sequences" else (facts.get("bos_id"),)
-    return (
-        facts.get("files", {}).get("tokenizer.json"),
-        facts.get("probe"),
-        facts.get("vocab_size"),
-        special,
-    )
+def _meaning(facts: dict[str, Any], level: Level) -> list[Any]:
+    special = ("eos_id", "pad_id") if level == "sequences" else ("bos_id",)
+    values = [facts.get(name) for name in ("probe", "vocab_size", *special)]
+    return [facts.get("files", {}).get("tokenizer.json"), *values]
 
 
 def _shown(facts: dict[str, Any]) -> str:
@@ -319,20 +293,24 @@ def _shown(facts: dict[str, Any]) -> str:
     return f"{facts.get('name')}: {TOKENIZER}.json {digest}, {ids}"
 
 
-def affixes(parent: FoundParent) -> Affixes:
+def _affixes(parent: FoundParent) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
     """Return what lies around the documents of a parent.
+
+    Returns:
+        what the post-processor put before each, and behind it; whether a template, which spells some of that itself,
+        rendered some.
 
     Raises:
         ConfigError: its sources differ in that.
     """
     stated = parent.manifest.config.get("build", {}).get("around")
     if stated is not None:  # a mixture itself, whose sources may be called alike
-        return Affixes(tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"])
+        return tuple(stated["prefix"]), tuple(stated["suffix"]), stated["whole"]
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
     for name, facts in parent.manifest.tokenizer.items():
         adds = parent.sources.get(name, {}).get("tokenizer", {}).get("add_special_tokens", True)
-        around = [tuple(facts.get(end) or ()) if adds else () for end in ("prefix", "suffix")]
-        found[around[0], around[1]] = name
+        prefix, suffix = (tuple(facts.get(end) or ()) if adds else () for end in ("prefix", "suffix"))
+        found[prefix, suffix] = name
     if len(found) > 1:
         one, other = list(found.values())[:2]
         raise parent.wrong(
@@ -340,7 +318,7 @@ def affixes(parent: FoundParent) -> Affixes:
             "could say what begins and ends a document; build them with one setting"
         )
     whole = any(set(_RENDERED) & set(source.get("texts", {})) for source in parent.sources.values())
-    return Affixes(*next(iter(found)), whole)
+    return (*next(iter(found)), whole)
 
 
 def rows_out(
@@ -357,19 +335,18 @@ def rows_out(
     Raises:
         ConfigError: the parents put different special tokens around documents, or packing has no EOS.
     """
-    each = {parent.name: affixes(parent) for parent in parents}
-    plain = {(found.prefix, found.suffix): name for name, found in each.items() if not found.whole}
+    each = {parent.name: _affixes(parent) for parent in parents}
+    plain = {(prefix, suffix): name for name, (prefix, suffix, whole) in each.items() if not whole}
     if len(plain) > 1:
         one, other = list(plain.values())[:2]
         raise ConfigError(
             f"datasets.{other}: its documents begin and end with other special tokens than those of datasets.{one} "
             "(add_special_tokens); expected the same around all. Build one of them again"
         )
-    prefix, suffix = next(iter(plain)) if plain else next((f.prefix, f.suffix) for f in each.values())
+    prefix, suffix = next(iter(plain)) if plain else next(iter(each.values()))[:2]
     # Of rows that are made here not as the parent says them: there, EOS may stand for padding that the tokenizer lacks.
-    ids: dict[str, Any] = packing_ids(
-        pack, tokenizer.files, suffix, f"the tokenizer of {parents[0].reference}"
-    )
+    named = f"the tokenizer of {parents[0].reference}"
+    ids: dict[str, Any] = packing_ids(pack, tokenizer.files, suffix, named)
     if pack is None:
         ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
@@ -377,7 +354,7 @@ def rows_out(
         width=pack.seq_length if pack else parents[0].width,
         prefix=prefix,
         suffix=suffix,
-        whole=tuple(name for name, found in each.items() if found.whole),
+        whole=tuple(name for name, (_, _, whole) in each.items() if whole),
         loss_mask=any("loss_mask" in parent.columns for parent in parents),
         max_shard_size=max_shard_size,
         tokenizer=tokenizer.facts["files"].get("tokenizer.json"),
@@ -389,9 +366,9 @@ def notes_on_columns(parents: Sequence[FoundParent], out: RowsOut) -> list[str]:
     """Return notes on columns of the parents that the new rows do not have."""
     packed = "packed rows hold pieces of several documents"
     why = packed if out.pack else "rows of all sources have the same columns"
-    left = [(parent, [*parent.kept, *sorted(_OWN_COLUMNS & parent.columns)]) for parent in parents]
-    return [
-        f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {why}"
-        for parent, names in left
-        if names
-    ]
+    notes: list[str] = []
+    for parent in parents:
+        names = [name for name, _ in parent.manifest.config.get("build", {}).get("kept", ())]
+        if names := [*names, *sorted(_OWN_COLUMNS & parent.columns)]:
+            notes.append(f"{parent.name}: {', '.join(names)} of {parent.reference} are left out; {why}")
+    return notes

@@ -16,17 +16,7 @@ import yaml
 
 from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
-from tokenlake.etl.job import (
-    EngineJob,
-    Level,
-    MixJob,
-    MixtureSpec,
-    ParentVersion,
-    RepackJob,
-    RowsOut,
-    UnitJob,
-    WorkJob,
-)
+from tokenlake.etl import job as jobs
 from tokenlake.etl.plan.exclude import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
@@ -93,7 +83,7 @@ class MixUnit(_Unit):
 class RepackUnit(_Unit):
     """A unit of a stored version, `parent_unit` of `parent`, that is packed again."""
 
-    parent: ParentVersion
+    parent: jobs.ParentVersion
     parent_unit: int
 
 
@@ -131,9 +121,9 @@ class Plan:
     exclusions: tuple[Exclusion, ...] = ()
     bad_budgets: Mapping[str, int] = field(default_factory=dict[str, int])
     parents: tuple[FoundParent, ...] = ()
-    level: Level = "documents"
-    out: RowsOut | None = None
-    spec: MixtureSpec | None = None
+    level: jobs.Level = "documents"
+    out: jobs.RowsOut | None = None
+    spec: jobs.MixtureSpec | None = None
     forecast: MixForecast | None = None
 
     @property
@@ -218,33 +208,30 @@ class Plan:
         }
         return found | {CONFIG: config_yaml(self.config)}
 
-    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> WorkJob:
+    def job(self, unit: PlannedUnit, store: StoreAddress, layout: Layout, engine: str) -> jobs.WorkJob:
         """Return the self-contained description of a unit's work.
 
         Args:
             store, layout: where its parts go.
             engine: the tokenizer engine, for a unit of texts.
         """
-        target: dict[str, Any] = {
-            "store": store,
-            "dataset": layout.dataset,
-            "version": layout.version,
-            "unit": unit.index,
-            "fingerprint": unit.fingerprint,
-        }
+        target: dict[str, Any] = {"store": store, "dataset": layout.dataset, "version": layout.version}
+        target |= {"unit": unit.index, "fingerprint": unit.fingerprint}
         if isinstance(unit, TextUnit):
-            return self._text_job(unit, layout, engine, target)
-        stored: dict[str, Any] = {**target, "parents_store": self.store, "out": self.out}
+            own = {"ranges": tuple(unit.ranges), "excluded": unit.excluded, "files": unit.files}
+            where = layout.key(tokenizer_path(self.tokenizer_folders[unit.source]))
+            return jobs.UnitJob(tokenizer=where, engine=engine, **own, **self._told[unit.source], **target)
+        target |= {"parents_store": self.store, "out": self.out}
         if isinstance(unit, RepackUnit):
-            return RepackJob(parent=unit.parent, parent_unit=unit.parent_unit, source=unit.source, **stored)
-        parents = tuple(parent.version for parent in self.parents)
-        stored["mixture"] = self.spec
-        return MixJob(level=self.level, parents=parents, start=unit.start, stop=unit.stop, **stored)
+            parent = {"parent": unit.parent, "parent_unit": unit.parent_unit, "source": unit.source}
+            return jobs.RepackJob(**parent, **target)
+        target |= {"parents": tuple(parent.version for parent in self.parents), "mixture": self.spec}
+        return jobs.MixJob(level=self.level, start=unit.start, stop=unit.stop, **target)
 
-    def engine_job(self, unit: TextUnit, store: StoreAddress, layout: Layout) -> EngineJob:
+    def engine_job(self, unit: TextUnit, layout: Layout) -> jobs.EngineJob:
         """Return the job that chooses the engine for a unit's source."""
-        return EngineJob(
-            store=store,
+        return jobs.EngineJob(
+            store=self.store,
             tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
             tokenizer_files=self.tokenizers[unit.source].facts["files"],
             source=self.source(unit.source),
@@ -252,37 +239,22 @@ class Plan:
             size=self.source_bytes[unit.source],
         )
 
-    def _text_job(self, unit: TextUnit, layout: Layout, engine: str, target: Mapping[str, Any]) -> UnitJob:
-        return UnitJob(
-            ranges=tuple(unit.ranges),
-            tokenizer=layout.key(tokenizer_path(self.tokenizer_folders[unit.source])),
-            engine=engine,
-            excluded=unit.excluded,
-            files=unit.files,
-            **self._facts[unit.source],
-            **target,
-        )
-
     @cached_property
-    def _facts(self) -> dict[str, dict[str, Any]]:
+    def _told(self) -> dict[str, dict[str, Any]]:
         """Source of texts to what all its units are told."""
-        build = self.build
+        of_build = ("pack", "max_shard_size", "loss_mask", "attention_mask", "kept")
+        same = {name: getattr(self.build, name) for name in of_build}
         return {
-            source.name: {
-                "source": source,
-                "pack": build.pack,
-                "tokenizer_files": self.tokenizers[source.name].facts["files"],
-                "eos_id": self.tokenizers[source.name].eos_id,
-                "pad_id": self.tokenizers[source.name].pad_id,
-                "append_eos": self.tokenizers[source.name].append_eos,
-                "max_shard_size": build.max_shard_size,
-                "bad_budget": self.bad_budgets.get(source.name, 0),
-                "loss_mask": build.loss_mask,
-                "attention_mask": build.attention_mask,
-                "kept": build.kept,
+            name: {
+                **same,
+                "source": self.source(name),
+                "tokenizer_files": planned.facts["files"],
+                "eos_id": planned.eos_id,
+                "pad_id": planned.pad_id,
+                "append_eos": planned.append_eos,
+                "bad_budget": self.bad_budgets.get(name, 0),
             }
-            for source in build.sources
-            if source.name in self.tokenizers
+            for name, planned in self.tokenizers.items()
         }
 
 

@@ -8,7 +8,7 @@ holds them all, and JSON text where none does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -30,11 +30,10 @@ from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of
 from tokenlake.sources.splits import by_file, columns_of_files, first_rows
 from tokenlake.text.steps import open_chain
-from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
 
 
-def check_prompt(
+def _check_prompt(
     source: ResolvedSource,
     prompt: ResolvedPrompt,
     files: Sequence[InputFile],
@@ -50,20 +49,13 @@ def check_prompt(
 
     check_end(prompt, tokenizer, eos_id)
     renderer = open_prompt(prompt, tokenizer, source.tokenizer.special_tokens_in_text)
-    if source.on_bad_record == "fail":  # else rows without a column are set aside, even if they come first
-        _check_columns(source, getattr(renderer, "needed", ()), prompt.label_column, files)
-
-
-def _check_columns(
-    source: ResolvedSource, needed: Sequence[str], label: str | None, files: Sequence[InputFile]
-) -> None:
+    if source.on_bad_record != "fail":
+        return  # rows without a column are set aside, even if they come first
     rows = _stepped(source, first_rows(source, files))
-    if rows is None:
-        return  # the build will say of which record
-    names = _names(rows)
-    for column in needed:
+    names = [] if rows is None else _names(rows)  # else the build will say of which record
+    for column in getattr(renderer, "needed", ()):
         if names and column not in names and column.partition(".")[0] not in names:
-            path = f"prompt.{'label_column' if column == label else 'input_columns'}"
+            path = f"prompt.{'label_column' if column == prompt.label_column else 'input_columns'}"
             has = ", ".join(map(repr, names))
             raise ConfigError(
                 f"{path}: the first rows have no column {column!r}; they have {has}{did_you_mean(column, names)}",
@@ -75,11 +67,9 @@ def _check_columns(
 
 def _names(rows: Rows) -> list[str]:
     """The fields of rows."""
-    return (
-        list(dict.fromkeys(chain.from_iterable(rows.objects)))
-        if rows.has_objects
-        else (rows.columns.schema.names if len(rows) else [])
-    )
+    if rows.has_objects:
+        return list(dict.fromkeys(chain.from_iterable(rows.objects)))
+    return rows.columns.schema.names if len(rows) else []
 
 
 def _stepped(source: ResolvedSource, rows: Rows) -> Rows | None:
@@ -133,7 +123,7 @@ def settle(
         if source.texts.fim is not None:
             source = replace(source, texts=_with_sentinels(source.texts, source.texts.fim, tokenizer))
         if source.texts.prompt is not None:
-            check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
+            _check_prompt(source, source.texts.prompt, files, tokenizer, eos_id)
         _require_text(source, files)
     except ConfigError as error:
         raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
@@ -149,7 +139,7 @@ def _settle_chat(
 ) -> tuple[ResolvedSource, list[str]]:
     """Take the template, find the fields, and make sure that rows can be rendered with them."""
     from tokenlake.text.chat.renderer import ChatRenderer
-    from tokenlake.text.chat.tokenizer_template import chosen_template
+    from tokenlake.text.chat.tokenizer_template import chosen_template, templates_of
 
     settings = source.tokenizer
     if "special_tokens_in_text" in source.texts.left_open:
@@ -163,14 +153,8 @@ def _settle_chat(
     )
     renderer = ChatRenderer(chat, tokenizer, settings.special_tokens_in_text)
     source = replace(source, tokenizer=settings, texts=replace(source.texts, chat=chat))
-    return source, _notes_on(chat, tokenizer, marked=renderer.template.marked)
-
-
-def _notes_on(chat: ResolvedChat, tokenizer: TokenizerFiles, *, marked: bool) -> list[str]:
-    from tokenlake.text.chat.tokenizer_template import templates_of
-
     notes: list[str] = []
-    if chat.loss == "assistant" and not marked:
+    if chat.loss == "assistant" and not renderer.template.marked:
         notes.append(
             "the chat template has no generation marks; what the assistant says is found, and verified, by rendering "
             "each conversation up to each of its turns"
@@ -180,7 +164,7 @@ def _notes_on(chat: ResolvedChat, tokenizer: TokenizerFiles, *, marked: bool) ->
         notes.append(
             f"the tokenizer has other chat templates, too: {', '.join(others)} (chat.template names one)"
         )
-    return notes
+    return source, notes
 
 
 def _with_template(texts: ResolvedTexts, tokenizer: TokenizerFiles) -> ResolvedTexts:
@@ -212,13 +196,12 @@ def _with_sentinels(texts: ResolvedTexts, fim: ResolvedFim, tokenizer: Tokenizer
     for names in families:
         if all(tokenizer.token_id(name) is not None for name in names):
             return replace(texts, fim=replace(fim, tokens=names))
-    missing = [name for name in families[0] if tokenizer.token_id(name) is None]
-    near = "" if len(families) > 1 else did_you_mean(missing[0], tokenizer.special_tokens)
+    missing = next(name for name in families[0] if tokenizer.token_id(name) is None)
+    more = f" and none of {', '.join(names[0] for names in families[1:])}"
+    more = did_you_mean(missing, tokenizer.special_tokens) if fim.tokens else more
     raise ConfigError(
-        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing[0]!r}{near}"
-        + (f" and none of {', '.join(names[0] for names in families[1:])}" if len(families) > 1 else "")
-        + "; expected the names of its sentinels of prefix, suffix and middle. Add such tokens to its tokenizer.json, "
-        "or name those that it has",
+        f"fim.tokens: tokenizer {tokenizer.name!r} has no token {missing!r}{more}; expected the names of its sentinels "
+        "of prefix, suffix and middle. Add such tokens to its tokenizer.json, or name those that it has",
         tokenizer=tokenizer.name,
     )
 
@@ -228,22 +211,16 @@ def _found_messages(source: ResolvedSource, files: Sequence[InputFile], rows: Ro
     if "content_field" not in source.texts.left_open:
         return None
     fields = MESSAGES_FIELDS if rows is None else (source.content_field, *MESSAGES_FIELDS)
-    if rows is None and not _may_hold_messages(source, files):
-        return None
+    if rows is None:
+        if not any(file.facts.nested for file in files):
+            return None
+        columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
+        if columns and (source.content_field in columns[0] or columns[0].isdisjoint(MESSAGES_FIELDS)):
+            return None
     first = _first(source, files, rows)
     if not len(first) or any(isinstance(value, str) for value in first.values(source.content_field)):
         return None
     return next((field for field in fields if _holds_turns(first.values(field))), None)
-
-
-def _may_hold_messages(source: ResolvedSource, files: Sequence[InputFile]) -> bool:
-    """Whether formats and columns leave open that rows are conversations."""
-    if not any(file.facts.nested for file in files):
-        return False
-    columns = [] if source.texts.rows_change else columns_of_files(source, files[:1])
-    return not columns or (
-        source.content_field not in columns[0] and not columns[0].isdisjoint(MESSAGES_FIELDS)
-    )
 
 
 def _first(source: ResolvedSource, files: Sequence[InputFile], rows: Rows | None) -> Rows:
@@ -261,7 +238,10 @@ def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
         return
     seen: dict[str, None] = {}
     for file in files[:_FILES]:
-        names = _field_names(source, file)
+        if file.has_blocks:
+            names = sorted(columns_of_files(source, [file])[0])
+        else:
+            names = _names(first_rows(source, [file], _RECORDS))
         if field in names or field.split(".", 1)[0] in names:
             return
         seen.update(dict.fromkeys(names))
@@ -272,12 +252,6 @@ def _require_text(source: ResolvedSource, files: Sequence[InputFile]) -> None:
             source=source.name,
             field=field,
         )
-
-
-def _field_names(source: ResolvedSource, file: InputFile) -> Sequence[str]:
-    if file.has_blocks:
-        return sorted(columns_of_files(source, [file])[0])
-    return _names(first_rows(source, [file], _RECORDS))
 
 
 def _holds_turns(values: Sequence[Any]) -> bool:
@@ -328,8 +302,8 @@ def kept_sources(
     """
     types: dict[str, ColumnType] = {}
     for source, groups in zip(sources, ranges, strict=True):
-        for name, kind in (_types(source, groups) if source.kept else {}).items():
-            types[name] = joined(types.get(name, NULL), kind)
+        if source.kept:
+            _join_types(types, _types(source, groups))
     types = {name: settled(kind) for name, kind in types.items()}
     return tuple(
         replace(source, kept=tuple((name, types[name]) for name, _ in source.kept)) for source in sources
@@ -351,8 +325,7 @@ def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dic
     seen: dict[str, None] = {}
     firsts = [whole[0] for whole in islice(by_file(groups), _KEPT_FILES)]
     for rows in _first_rows(source, firsts):
-        for name, kind in _types_of(rows, [name for name, _ in source.kept], seen).items():
-            types[name] = joined(types.get(name, NULL), kind)
+        _join_types(types, _types_of(rows, [name for name, _ in source.kept], seen))
     missing = [name for name, _ in source.kept if name not in types]
     if missing:
         there = ", ".join(islice(seen, _SHOWN)) or "no fields"
@@ -365,6 +338,10 @@ def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dic
     return types
 
 
+def _join_types(types: dict[str, ColumnType], more: Mapping[str, ColumnType]) -> None:
+    types.update({name: joined(types.get(name, NULL), kind) for name, kind in more.items()})
+
+
 def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[Rows]:
     """Yield the first records of some files, after the source's steps."""
     from tokenlake.etl.unit.documents import rows_of
@@ -373,19 +350,16 @@ def _first_rows(source: ResolvedSource, parts: Sequence[FileRange]) -> Iterator[
     every = replace(source, where=None, on_bad_record="quarantine")
     left = _RECORDS
     for part in parts:
-        count = 1 if _has_schema(part, chain) else left
+        # Whether the file itself says what its fields hold.
+        stated = not chain.steps and (part.file.facts.schema or part.file.format == "text")
+        count = 1 if stated else left
         limited = replace(part, rows=count if part.rows is None else min(count, part.rows))
-        columns = tuple(name for name, _ in source.kept) if _has_schema(part, chain) else None
+        columns = tuple(name for name, _ in source.kept) if stated else None
         for batch in read_rows(limited, every, columns):
             yield chain.on_rows(rows_of(batch.table)).rows
             left -= batch.rows_read
         if left <= 0:
             return
-
-
-def _has_schema(part: FileRange, chain: ChainedTransform) -> bool:
-    """Whether the file itself says what its fields hold."""
-    return not chain.steps and (part.file.facts.schema or part.file.format == "text")
 
 
 def _types_of(rows: Rows, names: Sequence[str], seen: dict[str, None]) -> dict[str, ColumnType]:

@@ -11,17 +11,17 @@ that keep their fingerprints, and a new version reuses them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, final
+from typing import Any, Final
 
 from tokenlake import numbers
 from tokenlake.config.identity import card_identity, pack_identity
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, foreseen
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedPack
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
@@ -47,15 +47,13 @@ from tokenlake.etl.plan.parents import (
     rows_out,
 )
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer
 from tokenlake.etl.unit.mix import SPLIT, repacked_shards
 from tokenlake.fingerprint import fingerprint
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.address import address_of_build, open_store
-from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.draws import SourceDraw, outcomes
+from tokenlake.store.draws import outcomes
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, UnitRecord
@@ -87,55 +85,75 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
     parents = everyone if build.mixture is None else weighed(everyone, build.mixture)
     level = level_of(parents, build.pack)
     require_one_tokenizer(parents, level)
-    tokenizers = _tokenizers(store, parents)
+    # Sources of one name have one tokenizer: their ids mean the same, or there would be no plan.
+    first = {source: parent for parent in reversed(parents) for source in parent.manifest.tokenizer}
+    names = dict.fromkeys(source for parent in parents for source in parent.manifest.tokenizer)
+    tokenizers = {source: read_tokenizer(store, first[source], source) for source in names}
     out = rows_out(build.pack, build.max_shard_size, parents, next(iter(tokenizers.values())))
     if build.pack is not None:
         ids = {"eos_id": out.eos_id, "pad_id": out.pad_id, "append_eos": out.append_eos}
         tokenizers = {name: replace(planned, **ids) for name, planned in tokenizers.items()}
     for parent in parents:
         on_event(Listed(parent.name, parent.totals.files, parent.totals.bytes))
-    found = Plan(
+
+    rows, mix, mixed = rows_identity(out), dict[str, Any](), dict[str, Any]()
+    units: Sequence[MixUnit | RepackUnit]
+    if build.mixture is not None:
+        identity, mix, units, notes, mixed = _mixed(build.mixture, parents, level, out)
+    elif build.pack is None:
+        listed = ", ".join(parent.reference for parent in parents)
+        raise ConfigError(
+            f"pack.enabled: false, and there is no section mix: the rows of {listed} would only be copied; write "
+            "pack.enabled: true to pack them, or a section mix to mix them"
+        )
+    else:
+        for parent in parents:
+            if parent.split != SPLIT:
+                require_split(parent)
+        identity, notes = rows, notes_on_columns(parents, out)
+        units = _repacked_units(catalog, parents, out, shuffled=build.pack.shuffle_seed is not None)
+    unread = [
+        f"{parent.name}: its weight is always 0; nothing of {parent.reference} is read"
+        for parent in everyone
+        if parent not in parents
+    ]
+    card, made = card_identity(build), [unit.fingerprint for unit in units]
+    around = {"prefix": list(out.prefix), "suffix": list(out.suffix), "whole": bool(out.whole)}
+    kind = "tokens" if out.width is None else "packed"
+    return Plan(
         build=build,
         inputs=joined_inputs(parents),
-        units=(),
+        units=tuple(units),
         tokenizers=tokenizers,
-        fingerprint="",
-        notes=tuple(
-            f"{parent.name}: its weight is always 0; nothing of {parent.reference} is read"
-            for parent in everyone
-            if parent not in parents
-        ),
-        config={},
+        fingerprint=fingerprint({"format_version": FORMAT_VERSION, "build": identity, "units": made, **card}),
+        notes=(*unread, *notes),
+        config={
+            "build": {"kind": kind, **rows, "around": around},
+            **mix,
+            "sources": _sources(parents),
+            **card,
+        },
         parents=parents,
         level=level,
         out=out,
-    )
-    if build.mixture is not None:
-        return _mixed(found, build.mixture, out)
-    if build.pack is None:
-        names = ", ".join(parent.reference for parent in parents)
-        raise ConfigError(
-            f"pack.enabled: false, and there is no section mix: the rows of {names} would only be copied; write "
-            "pack.enabled: true to pack them, or a section mix to mix them"
-        )
-    for parent in parents:
-        if parent.split != SPLIT:
-            require_split(parent)
-    units = _repacked_units(catalog, parents, out, build.pack)
-    return replace(
-        found,
-        units=units,
-        fingerprint=_version(build, rows_identity(out), units),
-        notes=(*found.notes, *notes_on_columns(parents, out)),
-        config=_config(found, out, {}),
+        **mixed,
     )
 
 
-def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
-    parents, level = found.parents, found.level
+def _mixed(
+    asked: ResolvedMixture, parents: Sequence[FoundParent], level: Level, out: RowsOut
+) -> tuple[dict[str, Any], dict[str, Any], tuple[MixUnit, ...], list[str], dict[str, Any]]:
+    """Return of a mixture its identity, what `config` says of it, its units, notes, and more fields of the plan."""
     for parent in parents:
         require_split(parent)
-        _require_trained_on(parent)
+        if parent.split in parent.manifest.held_out.values():  # the rows of a mixture are trained on
+            raise parent.wrong(
+                f"the documents of {parent.split!r} were held out of training when {parent.reference} was built, and "
+                "the rows of a mixture are trained on; expected another split. Evaluate on them where they are: "
+                f"{parent.reference}, split {parent.split}",
+                ".split",
+                got=parent.split,
+            )
     spec, mixture = settled(asked, parents, out)
     drawn = outcomes(mixture, spec.lengths, spec.step_rows, spec.kept)
     there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
@@ -147,19 +165,13 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
         batch_size=spec.batch_size,
     )
     content = {parent.name: content_identity(parent) for parent in parents}
-    of_unit = UnitIdentity(level, content, spec, mixture, out)
-    row_bytes = _mean_row_bytes(parents, drawn)
+    of_unit = unit_identity(level, content, spec, mixture, out)
+    # About how many stored bytes of the parents a row of the mixture stands for.
+    size = sum(Fraction(drawn[each.name].rows * each.totals.bytes, each.rows) for each in parents)
+    row_bytes = Fraction(size) / max(1, sum(draw.rows for draw in drawn.values()))
     units = _range_units(spec.rows or 0, unit_rows, row_bytes, of_unit, join_rest=asked.unit_rows is None)
-    forecast = forecast_of(
-        level,
-        parents,
-        drawn,
-        out,
-        spec,
-        by_tokens=asked.weights_by == "tokens",
-        units=len(units),
-        unit_rows=unit_rows,
-    )
+    forecast = forecast_of(level, asked, parents, drawn, out, spec, units=len(units), unit_rows=unit_rows)
+
     order = order_of(spec).identity(spec.lengths)
     identity = {
         "content": [content[name] for name in spec.lengths],
@@ -170,40 +182,9 @@ def _mixed(found: Plan, asked: ResolvedMixture, out: RowsOut) -> Plan:
     }
     splits = {parent.name: parent.split for parent in parents}
     mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **order, "rows": spec.rows}
-    return replace(
-        found,
-        units=units,
-        fingerprint=_version(found.build, identity, units),
-        notes=(
-            *found.notes,
-            *_on_choices(asked, forecast),
-            *_on_splits(parents),
-            *notes_on_columns(parents, out),
-            *notes_on(forecast),
-        ),
-        config=_config(found, out, {"mix": mix}),
-        spec=spec,
-        forecast=forecast,
-    )
-
-
-def _require_trained_on(parent: FoundParent) -> None:
-    """Raise ConfigError where what is mixed was held out of training: the rows of a mixture are trained on."""
-    if parent.split in parent.manifest.held_out.values():
-        raise parent.wrong(
-            f"the documents of {parent.split!r} were held out of training when {parent.reference} was built, and the "
-            "rows of a mixture are trained on; expected another split. Evaluate on them where they are: "
-            f"{parent.reference}, split {parent.split}",
-            ".split",
-            got=parent.split,
-        )
-
-
-def _config(found: Plan, out: RowsOut, mix: Mapping[str, Any]) -> dict[str, Any]:
-    """What identity sees of the configuration, and what is known of the sources that the texts came from."""
-    around = {"prefix": list(out.prefix), "suffix": list(out.suffix), "whole": bool(out.whole)}
-    build = {"kind": found.kind, **rows_identity(out), "around": around}
-    return {"build": build, **mix, "sources": _sources(found.parents), **card_identity(found.build)}
+    notes = [*_on_choices(asked, forecast), *_on_splits(parents)]
+    notes += [*notes_on_columns(parents, out), *notes_on(forecast)]
+    return identity, {"mix": mix}, units, notes, {"spec": spec, "forecast": forecast}
 
 
 def _sources(parents: Sequence[FoundParent]) -> dict[str, Any]:
@@ -216,30 +197,10 @@ def _sources(parents: Sequence[FoundParent]) -> dict[str, Any]:
     return found
 
 
-def _tokenizers(store: Store, parents: Sequence[FoundParent]) -> dict[str, PlannedTokenizer]:
-    """Return the tokenizer of each source of the original texts, read from a parent that has it.
-
-    Sources of one name have one tokenizer: their ids mean the same, or there would be no plan.
-    """
-    first = {source: parent for parent in reversed(parents) for source in parent.manifest.tokenizer}
-    names = dict.fromkeys(source for parent in parents for source in parent.manifest.tokenizer)
-    return {source: read_tokenizer(store, first[source], source) for source in names}
-
-
-def _version(build: ResolvedBuild, rows: Mapping[str, object], units: Sequence[MixUnit | RepackUnit]) -> str:
-    made = [unit.fingerprint for unit in units]
-    return fingerprint(
-        {"format_version": FORMAT_VERSION, "build": rows, "units": made, **card_identity(build)}
-    )
-
-
 def _on_choices(asked: ResolvedMixture, forecast: MixForecast) -> list[str]:
     """A note on what the configuration left open."""
-    chosen = {
-        "mix.lanes": (asked.lanes, forecast.lanes),
-        "mix.unit_rows": (asked.unit_rows, forecast.unit_rows),
-    }
-    left = [f"{name}: {found}" for name, (given, found) in chosen.items() if given is None]
+    left = [f"mix.lanes: {forecast.lanes}"] if asked.lanes is None else []
+    left += [f"mix.unit_rows: {forecast.unit_rows}"] if asked.unit_rows is None else []
     if not left:
         return []
     return [
@@ -262,11 +223,11 @@ def _on_splits(parents: Sequence[FoundParent]) -> list[str]:
     return notes
 
 
+#: Rows of a lane by which the time of a count may be later, for up to 28 sources.
 _LATER: Final = 16
-"""Rows of a lane by which the time of a count may be later, for up to 28 sources."""
 
+#: What a manifest says of a tokenizer that is not about what its ids mean.
 _OF_ITS_PLACE: Final = ("folder", "append_eos")
-"""What a manifest says of a tokenizer that is not about what its ids mean."""
 
 
 def content_identity(parent: FoundParent) -> str:
@@ -289,106 +250,85 @@ def _tokenizers_identity(parent: FoundParent) -> dict[str, Any]:
 
 def rows_identity(out: RowsOut) -> dict[str, Any]:
     """Return the identity of what is made of the rows."""
+    same = ("eos_id", "pad_id", "append_eos", "max_shard_size")
     return {
         "pack": None if out.pack is None else pack_identity(out.pack),
         "seq_length": out.width,
-        "prefix": list(out.prefix),
-        "suffix": list(out.suffix),
-        "eos_id": out.eos_id,
-        "pad_id": out.pad_id,
-        "append_eos": out.append_eos,
-        "whole": list(out.whole),
-        "max_shard_size": out.max_shard_size,
+        **{name: list(getattr(out, name)) for name in ("prefix", "suffix", "whole")},
+        **{name: getattr(out, name) for name in same},
         "compression": "zstd",
         **({"loss_mask": True} if out.loss_mask else {}),
     }
 
 
-@final
-class UnitIdentity:
-    """Fingerprints of the units of one mixture.
+def unit_identity(
+    level: Level, content: Mapping[str, str], spec: MixtureSpec, mixture: SourceMixture, out: RowsOut
+) -> Callable[[int, int], str]:
+    """Return what gives the fingerprint of the unit of a mixture at positions ``start .. stop``.
 
     Args:
         content: source -> :func:`content_identity` of its parent.
     """
 
-    def __init__(
-        self,
-        level: Level,
-        content: Mapping[str, str],
-        spec: MixtureSpec,
-        mixture: SourceMixture,
-        out: RowsOut,
-    ) -> None:
-        self._spec, self._mixture, self._content, self._out = spec, mixture, content, out
-        self._base = {"format_version": FORMAT_VERSION, "order_version": spec.order, "level": level}
-
-    def of(self, start: int, stop: int) -> str:
-        """Return the fingerprint of the rows at positions ``start .. stop``."""
-        spec = self._until(stop)
-        out = replace(self._out, whole=tuple(name for name in self._out.whole if name in spec.lengths))
-        return fingerprint(
-            {
-                **self._base,
-                "content": [self._content[name] for name in spec.lengths],
-                "order": order_of(spec).identity(spec.lengths),
-                "out": rows_identity(out),
-                "start": start,
-                "stop": stop,
-            }
-        )
-
-    def _until(self, stop: int) -> MixtureSpec:
+    def until(stop: int) -> MixtureSpec:
         """The mixture as far as positions before `stop` depend on it: the schedule up to there, and its sources.
 
         A source without weight takes no slot from the others. Only where sources begin anew does a lane's end not
         depend on all that comes.
         """
-        spec = self._spec
         if spec.stop != "restart":
             return spec
-        points = points_until(spec, self._last_step(stop))
+        # A step whose weights, and those of later ones, put no row before position `stop`. In a lane, the groups that
+        # hold the places before it are decided by counts at their ends. A count of n rows is that of a time at most
+        # half a row for each source later than n (see tokenlake.mixing.counts); rounded up, so that a source more
+        # changes nothing here.
+        places = int(mixture.layout.places_before(stop).max())
+        slots = -(-places // mixture.group_slots) * mixture.group_slots
+        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
+        points = _points_until(spec, -(-rows // spec.step_rows))
         names = [name for name in spec.lengths if any(weights[name] for _, weights in points)]
         return replace(
             spec,
             lengths={name: spec.lengths[name] for name in names},
-            kept={name: rows for name, rows in spec.kept.items() if name in names},
+            kept={name: kept for name, kept in spec.kept.items() if name in names},
             points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
             interpolation=spec.interpolation if len(points) > 1 else "step",
         )
 
-    def _last_step(self, stop: int) -> int:
-        """A step whose weights, and those of later ones, put no row before position `stop`.
+    def of(start: int, stop: int) -> str:
+        own = until(stop)
+        whole = tuple(name for name in out.whole if name in own.lengths)
+        return fingerprint(
+            {
+                "format_version": FORMAT_VERSION,
+                "order_version": spec.order,
+                "level": level,
+                "content": [content[name] for name in own.lengths],
+                "order": order_of(own).identity(own.lengths),
+                "out": rows_identity(replace(out, whole=whole)),
+                "start": start,
+                "stop": stop,
+            }
+        )
 
-        In a lane, the groups that hold the places before it are decided by counts at their ends. A count of n rows is
-        that of a time at most half a row for each source later than n (see :mod:`tokenlake.mixing.counts`); rounded up,
-        so that a source more changes nothing here.
-        """
-        spec = self._spec
-        places = int(self._mixture.layout.places_before(stop).max())
-        slots = -(-places // self._mixture.group_slots) * self._mixture.group_slots
-        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
-        return -(-rows // spec.step_rows)
+    return of
 
 
-def points_until(spec: MixtureSpec, step: int) -> tuple[tuple[int, Mapping[str, float]], ...]:
+def _points_until(spec: MixtureSpec, step: int) -> tuple[tuple[int, Mapping[str, float]], ...]:
     """Return the points of a schedule that decide the weights before `step`.
 
     Those up to there, and where weights move towards the next point that one too.
     """
-    before = [point for point in spec.points if point[0] < step]
-    if not before:
-        return spec.points[:1]
-    after = spec.points[len(before) : len(before) + 1]
-    return (*before, *(() if spec.interpolation == "step" else after))
+    before = sum(at < step for at, _ in spec.points)
+    return spec.points[: max(1, before + (before > 0 and spec.interpolation != "step"))]
 
 
+#: Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`.
 _LEAST_REST: Final = Fraction(2, 3)
-"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`."""
 
 
 def _range_units(
-    rows: int, unit_rows: int, row_bytes: Fraction, identity: UnitIdentity, *, join_rest: bool
+    rows: int, unit_rows: int, row_bytes: Fraction, identity: Callable[[int, int], str], *, join_rest: bool
 ) -> tuple[MixUnit, ...]:
     """Return the units of a mixture; ConfigError where a version cannot have so many.
 
@@ -412,7 +352,7 @@ def _range_units(
             index=index,
             source=MIXED,
             bytes=round(row_bytes * (stop - start)),
-            fingerprint=identity.of(start, stop),
+            fingerprint=identity(start, stop),
             start=start,
             stop=stop,
         )
@@ -420,45 +360,43 @@ def _range_units(
     )
 
 
-def _mean_row_bytes(parents: Sequence[FoundParent], drawn: Mapping[str, SourceDraw]) -> Fraction:
-    """Return about how many stored bytes of the parents a row of the mixture stands for."""
-    each = (Fraction(drawn[parent.name].rows * parent.totals.bytes, parent.rows) for parent in parents)
-    return sum(each, Fraction(0)) / max(1, sum(draw.rows for draw in drawn.values()))
-
-
 def _repacked_units(
-    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut, pack: ResolvedPack
-) -> tuple[RepackUnit, ...]:
+    catalog: Catalog, parents: Sequence[FoundParent], out: RowsOut, *, shuffled: bool
+) -> list[RepackUnit]:
     """Return the units: those of each parent, in its order; units without rows are left out."""
     found: list[RepackUnit] = []
-    whose = {key: value for key, value in rows_identity(out).items() if key != "whole"}
+    of_out = {key: value for key, value in rows_identity(out).items() if key != "whole"}
     for parent in parents:
-        manifest, shuffled = parent.manifest, pack.shuffle_seed is not None
+        manifest = parent.manifest
         # The manifest alone does not always say whose a unit is, or by which key its rows are shuffled.
-        plain = len(manifest.accounts) == 1 and not shuffled
-        records: Mapping[int, UnitRecord] = (
-            {} if plain else catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
-        )
+        records: Mapping[int, UnitRecord] = {}
+        if shuffled or len(manifest.accounts) > 1:
+            records = catalog.ledger(manifest.dataset, manifest.version, manifest=manifest)
         parts: dict[int, list[ShardEntry]] = {}
         for shard in repacked_shards(manifest, parent.split):
             parts.setdefault(shard.unit, []).append(shard)
         for number, own in sorted(parts.items()):
-            record = records.get(number)
-            first = record.inputs[:1] if record is not None else ()
-            source = _source(parent, record)
+            record, source = records.get(number), next(iter(manifest.accounts))
+            if manifest.mixture is not None:  # which has rows of several sources, and is one as a whole
+                source = parent.name
+            elif record is not None and record.source != MIXED:
+                source = record.source
             content = {
                 "shards": [[part.split, part.part, *_rows(part)] for part in own],
                 "tokenizers": _tokenizers_identity(parent),
             }
-            identity = {
+            identity: dict[str, Any] = {
                 "format_version": FORMAT_VERSION,
                 "repack": fingerprint(content),
                 "source": source,
                 "whole": parent.name in out.whole,
-                "out": whose,
-                # Where in its inputs the parent's unit began, of which the key of its shuffle is made.
-                **({"began": [[entry.file_id, entry.start] for entry in first]} if shuffled else {}),
+                "out": of_out,
             }
+            if (
+                shuffled
+            ):  # where in its inputs the parent's unit began, of which the key of its shuffle is made
+                first = () if record is None else record.inputs[:1]
+                identity["began"] = [[entry.file_id, entry.start] for entry in first]
             found.append(
                 RepackUnit(
                     index=len(found),
@@ -469,13 +407,4 @@ def _repacked_units(
                     parent_unit=number,
                 )
             )
-    return tuple(found)
-
-
-def _source(parent: FoundParent, record: UnitRecord | None) -> str:
-    """The source whose rows a unit has; of a mixture, which has those of several, it is the mixture as a whole."""
-    if parent.manifest.mixture is not None:
-        return parent.name
-    if record is not None and record.source != MIXED:
-        return record.source
-    return next(iter(parent.manifest.accounts))
+    return found

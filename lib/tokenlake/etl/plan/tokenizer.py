@@ -55,15 +55,8 @@ def plan_tokenizers(build: ResolvedBuild) -> dict[str, PlannedTokenizer]:
         suffix = facts["suffix"] if source.tokenizer.add_special_tokens else None
         ids = packing_ids(build.pack, files, suffix, f"tokenizer {files.name!r}")
         planned[source.name] = PlannedTokenizer(files, facts, **ids)
-    if build.pack is not None:
-        _require_one_tokenizer(build, planned)
-    return planned
-
-
-def _require_one_tokenizer(build: ResolvedBuild, planned: dict[str, PlannedTokenizer]) -> None:
-    """Packed rows are read as one stream of ids, in which an id must mean one thing."""
-    first, *others = build.sources
-    for source in others:
+    first = build.sources[0]
+    for source in build.sources[1:] if build.pack is not None else ():
         ours, theirs = planned[first.name], planned[source.name]
         same_ids = ours.files.json_bytes == theirs.files.json_bytes
         if not same_ids or (ours.eos_id, ours.pad_id) != (theirs.eos_id, theirs.pad_id):
@@ -74,6 +67,7 @@ def _require_one_tokenizer(build: ResolvedBuild, planned: dict[str, PlannedToken
                 "write pack.enabled: false, where `file` says which source a row is of",
                 source=source.name,
             )
+    return planned
 
 
 def packing_ids(
@@ -124,11 +118,8 @@ def check_room(source: ResolvedSource, tokenizer: PlannedTokenizer) -> None:
     """A `max_length` that special tokens fill is an error before any work."""
     settings = source.tokenizer
     around = [*(tokenizer.facts["prefix"] or ()), *(tokenizer.facts["suffix"] or ())]
-    if (
-        settings.long_documents != "keep"
-        and settings.add_special_tokens
-        and settings.max_length <= len(around)
-    ):
+    limited = settings.long_documents != "keep" and settings.add_special_tokens
+    if limited and settings.max_length <= len(around):
         raise ConfigError(
             f"datasets.{source.name}: max_length is {settings.max_length}, but tokenizer {tokenizer.files.name!r} puts "
             f"{len(around)} special tokens around every document; expected at least {len(around) + 1}"

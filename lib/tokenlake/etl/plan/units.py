@@ -94,7 +94,7 @@ def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:
     ]
 
 
-_FINENESS = 4  # knots of row groups or batches that make up about one file
+_FINENESS: Final = 4  # knots of row groups or batches that make up about one file
 
 
 def files_of_sources(

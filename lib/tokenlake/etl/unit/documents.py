@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, final
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -126,34 +125,23 @@ class TextDocuments:
         text: Any = pa.concat_arrays([part.text for part in parts])
         labels = [part.label for part in parts if part.label is not None]
         spans = [part.spans for part in parts if part.spans is not None]
+        kept = [part.kept for part in parts if part.kept is not None]
+        extra = [np.zeros(len(part), np.bool_) if part.extra is None else part.extra for part in parts]
         return cls(
             text,
             np.concatenate([part.file for part in parts]),
             np.concatenate([part.position for part in parts]),
             Spans.concat(spans) if spans else None,
-            _all_extra(parts),
+            None if all(part.extra is None for part in parts) else np.concatenate(extra),
             parts[0].parts,
             np.concatenate(labels) if labels else None,
-            _all_kept(parts),
+            _ARROW.concat_batches(kept) if kept else None,
         )
 
 
 def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     """Return the kept fields of `rows` (int64[m]), any of them several times."""
     return None if kept is None else kept.take(_ARROW.array(rows))
-
-
-def _all_kept(parts: Sequence[TextDocuments]) -> pa.RecordBatch | None:
-    kept = [part.kept for part in parts if part.kept is not None]
-    return _ARROW.concat_batches(kept) if kept else None
-
-
-def _all_extra(parts: Sequence[TextDocuments]) -> Bools | None:
-    if all(part.extra is None for part in parts):
-        return None
-    return np.concatenate(
-        [np.zeros(len(part), np.bool_) if part.extra is None else part.extra for part in parts]
-    )
 
 
 _SHOWN: Final = 60  # characters of a value in a message
@@ -170,16 +158,15 @@ class Keeper:
 
     Args:
         fields: (name, type) in the order of the columns.
+
+    Attributes:
+        names: of the fields.
     """
 
     def __init__(self, fields: Sequence[tuple[str, ColumnType]]) -> None:
         self._fields = tuple(fields)
         self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._fields])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields."""
-        return tuple(name for name, _ in self._fields)
+        self.names = tuple(name for name, _ in self._fields)
 
     def take(self, rows: Rows) -> tuple[pa.RecordBatch, dict[int, Fault]]:
         """Return the fields of n rows, and what is wrong in some of them; a missing field is null.
@@ -257,14 +244,11 @@ def _fault(name: str, kind: ColumnType, value: Any) -> Fault:
     except RecursionError:
         shown = f"a {type(value).__name__} of very many levels"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    wanted = kind if isinstance(kind, str) else str(arrow_type(kind))
     return Fault(
         "field_type",
-        f"the kept field {name!r} holds {shown}, which its type {_named(kind)}, that of the first records, cannot hold",
+        f"the kept field {name!r} holds {shown}, which its type {wanted}, that of the first records, cannot hold",
     )
-
-
-def _named(kind: ColumnType) -> str:
-    return kind if isinstance(kind, str) else str(arrow_type(kind))
 
 
 def judged(
@@ -314,10 +298,6 @@ def _raw(row: object) -> bytes:
         return (as_json(row) or "").encode()
 
 
-def _none() -> dict[str, int]:
-    return {}
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -334,9 +314,9 @@ class Prepared:
     rows_read: int
     bytes_read: int
     bad: tuple[BadRecord, ...] = ()
-    filtered: dict[str, int] = field(default_factory=_none)
-    skipped: dict[str, int] = field(default_factory=_none)
-    normalized: dict[str, int] = field(default_factory=_none)
+    filtered: dict[str, int] = field(default_factory=dict[str, int])
+    skipped: dict[str, int] = field(default_factory=dict[str, int])
+    normalized: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @final
@@ -346,6 +326,7 @@ class Recipe:
     Attributes:
         rendered: whether documents come with spans: they spell their own control tokens, and are finished one by one.
         control_tokens: whether special tokens that a text spells become control ids.
+        special_tokens_in_text: what the encoder does with these.
 
     Raises:
         ConfigError: the settings contradict themselves, or the tokenizer lacks what they need.
@@ -368,7 +349,6 @@ class Recipe:
         own = self._steps is not None and self._steps[1].control_tokens
         self.control_tokens = own or special == "encode"
         self.special_tokens_in_text = "encode" if own else special
-        """What the encoder does with special tokens that a text spells."""
 
     def read(self, part: FileRange, block_bytes: int = BLOCK_BYTES) -> Iterator[Prepared]:
         """Read a range in batches, in file order.
@@ -429,38 +409,33 @@ class Recipe:
             begin("reading", part.file)
 
     def _prepared_rows(self, batch: RowBatch, chain: ChainedTransform, renderer: Renderer) -> Prepared:
-        rows = _table(batch)
+        # Without columns, because nothing of them is looked at, rows are as many empty ones.
+        empty = not batch.table.has_objects and not batch.rows.num_columns
+        rows = Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
         keeps = bool(self._keeper.names)
         outcome = chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
         made = renderer.render(outcome.rows).without(unfit)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
+        again = np.zeros(len(row), np.bool_)  # documents that are not their row's first
+        again[1:] = np.diff(row) == 0
         documents = TextDocuments(
             made.text,
             np.full(len(positions), batch.file.file_id, np.int64),
             positions,
             spans=made.spans,
-            extra=_extra(row),
+            extra=again if again.any() else None,
             parts=made.parts,
             label=made.label,
             kept=taken(kept, made.origin),
         )
         faults = _of_rows(outcome.origin, made.origin, made.bad) | dict(outcome.bad)
         bad = judged(self._source, batch, rows, sorted(faults.items()))
-        return replace(
-            _prepared(batch, documents, bad),
-            filtered={
-                key: batch.filtered.get(key, 0) + outcome.filtered.get(key, 0)
-                for key in {**batch.filtered, **outcome.filtered}
-            },
-        )
-
-
-def _table(batch: RowBatch) -> Rows:
-    """Return a batch's rows; without columns, because nothing of them is looked at, as many empty ones."""
-    empty = not batch.table.has_objects and not batch.rows.num_columns
-    return Rows(objects=[{} for _ in batch.positions]) if empty else batch.table
+        filtered = dict(batch.filtered)
+        for reason, count in outcome.filtered.items():
+            filtered[reason] = filtered.get(reason, 0) + count
+        return replace(_prepared(batch, documents, bad), filtered=filtered)
 
 
 def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
@@ -475,13 +450,6 @@ def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, 
         skipped=batch.skipped,
         normalized=batch.normalized,
     )
-
-
-def _extra(row: Int64) -> npt.NDArray[np.bool_] | None:
-    """Mark the documents that are not their row's first; None where every row made one."""
-    again = np.zeros(len(row), np.bool_)
-    again[1:] = np.diff(row) == 0
-    return again if again.any() else None
 
 
 def _of_rows(origin: Int64, rendered: Int64, bad: tuple[tuple[int, Fault], ...]) -> dict[int, Fault]:

@@ -14,24 +14,12 @@ import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.resolved import ResolvedFim, ResolvedPrompt, ResolvedTokenizer
-from tokenlake.etl.unit.infilling import Identities, Infilling, Stretches
+from tokenlake.etl.unit.infilling import Infilling, Stretches
 from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 from tokenlake.tokenizers.spans import Spans
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Whole documents: ids (marked), offsets, and how many BOS and EOS were put around them."""
-
-    ids: Int32
-    offsets: Int64
-    bos: int
-    eos: int
-    eos_existing: int
 
 
 @final
@@ -84,58 +72,46 @@ class Finish:
         tail = ~documents.ends_with(self.suffix) if self.suffix else none
         return head, tail
 
-    def apply(self, ids: Int32, offsets: Int64, ends: Bools | None = None) -> Finished:
+    def apply(self, documents: Fitted) -> Fitted:
         """Put around each of n documents what it lacks; none may be empty.
 
         An EOS put after a document bears loss where the document's last token does (of prompts: where any does): who
         learns the last word of an answer must learn to stop after it, but not where the answer was cut off.
-
-        Args:
-            ends: bool[n], False for a document whose end was cut away; None where all are whole.
         """
-        size = np.diff(offsets)
+        ids, offsets, ends = documents.ids, documents.offsets, documents.ends
         head, tail = self.lacks(ids, offsets)
-        closed = plain(ids[offsets[1:] - 1]) == self.eos_id
-        if self.suffix and self.eos_id is not None:
-            closed = np.where(tail, self.suffix[-1] == self.eos_id, closed)
-        last = ~closed if self.eos_id is not None else np.zeros(len(size), np.bool_)
+        last = np.zeros(len(offsets) - 1, np.bool_)
+        if self.eos_id is not None:
+            last = plain(ids[offsets[1:] - 1]) != self.eos_id
+            if self.suffix:
+                last = np.where(tail, self.suffix[-1] != self.eos_id, last)
+        existing = 0  # documents that ended in EOS already, of which some need one
+        if self.prompts:
+            existing = int((~tail).sum()) if self.suffix else 0
+        elif self.eos_id is not None:
+            existing = int((~last).sum())
         bos, eos = int(head.sum()) * len(self.prefix), int(tail.sum()) * len(self.suffix) + int(last.sum())
         if not bos and not eos:
-            return Finished(ids, offsets, 0, 0, self._existing(tail, last))
-        bears_loss = self._learned(ids, offsets)
-        mark = bears_loss if ends is None else bears_loss & ends
-        documents = Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
-        parts = [Ragged.alike(self.prefix, head), documents, _after(self.suffix, tail, mark)]
+            return replace(documents, eos_existing=existing)
+        if self.prompts:
+            mark = np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
+        else:
+            mark = learned(ids[offsets[1:] - 1])
+        mark = mark if ends is None else mark & ends
+        inside = Ragged(ids[offsets[0] : offsets[-1]], offsets - offsets[0])
+        parts = [Ragged.alike(self.prefix, head), inside, _after(self.suffix, tail, mark)]
         if self.eos_id is not None:
             parts.append(_after((self.eos_id,), last, mark))
         whole = Ragged.joined(parts)
-        return Finished(whole.ids, whole.offsets, bos, eos, self._existing(tail, last))
-
-    def _existing(self, tail: Bools, last: Bools) -> int:
-        """Return how many documents ended in EOS already, of which some need one."""
-        if self.prompts:
-            return int((~tail).sum()) if self.suffix else 0
-        return int((~last).sum()) if self.eos_id is not None else 0
-
-    def _learned(self, ids: Int32, offsets: Int64) -> Bools:
-        """Return after which documents (none empty) an EOS bears loss."""
-        if self.prompts:
-            return np.logical_or.reduceat(learned(ids[: offsets[-1]]), offsets[:-1])
-        return learned(ids[offsets[1:] - 1])
+        return replace(
+            documents, ids=whole.ids, offsets=whole.offsets, bos=bos, eos=eos, eos_existing=existing
+        )
 
 
 def _after(run: tuple[int, ...], there: Bools, mark: Bools) -> Ragged:
     """Return `run` behind the documents where `there` is true, bearing loss where `mark` is: bool[n] each."""
     put = Ragged.alike(run, there)
     return Ragged(marked(put.ids, np.repeat(mark[there], len(run))), put.offsets)
-
-
-def _nothing() -> dict[str, int]:
-    return {}
-
-
-def _nobody() -> dict[str, Int64]:
-    return {}
 
 
 @final
@@ -153,16 +129,16 @@ class Fitted:
         tokens: ids of all texts that were not refused.
         special_tokens: occurrences of special-token strings in these texts.
         refused: int64[k], the texts that spell out a special token where they must not.
-        bos, eos, eos_existing: what was put around rendered documents, as of :class:`Finished`.
+        bos, eos, eos_existing: ids that were put around rendered documents, and documents that had an EOS already.
     """
 
     ids: Int32
     offsets: Int64
     origin: Int64
     ends: Bools | None = None
-    dropped: dict[str, int] = field(default_factory=_nothing)
-    left_out: dict[str, Int64] = field(default_factory=_nobody)
-    touched: dict[str, int] = field(default_factory=_nothing)
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    left_out: dict[str, Int64] = field(default_factory=dict[str, Int64])
+    touched: dict[str, int] = field(default_factory=dict[str, int])
     tokens: int = 0
     special_tokens: int = 0
     refused: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
@@ -395,13 +371,13 @@ class DocumentEncoder:
         self.lengths = Lengths(settings, encoder, finish, masked=masked)
 
     def encode(
-        self, text: pa.LargeStringArray, spans: Spans | None = None, infill: Identities | None = None
+        self, text: pa.LargeStringArray, spans: Spans | None = None, infill: Stretches | None = None
     ) -> Fitted:
         """Encode n texts.
 
         Args:
             spans: of the texts: what bears loss; None for plain text, all of which does.
-            infill: the texts' identities, int64[n] each, where some of them are put in another order.
+            infill: the whole texts, where some of them are put in another order.
 
         Raises:
             EngineMismatchError, TokenizerError: as :meth:`tokenlake.tokenizers.encoder.Encoder.encode`.
@@ -418,44 +394,42 @@ class DocumentEncoder:
             refused, special = encoded.special_docs, 0
             good = ~np.isin(rows, refused)
             found, rows, text = found.select(good), rows[good], text.filter(pa.array(good))
-            infill = None if infill is None else infill.select(good)
+            infill = None if infill is None else infill.take(rows)
         ids = marked(found.ids, bears_loss) if self._masked else found.ids
         whole = text if self.lengths.needs_text else None
         fitted = self.lengths.apply(ids, found.offsets, whole)
         tokens = len(ids)
         if self._infilling is not None and infill is not None:
-            fitted = self._infilled(self._infilling, fitted, self._stretches(fitted, text, infill))
+            fitted = self._infilled(self._infilling, fitted, self._stretches(fitted, infill))
             tokens = len(fitted.ids)
         fitted = fitted.without_empty()
         if self._finish is not None and len(fitted.origin):
-            done = self._finish.apply(fitted.ids, fitted.offsets, fitted.ends)
-            around = {"bos": done.bos, "eos": done.eos, "eos_existing": done.eos_existing}
-            fitted = replace(fitted, ids=done.ids, offsets=done.offsets, **around)
+            fitted = self._finish.apply(fitted)
         left_out = {reason: rows[gone] for reason, gone in fitted.left_out.items()}
         facts = {"tokens": tokens, "special_tokens": special, "refused": refused}
         return replace(fitted, origin=rows[fitted.origin], left_out=left_out, **facts)
 
-    def _encoded_rest(self, text: pa.LargeStringArray, infill: Identities) -> Encoded:
+    def _encoded_rest(self, text: pa.LargeStringArray, infill: Stretches) -> Encoded:
         """Encode n texts but those that will be put in another order as a whole, which get no ids yet."""
         if self._infilling is None or not self.lengths.keeps_all:
             return self._encoder.encode(text)
-        stays = ~self._infilling.chosen(Stretches.whole(text, infill))
+        stays = ~self._infilling.chosen(infill)
         encoded = self._encoder.encode(text.filter(pa.array(stays)))
         lengths = np.zeros(len(text), np.int64)
         lengths[stays] = np.diff(encoded.offsets)
         rows, counts = self._encoder.special_tokens(text)
         return replace(encoded, offsets=offsets_of(lengths), special_docs=rows, special_counts=counts)
 
-    def _stretches(self, fitted: Fitted, text: pa.LargeStringArray, infill: Identities) -> Stretches:
-        """Return what of the texts the documents, or pieces of documents, were made of."""
-        whole, origin = Stretches.whole(text, infill), fitted.origin
+    def _stretches(self, fitted: Fitted, whole: Stretches) -> Stretches:
+        """Return what of whole texts the documents, or pieces of documents, were made of."""
+        origin = fitted.origin
         first = np.searchsorted(origin, origin)
         number = np.arange(len(origin)) - first
         begin, end = np.zeros(len(origin), np.int64), whole.end[origin]
         further = np.flatnonzero(number)
         if len(further):
-            cut, at = np.unique(origin[further], return_inverse=True)
-            encoded, places, _ = self._encoder.encode_places(text.take(pa.array(cut, pa.int64())))
+            cut, at = np.unique(whole.row[origin[further]], return_inverse=True)
+            encoded, places, _ = self._encoder.encode_places(whole.text.take(pa.array(cut, pa.int64())))
             tokens = fitted.offsets[further] - fitted.offsets[first[further]]
             begin[further] = places[encoded.offsets[at] + tokens]
             end[further - 1] = begin[further]
@@ -464,19 +438,20 @@ class DocumentEncoder:
     def _infilled(self, infilling: Infilling, fitted: Fitted, of: Stretches) -> Fitted:
         """Put some of the documents, or pieces, in another order; what does not fit into a row then stays as it is."""
         rows = np.flatnonzero(infilling.chosen(of))
-        made = infilling.apply(of.take(rows))
-        fits = made.ids.lengths > made.sentinels
+        made, spm = infilling.apply(of.take(rows))
+        sentinels, lengths = len(infilling.sentinels), made.lengths
+        fits = lengths > sentinels
         if not self.lengths.keeps_all:
-            fits &= made.ids.lengths <= infilling.room(self._max_length)
-        ids = np.concatenate([fitted.ids, marked(made.ids.ids) if self._masked else made.ids.ids])
+            fits &= lengths <= infilling.room(self._max_length)
+        ids = np.concatenate([fitted.ids, marked(made.ids) if self._masked else made.ids])
         start, stop = fitted.offsets[:-1].copy(), fitted.offsets[1:].copy()
-        start[rows[fits]] = len(fitted.ids) + made.ids.offsets[:-1][fits]
-        stop[rows[fits]] = len(fitted.ids) + made.ids.offsets[1:][fits]
+        start[rows[fits]] = len(fitted.ids) + made.offsets[:-1][fits]
+        stop[rows[fits]] = len(fitted.ids) + made.offsets[1:][fits]
         joined = Ragged.taken(ids, start, stop)
         counts = {
-            "fim_psm": int((fits & ~made.spm).sum()),
-            "fim_spm": int((fits & made.spm).sum()),
-            "fim_sentinels": int(fits.sum()) * made.sentinels,
+            "fim_psm": int((fits & ~spm).sum()),
+            "fim_spm": int((fits & spm).sum()),
+            "fim_sentinels": int(fits.sum()) * sentinels,
             "fim_too_long": 0 if self.lengths.keeps_all else int((~fits).sum()),
         }
         touched = fitted.touched | {name: count for name, count in counts.items() if count}

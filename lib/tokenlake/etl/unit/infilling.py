@@ -28,7 +28,7 @@ from tokenlake.arrays import string_buffers, text_over
 from tokenlake.config.resolved import FIM_ROOM, ResolvedFim
 from tokenlake.errors import TokenizerError
 from tokenlake.mixing.random import Int64, UInt64, extended, key_of
-from tokenlake.ragged import Bools, Int32, Ragged, offsets_of
+from tokenlake.ragged import Bools, Ragged, offsets_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -38,19 +38,6 @@ _PARTS: Final = 3
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
 _LEADS: Final = "☺☃♞¤\n"
 _PROBES: Final = ("a", "Zq", "1")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Identities:
-    """Where n documents come from: file and position, int64[n] each."""
-
-    file: Int64
-    position: Int64
-
-    def select(self, mask: Bools) -> Identities:
-        """Return those where `mask` (bool[n]) is true."""
-        return Identities(self.file[mask], self.position[mask])
 
 
 @final
@@ -75,32 +62,16 @@ class Stretches:
     position: Int64
 
     @classmethod
-    def whole(cls, text: pa.LargeStringArray, of: Identities) -> Stretches:
-        """Return n whole texts."""
+    def whole(cls, text: pa.LargeStringArray, file: Int64, position: Int64) -> Stretches:
+        """Return n whole texts, of documents with these identities, int64[n] each."""
         none, sizes = np.zeros(len(text), np.int64), np.diff(string_buffers(text)[0])
-        where = {"file": of.file, "position": of.position}
+        where = {"file": file, "position": position}
         return cls(text=text, row=np.arange(len(text)), begin=none, end=sizes, number=none, **where)
 
     def take(self, rows: Int64) -> Stretches:
         """Return the stretches `rows` (int64[k])."""
         names = ("row", "begin", "end", "number", "file", "position")
         return Stretches(text=self.text, **{name: getattr(self, name)[rows] for name in names})
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Infilled:
-    """Stretches in their new order.
-
-    Attributes:
-        ids: of n stretches.
-        spm: bool[n], those in the form SPM.
-        sentinels: ids of each that are sentinels.
-    """
-
-    ids: Ragged
-    spm: Bools
-    sentinels: int
 
 
 @final
@@ -111,12 +82,14 @@ class Infilling:
         settings: with the names of the sentinels.
         encoder: of the parts.
 
+    Attributes:
+        sentinels: ids that each stretch gets, int32[3] or [4].
     """
 
     def __init__(self, settings: ResolvedFim, encoder: Encoder) -> None:
         self._settings, self._encoder = settings, encoder
         names = settings.tokens or ()
-        self._sentinels = np.array([encoder.files.token_id(name) for name in names], np.int32)
+        self.sentinels = np.array([encoder.files.token_id(name) for name in names], np.int32)
         self._key = key_of(settings.seed, _STREAM)
 
     def room(self, max_length: int) -> int:
@@ -128,16 +101,17 @@ class Infilling:
         """Return which of n stretches are put in another order: bool[n]."""
         return (self._draws(of, _RATE) < self._settings.rate) & (of.end > of.begin)
 
-    def apply(self, of: Stretches) -> Infilled:
+    def apply(self, of: Stretches) -> tuple[Ragged, Bools]:
         """Put all of n stretches in another order.
+
+        Returns:
+            their ids, some of which are the sentinels; bool[n], those in the form SPM.
 
         Raises:
             as :meth:`tokenlake.tokenizers.encoder.Encoder.encode`.
         """
         spm = self._draws(of, _FORM) < self._settings.spm
-        edges = self._edges(of)
-        parts = self._encoded(of, edges)
-        return Infilled(self._joined(parts, spm), spm, len(self._sentinels))
+        return self._joined(self._encoded(of, self._edges(of)), spm), spm
 
     def _draws(self, of: Stretches, which: int) -> npt.NDArray[np.float64]:
         """Return numbers from 0 to 1, float64[n]; `which` tells the draws of a stretch from each other."""
@@ -160,15 +134,13 @@ class Infilling:
 
     def _encoded(self, of: Stretches, edges: Int64) -> Ragged:
         """Return the ids of prefix, middle and suffix of each stretch: 3n runs."""
-        _, data = string_buffers(of.text)
         goes_on = np.ones((len(of.row), _PARTS), np.bool_)
         goes_on[:, 0] = of.number > 0
         lead, ids = self._lead
         flags = goes_on.reshape(-1) & bool(lead)
-        view = data.data
-        spans = zip(
-            edges[:, :-1].reshape(-1).tolist(), edges[:, 1:].reshape(-1).tolist(), flags.tolist(), strict=True
-        )
+        view = string_buffers(of.text)[1].data
+        columns = (edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1), flags)
+        spans = zip(*(column.tolist() for column in columns), strict=True)
         texts = [lead + bytes(view[start:stop]) if flag else view[start:stop] for start, stop, flag in spans]
         joined = text_over(offsets_of([len(text) for text in texts]), pa.py_buffer(b"".join(texts)))
         encoded = self._encoder.encode(joined)
@@ -186,12 +158,14 @@ class Infilling:
     def _joined(self, parts: Ragged, spm: Bools) -> Ragged:
         """Put sentinels and parts one behind the other."""
         count, base = len(spm), len(parts.ids)
-        ids = np.concatenate([parts.ids, self._sentinels])
+        ids = np.concatenate([parts.ids, self.sentinels])
         start = parts.offsets[:-1].reshape(count, _PARTS)
         stop = parts.offsets[1:].reshape(count, _PARTS)
-        mark = base + np.tile(np.arange(len(self._sentinels)), (count, 1))
+        mark = base + np.tile(np.arange(len(self.sentinels)), (count, 1))
         start, stop = np.concatenate([start, mark], axis=1), np.concatenate([stop, mark + 1], axis=1)
-        order = np.where(spm[:, None], _order(_SPM, self._sentinels), _order(_PSM, self._sentinels))
+        columns = _PARTS + len(self.sentinels)
+        forms = [np.array([each for each in form if each < columns]) for form in (_SPM, _PSM)]
+        order = np.where(spm[:, None], *forms)
         begins, ends = np.take_along_axis(start, order, 1), np.take_along_axis(stop, order, 1)
         runs = Ragged.taken(ids, begins.reshape(-1), ends.reshape(-1))
         return Ragged(runs.ids, runs.offsets[:: order.shape[1]])
@@ -205,10 +179,6 @@ class Infilling:
 _PREFIX, _MIDDLE, _SUFFIX, _PRE, _SUF, _MID, _END = range(7)
 _PSM: Final = (_PRE, _PREFIX, _SUF, _SUFFIX, _MID, _MIDDLE, _END)
 _SPM: Final = (_PRE, _SUF, _SUFFIX, _MID, _PREFIX, _MIDDLE, _END)
-
-
-def _order(form: Sequence[int], sentinels: Int32) -> Int64:
-    return np.array([each for each in form if each < _PARTS + len(sentinels)], np.int64)
 
 
 def lead_of(encoder: Encoder) -> tuple[bytes, tuple[int, ...]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,9 +15,15 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, FlatRows, Int32, Int64
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
-from tokenlake.etl.unit.parts import PartWriter
-from tokenlake.etl.unit.rows import PackedFile, Padding, TokenDocuments, TokensFile
-from tokenlake.etl.unit.sink import described_packed, group_tokens, rows_schema
+from tokenlake.etl.unit.parts import Padding, PartWriter
+from tokenlake.etl.unit.sink import (
+    PackedFile,
+    TokenDocuments,
+    TokensFile,
+    described_packed,
+    group_tokens,
+    rows_schema,
+)
 from tokenlake.packing.loss_mask import LOSS, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
@@ -139,41 +144,30 @@ def check_written(account: Account, parts: Sequence[ShardEntry], width: int | No
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """How documents begin and end, as their parents hold them; all int64[n] or bool[n].
+def _ends(ids: Int32, offsets: Int64, whole: Bools, out: RowsOut) -> tuple[Int64, Int64, Bools]:
+    """Look at how n documents, none of them empty, begin and end, as their parents hold them.
 
-    Attributes:
-        bos, eos: how many ids at the beginning and at the end are the post-processor's.
-        lacks: which documents packing puts an EOS after.
+    Args:
+        ids: int32[total], not marked.
+        offsets: int64[n + 1] from 0.
+        whole: bool[n], which of them come rendered. What a template spelled is their content, and only what packing
+            appends is not: nobody can tell any more who put a BOS there.
+
+    Returns:
+        how many ids at the beginning and at the end are the post-processor's, int64[n] each; which documents packing
+        puts an EOS after, bool[n].
     """
-
-    bos: Int64
-    eos: Int64
-    lacks: Bools
-
-    @classmethod
-    def of(cls, ids: Int32, offsets: Int64, whole: Bools, out: RowsOut) -> Ends:
-        """Look at n documents, none of them empty.
-
-        Args:
-            ids: int32[total], not marked.
-            offsets: int64[n + 1] from 0.
-            whole: bool[n], which of them come rendered. What a template spelled is their content, and only what
-                packing appends is not: nobody can tell any more who put a BOS there.
-        """
-        documents, size = Ragged(ids, offsets), np.diff(offsets)
-        bos, eos = np.zeros((2, len(size)), np.int64)
-        if out.prefix:
-            bos = np.where(documents.begins_with(out.prefix) & ~whole, len(out.prefix), bos)
-        if out.suffix:
-            room = size - bos >= len(out.suffix)
-            eos = np.where(documents.ends_with(out.suffix) & ~whole & room, len(out.suffix), eos)
-        if out.pack is None:
-            return cls(bos, eos, np.zeros(len(size), np.bool_))
-        # The text of a plain document may spell an EOS itself: it still gets its own.
-        return cls(bos, eos, np.where(whole, ids[offsets[1:] - 1] != out.eos_id, out.append_eos))
+    documents, size = Ragged(ids, offsets), np.diff(offsets)
+    bos, eos = np.zeros((2, len(size)), np.int64)
+    if out.prefix:
+        bos = np.where(documents.begins_with(out.prefix) & ~whole, len(out.prefix), bos)
+    if out.suffix:
+        room = size - bos >= len(out.suffix)
+        eos = np.where(documents.ends_with(out.suffix) & ~whole & room, len(out.suffix), eos)
+    if out.pack is None:
+        return bos, eos, np.zeros(len(size), np.bool_)
+    # The text of a plain document may spell an EOS itself: it still gets its own.
+    return bos, eos, np.where(whole, ids[offsets[1:] - 1] != out.eos_id, out.append_eos)
 
 
 def count_packed(rows: pa.RecordBatch, out: RowsOut) -> tuple[Int64, Int64, Int64, Int64]:
@@ -255,13 +249,13 @@ class DocumentsOut:
                 f"a stored document has no ids, among those from file id {documents.file[0]} on; expected some in "
                 "every row. Run `tokenlake verify --deep` on the dataset"
             )
-        ends = Ends.of(ids, offsets, self._whole[source], self._out)
-        existing = np.zeros_like(ends.eos) if self._out.pack is None else (~ends.lacks).astype(np.int64)
-        self.shares.add(source, np.diff(offsets) + ends.lacks, ends.bos, ends.eos + ends.lacks, existing)
+        bos, eos, lacks = _ends(ids, offsets, self._whole[source], self._out)
+        existing = np.zeros_like(eos) if self._out.pack is None else (~lacks).astype(np.int64)
+        self.shares.add(source, np.diff(offsets) + lacks, bos, eos + lacks, existing)
         if self._out.loss_mask:
             ids = marked(ids, True if documents.learned is None else documents.learned)
         if not self._alike:
-            ids, offsets = self._closed(ids, offsets, ends.lacks, self._whole[source])
+            ids, offsets = self._closed(ids, offsets, lacks, self._whole[source])
         self._file.add(
             TokenDocuments(ids=ids, offsets=offsets, file=documents.file, position=documents.position)
         )

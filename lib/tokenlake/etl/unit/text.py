@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.arrays import Bools, Int32
+from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import CLOCK, UnitJob, begin, produced_by
+from tokenlake.etl.job import CLOCK, SignJob, UnitJob, begin, produced_by
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
-from tokenlake.etl.unit.infilling import Identities
+from tokenlake.etl.unit.infilling import Stretches
 from tokenlake.etl.unit.parts import QuarantineWriter
-from tokenlake.etl.unit.rows import AddedIds, TokenDocuments
-from tokenlake.etl.unit.sink import PreferenceSink, Sink, open_sink
+from tokenlake.etl.unit.sink import PreferenceSink, Sink, TokenDocuments, open_sink
 from tokenlake.mixing.random import Int64, UInt64, splitmix64
 from tokenlake.sources.batch import BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
@@ -35,6 +34,10 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles
+
+if TYPE_CHECKING:  # what cleaning alone needs; a worker begins sooner
+    from tokenlake.clean.signatures import Signer
 
 
 def _draws(file: Int64, position: Int64) -> UInt64:
@@ -93,6 +96,7 @@ _LONG_BYTES = 24 << 20
 
 _SPELLED: Final = Fault("special_token_in_text", "the text spells out a special token of the tokenizer")
 _REASONS: Final = ("rows_skipped", "filtered", "quarantined", "normalized", "dropped")
+_OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 
 
 @final
@@ -188,11 +192,11 @@ class TextBuild:
         around, packed = (encoder.prefix, encoder.suffix), job.pack is not None
         self._pairs: dict[str, PreferenceSink] = {}
         self._sinks: dict[str, Sink] = {}
+        own = ((), ()) if recipe.rendered else around
         for name in self._names:
             if texts.preference is not None:
                 self._pairs[name] = PreferenceSink(job, texts.preference, store, layout, name, encoder)
             else:
-                own = ((), ()) if recipe.rendered else around
                 self._sinks[name] = open_sink(job, store, layout, name, *own)
         self._outputs = [*self._sinks.values(), *self._pairs.values()]
         finish = Finish.around(texts.prompt, job.eos_id, *around, packed=packed) if recipe.rendered else None
@@ -226,7 +230,14 @@ class TextBuild:
             unit=job.unit,
             fingerprint=job.fingerprint,
             source=job.source.name,
-            inputs=tuple(_input_entry(part) for part in job.ranges),
+            inputs=tuple(
+                InputEntry(
+                    start=part.start,
+                    stop=part.stop,
+                    **{name: getattr(part.file, name) for name in _OF_INPUT},
+                )
+                for part in job.ranges
+            ),
             parts=tuple(parts),
             account=account,
             quarantine=quarantine,
@@ -341,7 +352,7 @@ class TextBuild:
         source, numbers = self._job.source, self._tally.numbers
         # What is held out is evaluated as it is, whatever is done to what is trained on.
         plain = source.texts.fim is None or (source.held_out is not None and split == source.held_out.split)
-        infill = None if plain else Identities(texts.file, texts.position)
+        infill = None if plain else Stretches.whole(texts.text, texts.file, texts.position)
         made = self._documents.encode(texts.text, texts.spans, infill)
         numbers.update(
             tokens=made.tokens, special_tokens_in_text=made.special_tokens, text_bytes=texts.text_bytes
@@ -359,7 +370,9 @@ class TextBuild:
             offsets=made.offsets,
             file=texts.file[made.origin],
             position=texts.position[made.origin],
-            around=AddedIds(made.bos, made.eos, min(made.eos_existing, whole)),
+            bos=made.bos,
+            eos=made.eos,
+            eos_existing=min(made.eos_existing, whole),
             again=again,
             kept=taken(texts.kept, made.origin),
         )
@@ -389,14 +402,10 @@ class TextBuild:
         head = next(windows, None)
         self._tally.settle(1, np.arange(0 if head is None else 1), document.extra, {})
         if head is not None:
-            drawn = self._drawn(chain([head], windows))
-            sink.add_long(drawn, int(document.file[0]), int(document.position[0]))
+            before = sink.counts["content_packed"]
+            sink.add_long(chain([head], windows), int(document.file[0]), int(document.position[0]))
+            numbers["tokens"] += sink.counts["content_packed"] - before
         return True
-
-    def _drawn(self, windows: Iterable[Int32]) -> Iterator[Int32]:
-        for ids in windows:
-            self._tally.numbers["tokens"] += len(ids)
-            yield ids
 
     def _refuse_special(self, documents: TextDocuments, rows: Int64) -> None:
         """With `special_tokens_in_text: fail`, a document that spells one out is a bad record."""
@@ -409,14 +418,53 @@ class TextBuild:
         self._set_aside(bad)
 
 
-def _input_entry(part: Any) -> InputEntry:
-    file = part.file
-    return InputEntry(
-        source=file.source,
-        path=file.path,
-        size=file.size,
-        token=file.token,
-        file_id=file.file_id,
-        start=part.start,
-        stop=part.stop,
-    )
+#: For recipes whose texts are fields: these ask nothing of a tokenizer.
+NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
+
+_MOST_DOCUMENTS: Final = 1 << 14  # that are signed at a time: their texts are Python strings meanwhile
+
+
+def sign_unit(job: SignJob, store: Store, signer: Signer, progress: Progress) -> Account:
+    """Make the signatures of one unit, whose records are read, prepared and accounted as for a build, and publish them.
+
+    Returns:
+        the account of its records, all documents being kept.
+
+    Raises:
+        AccountError: a record is missing, which would be a bug.
+    """
+    from tokenlake.clean.signatures import SignatureWriter
+
+    recipe, tally = Recipe(job.source, NO_TOKENIZER), UnitTally(packed=False)
+    writer = SignatureWriter(store, signer.schema)
+    try:
+        for parts in recipe.groups(job.ranges):
+            begin("reading", parts[0].file)
+            for prepared in recipe.read_all(parts):
+                tally.read(prepared)
+                tally.by["quarantined"].update(record.reason for record in prepared.bad)
+                for documents, begins in _row_by_row(prepared.documents):
+                    texts = cast("list[str]", documents.text.to_pylist())
+                    if len(begins) < len(texts):  # a row that became several is left out whole, or not at all
+                        edges = pairwise([*begins.tolist(), len(texts)])
+                        texts = ["\n".join(texts[begin:end]) for begin, end in edges]
+                    writer.write(signer.sign(texts, documents.file[begins], documents.position[begins]))
+                    count = len(begins)
+                    tally.numbers.update(kept=count, documents=count, text_bytes=documents.text_bytes)
+                progress({"bytes": prepared.bytes_read})
+        account = tally.account(())
+        account.check(where=f"signatures of {job.source.name}")
+        writer.publish(job.fingerprint, account)
+    except BaseException:
+        writer.discard()
+        raise
+    return account
+
+
+def _row_by_row(documents: TextDocuments) -> Iterator[tuple[TextDocuments, Int64]]:
+    """Yield the documents of some rows, whole rows, and where each row's documents begin (int64[n])."""
+    rows = np.arange(len(documents)) if documents.extra is None else np.flatnonzero(~documents.extra)
+    for at in range(0, len(rows), _MOST_DOCUMENTS):
+        begins = rows[at : at + _MOST_DOCUMENTS + 1]
+        stop = len(documents) if len(begins) <= _MOST_DOCUMENTS else int(begins[-1])
+        yield documents.slice(int(begins[0]), stop), begins[:_MOST_DOCUMENTS] - begins[0]
