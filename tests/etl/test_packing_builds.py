@@ -12,8 +12,8 @@ from tests.etl.outputs_support import Built, Config, build_here, notes, settings
 from tests.text.chat_samples import CHATML, conversation, speaking, write
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.packing.packer import STRATEGIES
 from tokenlake.packing.segments import Packed
+from tokenlake.packing.strategies import STRATEGIES
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
 

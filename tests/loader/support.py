@@ -43,10 +43,3 @@ def ids(batches: Any) -> list[np.ndarray[Any, Any]]:
 
 def same(ours: list[np.ndarray[Any, Any]], theirs: list[np.ndarray[Any, Any]]) -> bool:
     return len(ours) == len(theirs) and all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> tl.Mixture:
-    """A mixture of two sources, of which one comes three times as often."""
-    store = mixtures(tmp_path_factory)
-    found = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
-    return tl.Mixture(found, {"code": 0.25, "web": 0.75}, rows=150, block_size=6)

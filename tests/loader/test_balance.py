@@ -11,27 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import Batch, ids, mixed, plain, same
+from tests.loader.support import Batch, ids, same
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
-from tokenlake.loader.balance import dealt
 from tokenlake.loader.explain import Document, explain_step, steps_of_document
-from tokenlake.loader.host_load import host_load
+from tokenlake.loader.layout import dealt
+from tokenlake.loader.plan import host_load
 
 Data = tl.Dataset | tl.Mixture
 SIZES = {0: 8, 3: 16, 5: 24}
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory, "learned")
-
-
-@pytest.fixture(scope="module", params=["dataset", "mixture"])
-def data(
-    request: pytest.FixtureRequest, learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory
-) -> Data:
-    return learned if request.param == "dataset" else mixed(tmp_path_factory)
 
 
 def loader_of(data: Data, ranks: int | None = 4, **options: Any) -> tl.DataLoader:

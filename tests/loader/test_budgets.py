@@ -13,19 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import ids, mixtures, same
+from tests.loader.support import ids, same
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.explain import explain_step
 from tokenlake.loader.state import restored
 
 EVEN = {"code": 0.5, "web": 0.5}
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tl.Dataset]:
-    store = mixtures(tmp_path_factory)
-    return {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
 
 
 def loader_of(mixture: tl.Mixture, **options: Any) -> tl.DataLoader:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.loader import batch as batch_module
-from tokenlake.loader.batch import IGNORED, RowSegments, labels, targets
+from tokenlake.loader.batch import RowSegments, labels, targets
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 Rows = list[list[int]]
@@ -111,17 +111,3 @@ def test_the_example_of_the_module() -> None:
     assert made["loss_mask"].tolist() == [[False, True, True, False, True, True, True, False]]
     assert made["labels"].tolist() == [[-100, 12, 13, -100, 15, 16, 17, -100]]
     assert made["targets"].tolist() == [[12, 13, -100, 15, 16, 17, -100, -100]]
-
-
-def test_no_place_predicts_another_document() -> None:
-    """At a realistic size: a target is always the next id of the same segment, and no such id is left out."""
-    rng = np.random.default_rng(4)
-    rows = [rng.multinomial(int(rng.integers(900, 1025)), [1 / 30] * 30).tolist() for _ in range(64)]
-    rows = [[size for size in row if size] for row in rows]
-    ids = rng.integers(0, 50_000, (64, 1024)).astype(np.int32)
-    made = _made(_given(rows, 1024), ids)
-    number, found = made["segment_ids"], made["targets"]
-    same = (number[:, 1:] == number[:, :-1]) & (number[:, 1:] > 0)
-    assert np.array_equal(found[:, :-1] != IGNORED, same)
-    assert np.array_equal(found[:, :-1][same], ids[:, 1:][same])
-    assert (found[:, -1] == IGNORED).all()

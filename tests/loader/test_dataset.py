@@ -16,11 +16,6 @@ from tests.loader.support import LENGTH, plain
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
 
 
-@pytest.fixture(scope="module")
-def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory)
-
-
 def test_rows_by_number_are_the_stored_ones(ds: tl.Dataset):
     stored = np.array(ds.read(0, len(ds))["input_ids"].to_pylist(), np.int32)
     assert (ds[:]["input_ids"] == stored).all()

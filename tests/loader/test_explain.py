@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import mixtures, plain
@@ -26,19 +24,8 @@ from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.loader.steps import BatchStep
-from tokenlake.mixing.lanes import LaneLayout
 
 WARM_UP = {0: 4, 3: 8, 5: 12}
-
-
-@pytest.fixture(scope="module")
-def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory, "learned")
 
 
 def plan_of(data: tl.Dataset | tl.Mixture, sizes: Any = 8, **options: Any) -> BatchPlan:
@@ -53,33 +40,13 @@ def batches(plan: BatchPlan, passes: int, most: int) -> Iterator[BatchStep]:
     """The batches of some passes, one after the other."""
     place = plan.steps.position(0)
     for _ in range(passes):
-        while (batch := plan.next(place)) is not None and batch.step < most:
+        while (batch := plan.steps.next(place)) is not None and batch.step < most:
             yield batch
             place = batch.after
         place = plan.steps.position(place.step)
 
 
 # -- rows back to steps
-
-
-@settings(max_examples=80)
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.lists(st.integers(1, 4), min_size=1, max_size=3),
-)
-def test_the_row_of_a_place_is_the_inverse_of_its_location(lengths: list[int], widths: list[int]):
-    """Whatever sizes follow each other, every row of every batch is found again."""
-    layout = LaneLayout(np.array(lengths, np.int64), len(lengths), len(lengths))
-    start, number = 0, 0
-    while start < (layout.rows or 0):
-        size = len(lengths) * widths[min(number, len(widths) - 1)]
-        rows = np.arange(min(size, (layout.rows or 0) - start))
-        starts, sizes = np.full(len(rows), start), np.full(len(rows), size)
-        lane, place = layout.locate_in(starts, sizes, rows)
-        assert (layout.row_in(starts, sizes, lane, place) == rows).all()
-        beside = layout.beside(lane, place)
-        assert ((beside >= start) & (beside < start + size)).all()
-        start, number = start + size, number + 1
 
 
 DATASETS: list[dict[str, Any]] = [
@@ -130,22 +97,17 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
                     assert told == there
 
 
-@pytest.mark.parametrize("sizes", [8, WARM_UP, {0: 8, 2: 32}])
 @pytest.mark.parametrize("options", DATASETS, ids=str)
-def test_each_row_of_a_dataset_is_found_where_it_was_delivered(
-    ds: tl.Dataset, sizes: Any, options: dict[str, Any]
-):
-    if options.get("drop_last"):
-        sizes = 10
-    assert_inverse(plan_of(ds, sizes, seed=3, **options), 2, 80)
+def test_each_row_of_a_dataset_is_found_where_it_was_delivered(ds: tl.Dataset, options: dict[str, Any]):
+    for sizes in (10,) if options.get("drop_last") else (WARM_UP, {0: 8, 2: 32}):
+        assert_inverse(plan_of(ds, sizes, seed=3, **options), 2, 80)
 
 
-@pytest.mark.parametrize("sizes", [8, {0: 8, 2: 32}])
 @pytest.mark.parametrize("options", MIXTURES, ids=str)
 def test_each_row_of_a_mixture_is_found_where_it_was_delivered(
-    ds: tl.Dataset, learned: tl.Dataset, sizes: Any, options: dict[str, Any]
+    ds: tl.Dataset, learned: tl.Dataset, options: dict[str, Any]
 ):
-    assert_inverse(plan_of(mixed(ds, learned, **options), sizes, seed=3, lanes=4), 2, 14)
+    assert_inverse(plan_of(mixed(ds, learned, **options), {0: 8, 2: 32}, seed=3, lanes=4), 2, 14)
 
 
 # -- what is in a batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -14,15 +13,10 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import ids, mixtures, plain
+from tests.loader.support import ids, mixtures
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.reading.version import StoredRows
-
-
-@pytest.fixture(scope="module")
-def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory)
 
 
 def groups_of(ds: tl.Dataset, *, threads: int, reach: int = 4, times: int | None = None) -> DecodedAhead:
@@ -131,17 +125,6 @@ def test_damage_that_a_thread_meets_is_raised_where_it_is_needed(ds: tl.Dataset,
         with pytest.raises(IntegrityError, match=r"data/train-"):
             groups.take(1, [12])
     groups.close()
-
-
-def test_forgotten_groups_end_their_threads(ds: tl.Dataset):
-    before = set(threading.enumerate())
-    groups = groups_of(ds, threads=2)
-    groups.plan(0, np.array([0], np.int64))
-    started = set(threading.enumerate()) - before
-    del groups
-    for thread in started:
-        thread.join(timeout=120)
-        assert not thread.is_alive()
 
 
 def test_a_process_that_ends_in_the_middle_ends_well(ds: tl.Dataset):

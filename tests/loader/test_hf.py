@@ -16,7 +16,6 @@ import pytest
 import tokenlake as tl
 from tests.lazily import lazily
 from tests.loader.support import plain
-from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.hf_arrow import HfColumns
 from tokenlake.loader.host_batches import shared_reader
@@ -40,20 +39,10 @@ OPTIONS: dict[str, Any] = {"batch_size": 5, "seed": 3}
 ALL = ("input_ids", "labels", "position_ids", "attention_mask", "segment_ids", "loss_mask", "targets")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return lake_of(tmp_path_factory).url
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     return tmp_path / "cache" / "tokenlake"
-
-
-@pytest.fixture
-def learned(root: str) -> tl.Dataset:
-    return tl.open(root, "learned")
 
 
 def ids(rows: Any) -> list[Any]:
@@ -62,10 +51,6 @@ def ids(rows: Any) -> list[Any]:
 
 def rows_of(batches: Any) -> list[Any]:
     return [row for batch in ids(batches) for row in batch]
-
-
-def threads() -> int:
-    return sum(thread.name.startswith("tokenlake") for thread in threading.enumerate())
 
 
 def test_all_rows_by_number(learned: tl.Dataset):
@@ -206,10 +191,11 @@ def test_steps_of_one_of_several_workers_are_read_ahead(learned: tl.Dataset, dec
 
 def test_threads_end_with_a_loop_that_is_left(learned: tl.Dataset):
     dataset = loader_hf.hf_dataset(learned, **OPTIONS)
-    before = threads()
+    before, started = set(threading.enumerate()), set[threading.Thread]()
     for _ in islice(dataset, 7):
-        assert threads() > before
-    assert threads() == before
+        started |= set(threading.enumerate()) - before
+    assert started
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):

@@ -24,11 +24,6 @@ CUTS = [{"context_parallel": 4, "split": split} for split in _SPLITS] + [
 ]
 
 
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return support.plain(tmp_path_factory, "learned")
-
-
 def both(data: Any, layout: Any, **options: Any) -> list[tuple[support.Batch, support.Batch]]:
     """Each batch as rows and as laid out."""
     options = {"batch_size": 5, "seed": 3, "columns": COLUMNS} | options
@@ -198,7 +193,7 @@ def test_a_state_goes_on_in_another_layout(learned: tl.Dataset) -> None:
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        ("round", "must be a BatchLayout, 'flat', or a mapping of"),
+        ("round", "must be 'flat', a BatchLayout, or a mapping of"),
         ({"max_segments": 8}, "only flat batches have cu_seqlens"),
         ({"flat": True, "context_parallel": 2}, "would be cut between devices"),
         ({"context_parallel": 0}, "context_parallel: got 0"),

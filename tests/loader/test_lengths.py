@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import LENGTH, Batch, ids, mixed, plain, same
+from tests.loader.support import LENGTH, Batch, ids, same
 from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import IGNORED
@@ -23,18 +23,6 @@ SIZES = {0: 8, 3: 16, 5: 24}
 LENGTHS = {0: 8, 2: 16, 4: 32}
 COLUMNS = ("input_ids", "segment_ids", "positions", "loss_mask", "labels", "targets")
 Curriculum = tl.LengthCurriculum
-
-
-@pytest.fixture(scope="module")
-def learned(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory, "learned")
-
-
-@pytest.fixture(scope="module", params=["dataset", "mixture"])
-def data(
-    request: pytest.FixtureRequest, learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory
-) -> Data:
-    return learned if request.param == "dataset" else mixed(tmp_path_factory)
 
 
 def loader_of(data: Data, lengths: Any = LENGTHS, **options: Any) -> tl.DataLoader:
@@ -237,7 +225,10 @@ def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pyt
     for wrong, says in (
         (lambda: Curriculum.doubling(8, 24, until=9), "8 comes to 24 by no number of doublings"),
         (lambda: Curriculum.linear(8, 24, until=9, multiple=3), "by no number of 3 ids at a time"),
-        (lambda: Curriculum.linear(8, 4, until=9, multiple=1), "the first length at most the last"),
+        (
+            lambda: Curriculum.linear(8, 4, until=9, multiple=1),
+            "last: got 4, must be a whole number from 8 on",
+        ),
     ):
         with pytest.raises(ConfigError, match=says):
             wrong()

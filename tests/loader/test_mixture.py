@@ -8,21 +8,12 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import ids, mixtures, plain, same
+from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.mixture import Stop
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return mixtures(tmp_path_factory)
-
-
-def sources(store: str) -> dict[str, tl.Dataset]:
-    return {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
-
-
-def as_written(store: str, **options: Any) -> tuple[tl.Mixture, Any]:
+def as_written(store: str, sources: dict[str, tl.Dataset], **options: Any) -> tuple[tl.Mixture, Any]:
     """The mixture that ``rows`` was written by, as a trainer asks for it."""
     record = tl.open(store, "rows").manifest.mixture
     assert record is not None
@@ -30,11 +21,11 @@ def as_written(store: str, **options: Any) -> tuple[tl.Mixture, Any]:
     points = [{"step": point.step, "weights": dict(point.weights)} for point in order.points]
     scheduler = tl.WeightScheduler(points, order.interpolation)
     settings = {"rows": order.rows, "block_size": order.block_size, "step_rows": order.step_rows}
-    return tl.Mixture(sources(store), scheduler, **{**settings, **options}), order
+    return tl.Mixture(sources, scheduler, **{**settings, **options}), order
 
 
-def test_mixing_while_reading_gives_what_the_flow_wrote(store: str):
-    mixture, order = as_written(store)
+def test_mixing_while_reading_gives_what_the_flow_wrote(store: str, sources: dict[str, tl.Dataset]):
+    mixture, order = as_written(store, sources)
     loader = tl.DataLoader(mixture, order.batch_size, seed=order.seed, epochs=None)
     assert loader.plan.lanes == order.lanes
     written = tl.open(store, "rows")
@@ -45,10 +36,10 @@ def test_mixing_while_reading_gives_what_the_flow_wrote(store: str):
 
 @pytest.mark.parametrize("stop", ["restart", "first_exhausted", "all_exhausted"])
 @pytest.mark.parametrize("lanes", [1, 2, 4])
-def test_resuming_and_hosts_and_sizes_of_a_mixture(store: str, stop: Stop, lanes: int):
+def test_resuming_and_hosts_and_sizes_of_a_mixture(sources: dict[str, tl.Dataset], stop: Stop, lanes: int):
     weights = {"code": 0.25, "web": 0.75}
     rows = 150 if stop == "restart" else None
-    mixture = tl.Mixture(sources(store), weights, stop=stop, rows=rows, block_size=6)
+    mixture = tl.Mixture(sources, weights, stop=stop, rows=rows, block_size=6)
 
     def loader(**options: Any) -> tl.DataLoader:
         chosen = {"batch_size": 8, "lanes": lanes, "columns": ["input_ids"], "workers": 0, **options}
@@ -64,14 +55,14 @@ def test_resuming_and_hosts_and_sizes_of_a_mixture(store: str, stop: Stop, lanes
     assert same(grown[:3], whole[:3])
     everything = sorted(row.tobytes() for batch in whole for row in batch)
     if stop == "all_exhausted":
-        assert sum(map(len, whole)) == sum(len(dataset) for dataset in sources(store).values())
+        assert sum(map(len, whole)) == sum(len(dataset) for dataset in sources.values())
     if stop != "first_exhausted":
         assert sorted(row.tobytes() for batch in grown for row in batch) == everything
 
 
-def test_a_mixture_that_ends_is_dealt_anew_in_the_next_pass(store: str):
+def test_a_mixture_that_ends_is_dealt_anew_in_the_next_pass(sources: dict[str, tl.Dataset]):
     loader = tl.DataLoader(
-        tl.Mixture(sources(store), {"code": 0.5, "web": 0.5}, stop="all_exhausted"), 8, columns=["input_ids"]
+        tl.Mixture(sources, {"code": 0.5, "web": 0.5}, stop="all_exhausted"), 8, columns=["input_ids"]
     )
     first, second = ids(loader), ids(loader)
     assert not same(first, second)
@@ -79,8 +70,8 @@ def test_a_mixture_that_ends_is_dealt_anew_in_the_next_pass(store: str):
     assert same(ids(loader.iter_from_step(len(first) + 2)), second[2:])
 
 
-def test_weights_of_tokens_and_masks(store: str):
-    by_tokens = tl.Mixture(sources(store), {"code": 0.5, "web": 0.5}, weights_by="tokens", rows=4000)
+def test_weights_of_tokens_and_masks(sources: dict[str, tl.Dataset]):
+    by_tokens = tl.Mixture(sources, {"code": 0.5, "web": 0.5}, weights_by="tokens", rows=4000)
     totals = dict.fromkeys(("code", "web"), 0)
     loader = tl.DataLoader(by_tokens, 8, columns=["segment_ids"])
     place = loader.plan.steps.position(0)
@@ -92,15 +83,12 @@ def test_weights_of_tokens_and_masks(store: str):
     assert abs(totals["code"] / sum(totals.values()) - 0.5) < 0.01
 
 
-def test_a_stored_mask_of_one_source_leaves_the_others_whole(
-    store: str, tmp_path_factory: pytest.TempPathFactory
-):
-    learned, other = plain(tmp_path_factory, "learned"), plain(tmp_path_factory)
-    mixture = tl.Mixture({"learned": learned, "plain": other}, {"learned": 0.5, "plain": 0.5}, rows=40)
+def test_a_stored_mask_of_one_source_leaves_the_others_whole(ds: tl.Dataset, learned: tl.Dataset):
+    mixture = tl.Mixture({"learned": learned, "plain": ds}, {"learned": 0.5, "plain": 0.5}, rows=40)
     loader = tl.DataLoader(mixture, 8, columns=["input_ids", "loss_mask"])
     masks = {
         row.tobytes(): mask
-        for dataset in (learned, other)
+        for dataset in (learned, ds)
         for row, mask in zip(
             *dataset.take(np.arange(len(dataset)), ["input_ids", "loss_mask"]).values(), strict=True
         )
@@ -110,8 +98,8 @@ def test_a_stored_mask_of_one_source_leaves_the_others_whole(
             assert (masks[row.tobytes()] == mask).all()
 
 
-def test_what_does_not_fit_is_refused(store: str, tmp_path_factory: pytest.TempPathFactory):
-    found = sources(store)
+def test_what_does_not_fit_is_refused(store: str, ds: tl.Dataset, sources: dict[str, tl.Dataset]):
+    found = sources
     half = {"code": 0.5, "web": 0.5}
     cases: list[tuple[Any, str]] = [
         (
@@ -121,7 +109,7 @@ def test_what_does_not_fit_is_refused(store: str, tmp_path_factory: pytest.TempP
         (lambda: tl.Mixture(found, {"code": 0.5, "web": 0.4}), "must sum to 1"),
         (lambda: tl.Mixture(found, half, weights_by="bytes"), "weights_by: got 'bytes'"),  # type: ignore[arg-type]
         (
-            lambda: tl.Mixture({"code": found["code"], "web": plain(tmp_path_factory)}, half),
+            lambda: tl.Mixture({"code": found["code"], "web": ds}, half),
             "different tokenizers cannot be mixed",
         ),
         (lambda: tl.DataLoader(tl.Mixture(found, half), 8, shuffle=False), "a mixture has no stored order"),

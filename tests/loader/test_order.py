@@ -8,45 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.sizes import BatchSizes
-from tokenlake.loader.steps import PassSteps
 from tokenlake.mixing.lanes import LaneLayout, most_lanes
 from tokenlake.mixing.random import Int64
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)
-
-
-def delivered(order: EpochStream, sizes: BatchSizes) -> list[tuple[int, int, int]]:
-    """(epoch, row group, row) of a pass, batch by batch."""
-    steps, found = PassSteps(sizes, order.length, drop_last=False), list[tuple[int, int, int]]()
-    place = steps.position(0)
-    while (batch := steps.next(place)) is not None:
-        rows = np.arange(batch.rows)
-        full = np.full(len(rows), 1)
-        got = order.at(full * batch.start, full * batch.size, rows)
-        found.extend(zip(got.epoch.tolist(), got.group.tolist(), got.row.tolist(), strict=True))
-        place = batch.after
-    return found
-
-
-@settings(max_examples=60)
-@given(
-    GROUPS,
-    st.sampled_from([1, 2, 4, 8]),
-    st.integers(1, 3),
-    st.integers(0, 3),
-    st.sampled_from([{0: 8}, {0: 8, 2: 16}, {0: 24, 1: 8, 4: 32}]),
-)
-def test_a_pass_gives_every_row_of_every_epoch_once(
-    groups: list[int], lanes: int, epochs: int, first: int, asked: dict[int, int]
-):
-    group_rows = np.array(groups, np.int64)
-    order = EpochStream(EpochOrder(group_rows, lanes=lanes, seed=7), epochs=epochs, first=first, batch_size=8)
-    found = delivered(order, BatchSizes.of(asked))
-    every = [(group, row) for group, rows in enumerate(groups) for row in range(rows)]
-    assert sorted(found) == [(epoch, *row) for epoch in range(first, first + epochs) for row in every]
 
 
 @settings(max_examples=40)
@@ -61,24 +28,6 @@ def test_positions_are_the_inverse(groups: list[int], lanes: int, epochs: int, f
         lane, place = order.place_of(0, epoch, got.group, got.row)
         assert ((place >= 0) == (first <= epoch < first + epochs)).all()
         assert (order.layout.position(lane[there], place[there]) == position[there]).all()
-
-
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.integers(1, 4),
-)
-def test_rows_of_batches_are_located_as_positions_are_where_sizes_do_not_change(
-    lengths: list[int], width: int
-):
-    lanes = len(lengths)
-    layout = LaneLayout(np.array(lengths, np.int64), lanes, lanes * width)
-    positions = np.arange(layout.rows or 0)
-    size = np.full(len(positions), layout.batch_size)
-    ours = layout.locate_in(
-        positions // layout.batch_size * layout.batch_size, size, positions % layout.batch_size
-    )
-    for mine, theirs in zip(ours, layout.locate(positions), strict=True):
-        assert (mine == theirs).all()
 
 
 def test_a_row_that_is_not_there_is_refused():

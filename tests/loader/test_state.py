@@ -8,18 +8,8 @@ from typing import Any
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import ids, mixtures, plain, same
+from tests.loader.support import ids, plain, same
 from tokenlake.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def ds(tmp_path_factory: pytest.TempPathFactory) -> tl.Dataset:
-    return plain(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return mixtures(tmp_path_factory)
 
 
 def state_at(loader: tl.DataLoader, step: int) -> dict[str, Any]:

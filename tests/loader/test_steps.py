@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.sizes import BatchSizes
-from tokenlake.loader.steps import BatchStep, PassSteps, Position
+from tokenlake.loader.steps import BatchSizes, BatchStep, PassSteps, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
     lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})
@@ -83,7 +82,6 @@ def test_sizes_that_do_not_change_are_one_size():
     assert BatchSizes.of({0: 8, 3: 8}) == BatchSizes.of(8)
     assert BatchSizes.from_json(BatchSizes.of({0: 8, 5: 12}).to_json()).points == ((0, 8), (5, 12))
     assert BatchSizes.of({0: 8, 5: 12}).common == 4
-    assert BatchSizes.of({0: 8, 5: 12}).most == 12
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, {}, {0: 0}, {1: 4}, {0: 4, -1: 4}, {0: 2.5}, {"0": 4}])

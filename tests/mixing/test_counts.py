@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -155,16 +154,9 @@ class TestRule:
 
 
 class TestLaws:
-    @given(schedules(), st.integers(1, 7), st.integers(0, 1500))
+    @given(schedules(), st.integers(1, 7) | st.just(1 << 45), st.integers(0, 1500) | st.integers(0, 1 << 60))
     def test_counts_sum_to_the_position_and_never_fall(self, scheduler, step_rows, position):
         counts = Counts(scheduler, step_rows=step_rows)
-        before, after = counts.draws_before(position), counts.draws_before(position + 1)
-        assert sum(before) == position
-        assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0] * (len(before) - 1) + [1]
-
-    @given(schedules(), st.integers(0, 1 << 60))
-    def test_so_they_do_at_any_distance(self, scheduler, position):
-        counts = Counts(scheduler, step_rows=1 << 45)
         before, after = counts.draws_before(position), counts.draws_before(position + 1)
         assert sum(before) == position
         assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0] * (len(before) - 1) + [1]
@@ -181,25 +173,11 @@ class TestLaws:
             weight = min(Fraction(1), high - low)
             assert abs(count - share) <= HALF + weight * max(0, len(got) - 2) / 2 + Fraction(1, 1 << 30)
 
-    @given(st.integers(2, 6), st.data())
-    def test_constant_weights_have_the_bound_in_figures(self, sources, data):
-        weights = data.draw(shares(sources))
-        position = data.draw(st.integers(0, 10**12))
-        got = Counts(constant(named(weights))).draws_before(position)
-        for count, weight in zip(got, exact(weights), strict=True):
-            assert abs(count - weight * position) <= HALF + weight * (sources - 2) / 2 + Fraction(1, 1 << 30)
-
     def test_a_weight_of_one_in_ten_thousand_comes_up_in_its_turn(self):
         counts = Counts(constant({"a": 0.5, "b": 0.3, "c": 0.1, "d": 0.0999, "rare": 0.0001}))
         assert counts.draws_before(4990)[4] == 0
         assert counts.draws_before(5010)[4] == 1
         assert [counts.draws_before(n * 10000)[4] for n in range(1, 50)] == list(range(1, 50))
-
-    def test_no_block_ever_takes_a_negative_number_of_rows(self):
-        """What is left over, given to the last source, would be negative in a quarter of these blocks."""
-        counts = Counts(constant({"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.0999, "rare": 0.0001}))
-        at = [counts.draws_before(n) for n in range(0, 7 * 4000, 7)]
-        assert all(min(b - a for a, b in zip(low, high, strict=True)) >= 0 for low, high in pairwise(at))
 
     def test_a_weight_that_falls_to_nothing_never_takes_a_row_back(self):
         for interpolation in ("linear", "cosine", "step"):

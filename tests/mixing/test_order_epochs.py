@@ -66,12 +66,6 @@ def test_an_epoch_is_as_its_law_says(order: tuple[list[int], int, int, int], epo
     assert found.lengths.tolist() == [len(rows) for rows in expected]
 
 
-@given(orders, st.integers(0, 10**9))
-def test_every_row_comes_once_in_an_epoch(order: tuple[list[int], int, int, int], epoch: int) -> None:
-    stored = [(group, row) for group, rows in enumerate(order[0]) for row in range(rows)]
-    assert sorted(_epoch(_order(*order), epoch)) == stored
-
-
 @given(orders, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 99)), max_size=30))
 def test_places_of_many_epochs_and_lanes_are_found_together_as_alone(
     order: tuple[list[int], int, int, int], asked: list[tuple[int, int, int]]
@@ -111,23 +105,6 @@ def test_place_of_is_the_inverse(order: tuple[list[int], int, int, int], epoch: 
     place = np.concatenate([np.arange(length) for length in found.lengths])
     back = found.place_of(epoch, *found.at(epoch, lane, place))
     assert [part.tolist() for part in back] == [lane.tolist(), place.tolist()]
-
-
-@given(st.lists(st.integers(0, 30), min_size=3, max_size=9), st.integers(0, 99))
-def test_hosts_together_read_what_one_reads(group_rows: list[int], epoch: int) -> None:
-    """Eight lanes for 1, 2, 4 or 8 hosts: what each reads of the batches joins to the same batches."""
-    order = _order(group_rows, 8, 3)
-    layout = LaneLayout(order.lengths, 8, 16)
-    lane, place = layout.locate(np.arange(order.rows))
-    whole = _rows(*order.at(epoch, lane, place))
-    for hosts in (2, 4, 8):
-        of_host = lane * hosts // 8
-        found: list[Row | None] = [None] * order.rows
-        for host in range(hosts):
-            mine = np.flatnonzero(of_host == host)
-            for position, row in zip(mine, _rows(*order.at(epoch, lane[mine], place[mine])), strict=True):
-                found[position] = row
-        assert found == whole
 
 
 def test_orders_are_pinned() -> None:

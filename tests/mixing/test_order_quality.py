@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -12,14 +11,13 @@ from hypothesis import strategies as st
 
 from benchmarks.shuffle_quality import (
     ShuffleQuality,
-    buffer_shuffled,
     delivered_rows,
     quality_of,
     shuffle_quality,
 )
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
-from tokenlake.mixing.random import Permutation, key_of, shuffled, splitmix64
+from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.shuffle import EpochOrder
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
@@ -47,58 +45,6 @@ def test_means_and_deviations_are_those_of_all_permutations(rows: int, batch_siz
             assert np.isclose(values.std(), figure.deviation), name
         if name == "batch_groups":
             assert values.std() <= figure.deviation
-
-
-def test_rows_as_they_are_stored() -> None:
-    rows, batch = 1000, 50
-    found = quality_of(np.arange(rows), batch, np.arange(rows) // batch)
-    centre = Fraction(rows - 1, 2)
-    squares = sum((i - centre) ** 2 for i in range(rows))
-    for lag, figure in found.autocorrelation.items():
-        products = sum((i - centre) * (i + lag - centre) for i in range(rows - lag))
-        assert figure.value == pytest.approx(float(products / squares))
-    assert list(found.autocorrelation) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    assert found.rank_correlation.value == pytest.approx(1)
-    assert found.displacement.value == 0
-    apart = (
-        found.delivered_apart,
-        found.delivered_apart_median,
-        found.stored_apart,
-        found.stored_apart_median,
-    )
-    assert {figure.value for figure in apart} == {1.0}
-    assert found.together.value == pytest.approx(1 - (rows // batch - 1) / (rows - 1))
-    assert found.batch_variance.value == pytest.approx(batch**2 * (rows // batch + 1) / (rows + 1))
-    assert found.batch_groups is not None
-    assert found.batch_groups.value == 1
-
-
-@pytest.mark.parametrize("key", range(3))
-def test_full_shuffles_look_like_chance(key: int) -> None:
-    """Every figure of our own generator and of the Feistel permutation lies within 4 deviations."""
-    group_of = np.arange(20_000) // 128
-    for delivered in (shuffled(20_000, key_of(key)), Permutation(20_000, key_of(key)).at(np.arange(20_000))):
-        for name, figure in quality_of(delivered, 128, group_of).figures().items():
-            assert abs(figure.sigmas) < 4, name
-
-
-def _buffered(rows: int, buffer: int, seed: int) -> list[int]:
-    """The law, row by row."""
-    buffer = min(buffer, rows)
-    held, found = list(range(buffer)), list[int]()
-    for step in range(rows - buffer):
-        drawn = splitmix64(np.array([(key_of(seed, 1) + step) % 2**64], np.uint64))
-        slot = (int(drawn[0]) >> 32) * buffer >> 32
-        found.append(held[slot])
-        held[slot] = buffer + step
-    return found + [held[slot] for slot in shuffled(buffer, key_of(seed, 2)).tolist()]
-
-
-@given(st.integers(0, 40), st.integers(1, 50), st.integers(0, 2**64))
-def test_a_shuffle_buffer_is_as_its_law_says(rows: int, buffer: int, seed: int) -> None:
-    found = buffer_shuffled(rows, buffer, seed).tolist()
-    assert found == _buffered(rows, buffer, seed)
-    assert sorted(found) == list(range(rows))
 
 
 def _rows_of(order: EpochOrder, batch_size: int, epoch: int) -> list[tuple[int, int]]:

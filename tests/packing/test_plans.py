@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.packing.best_fit import best_fit_decreasing, exact_fit
-from tokenlake.packing.packer import STRATEGIES, first_fit, plan_segments
 from tokenlake.packing.segments import Segments
+from tokenlake.packing.strategies import STRATEGIES, best_fit_decreasing, exact_fit, first_fit, plan_segments
 
 Int64 = npt.NDArray[np.int64]
 Fit = Callable[[Int64, int, int | None], Int64]

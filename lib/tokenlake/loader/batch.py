@@ -88,11 +88,6 @@ class RowSegments:
         """Rows, B."""
         return len(self.row_runs) - 1
 
-    @property
-    def padding(self) -> Int64:
-        """Ids of padding of each row, int64[B]."""
-        return self.runs[self.row_runs[1:] - 1]
-
     def ids(self, out: Int32, together: int = 1) -> Int32:
         """Return which segment of its row, or of `together` rows, each id is of: 1, 2, 3, ..., and 0 in padding."""
         numbers = np.arange(1, len(self.runs) + 1)
@@ -112,7 +107,14 @@ class RowSegments:
             flat = some.reshape(-1)  # one long row is faster than many
             np.subtract(_counted(self.length, len(some), some.dtype), flat, out=flat)
             out[rows] = some
-        self._clear_padding(out)
+        # Padding, a little of it id by id, more row by row, whichever is faster.
+        padding = self.runs[self.row_runs[1:] - 1]
+        begin = self.length - padding
+        if padding.sum() < _LITTLE * self.rows:
+            out.reshape(-1)[places(np.arange(self.rows) * self.length + begin, padding)] = 0
+            return out
+        for row, place in enumerate(begin.tolist()):
+            out[row, place:] = 0
         return out
 
     def loss_mask(self, learned: Bools | None, out: Bools) -> Bools:
@@ -129,16 +131,6 @@ class RowSegments:
         if learned is not None:
             np.logical_and(out, learned, out=out)
         return out
-
-    def _clear_padding(self, column: Int32) -> None:
-        """Write 0 in padding: a little of it id by id, more row by row, whichever is faster."""
-        padding = self.padding
-        begin = self.length - padding
-        if padding.sum() < _LITTLE * self.rows:
-            column.reshape(-1)[places(np.arange(self.rows) * self.length + begin, padding)] = 0
-            return
-        for row, place in enumerate(begin.tolist()):
-            column[row, place:] = 0
 
     def _starts(self) -> Int64:
         """Where each run begins among the ids of all rows, int64[s + B]."""
@@ -280,7 +272,6 @@ class Assembler:
         self.names, self._pad = tuple(columns), pad_id_of(sources[0].manifest)
         self._layout = layout or BatchLayout()
         self._parts: int | None = None
-        self._within: int | None = None
         self._layout.check_length(self.length)
         if self._layout.flat:
             self.names += FLAT_COLUMNS
@@ -294,16 +285,13 @@ class Assembler:
         other._parts = parts
         return other
 
-    def cut(self, within: int | None) -> Self:
-        """Return one whose segments end at every multiple of `within` in their row; None: where they are stored to."""
-        if within == self._within:
-            return self
-        other = copy.copy(self)
-        other._within = within
-        return other
-
     def batch(
-        self, shape: BatchShape, group: Int64, row: Int64, decoded: Callable[[int], PackedGroup]
+        self,
+        shape: BatchShape,
+        group: Int64,
+        row: Int64,
+        decoded: Callable[[int], PackedGroup],
+        within: int | None = None,
     ) -> Batch:
         """Return a batch.
 
@@ -313,6 +301,7 @@ class Assembler:
             group: by which number `decoded` knows the row group of each row, int64[n], n <= size.
             row: in its row group, int64[n].
             decoded: number -> row group.
+            within: segments end at every multiple of it in their row; None: where they are stored to.
         """
         ids = self._empty((shape.rows * shape.length // self.length, self.length), np.int32)
         numbers, rows = group.tolist(), row.tolist()
@@ -325,17 +314,18 @@ class Assembler:
         ids[len(rows) :] = self._pad
         made: Batch = {"input_ids": ids.reshape(shape)}
         if self.segments:
-            segments = self._segments(shape, segments_of(groups, np.array(index, np.int64), row))
+            stored = segments_of(groups, np.array(index, np.int64), row)
+            segments = self._segments(shape, stored, within)
             self._derive(made, segments, found, rows)
             self._lay_out(made, segments)
         return {name: made[name] for name in self.names}
 
-    def _segments(self, shape: BatchShape, stored: Ragged) -> RowSegments:
+    def _segments(self, shape: BatchShape, stored: Ragged, within: int | None) -> RowSegments:
         parts = self.length // shape.length
         lengths = stored.ids
         offsets = np.append(stored.offsets, np.full(shape.rows // parts - len(stored), len(lengths)))
-        if self._within is not None:
-            lengths, row, stretch = cut_runs(lengths, offsets, self._within)
+        if within is not None:
+            lengths, row, stretch = cut_runs(lengths, offsets, within)
             row = row if parts == 1 else row * parts + stretch
             offsets = offsets_of(np.bincount(row, minlength=shape.rows))
         return RowSegments.of(lengths, offsets, shape.length)

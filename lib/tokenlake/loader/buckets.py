@@ -2,7 +2,7 @@
 
 ::
 
-    step          which bucket, and the how manieth batch of it      the deal of a mixture, of batches
+    step          which bucket, and which batch of it                the deal of a mixture, of batches
     its rows      start .. start + rows of the bucket's stream       its own order: as of a dataset of these rows alone
     stored row    the n-th row of the bucket in a row group          row groups sorted by bucket, once
 
@@ -26,10 +26,9 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.sizes import BatchSizes
+from tokenlake.loader.padding import LengthIndex
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, walk
-from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.mixture import Draws, SourceMixture
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.stream import RowStream, StreamRows
@@ -97,7 +96,7 @@ class BucketRows:
         return self._sorted[self._first_rows[group] + self._begins[bucket][group] + number].astype(np.int64)
 
     def bucket_of(self, group: int, row: int) -> tuple[int, int]:
-        """Return the bucket of a row of a row group, and the how manieth of it there; the inverse of :meth:`rows`."""
+        """Return the bucket of a row of a row group, and which row of it there it is; the inverse of :meth:`rows`."""
         first, last = self._first_rows[group : group + 2].tolist()
         place = int(np.flatnonzero(self._sorted[first:last] == row)[0])
         bucket = int(np.flatnonzero(self._begins[:, group] <= place)[-1])
@@ -159,11 +158,16 @@ class BucketStretch:
             each = [min(rows, left) for rows, left in zip(each, self.left, strict=True)]
         return tuple(before + rows for before, rows in zip(self.given, each, strict=True))
 
-    def drawn(self, block: int) -> tuple[Int64, Int64]:
-        """Return which bucket each batch of a block is of, and the how manieth of it, from 0."""
-        first, last = block * _TOGETHER, (block + 1) * _TOGETHER
-        draws = self.deal.lane(0, first, last if self.end is None else min(last, self.end - self.first))
-        return draws.source, draws.index
+    @cached_property
+    def drawn(self) -> Callable[[int], Draws]:
+        """Which bucket each batch of a block is of (its source), and which batch of the bucket, from 0 (its index)."""
+
+        @lru_cache(8)
+        def drawn(block: int) -> Draws:
+            first, last = block * _TOGETHER, (block + 1) * _TOGETHER
+            return self.deal.lane(0, first, last if self.end is None else min(last, self.end - self.first))
+
+        return drawn
 
 
 @final
@@ -192,12 +196,11 @@ class BucketSteps:
         self.buckets: Final = tuple(buckets)
         self._stored, self._changes, self._first_groups = stored, tuple(changes), first_groups
         self._seed, self._drop_last = seed, drop_last
-        self._streams = lru_cache(2)(self._streams_of)
+        self._streams = lru_cache(2)(lambda passes: [bucket.stream(passes) for bucket in self.buckets])
         totals = [stream.length for stream in self._streams(0)]
         self._totals = None if None in totals else tuple(total or 0 for total in totals)
         self.rows: Final = None if self._totals is None else sum(self._totals)
-        self._stretches, self._begin = lru_cache(8)(self._stretches_of), lru_cache(8)(self._begin_of)
-        self._ahead = lru_cache(8)(self._drawn)
+        self._stretches, self.begin = lru_cache(8)(self._stretches_of), lru_cache(8)(self._begin_of)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -217,12 +220,12 @@ class BucketSteps:
 
     def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        number, stretch = self._stretch(position.passes, position.step)
+        stretch = self._stretch(position.passes, position.step)
         if stretch.end is not None and position.step >= stretch.end:
             return None
         block, place = divmod(position.step - stretch.first, _TOGETHER)
-        sources, numbers = self._ahead(position.passes, number, block)
-        bucket, turn = int(sources[place]), int(numbers[place])
+        drawn = stretch.drawn(block)
+        bucket, turn = int(drawn.source[place]), int(drawn.index[place])
         size = stretch.sizes[bucket]
         rows = size if stretch.left is None else min(size, stretch.left[bucket] - turn * size)
         start, delivered = stretch.given[bucket] + turn * size, position.rows + rows
@@ -232,14 +235,10 @@ class BucketSteps:
         """Return how many batches a pass has that begins at step `first`; None: no end."""
         return self._count(walk(self._count, self._changes[-1][0], step=first)[1], first)
 
-    def begin(self, passes: int) -> int:
-        """Return the step that begins a pass."""
-        return self._begin(passes)
-
     def position(self, step: int) -> Position:
         """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
         passes = walk(self._count, self._changes[-1][0], step=step)[1]
-        return Position(step, passes, sum(self._stretch(passes, step)[1].delivered(step)))
+        return Position(step, passes, sum(self._stretch(passes, step).delivered(step)))
 
     def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
         """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
@@ -282,7 +281,7 @@ class BucketSteps:
         """Return the epochs of a dataset in which a stored row may come before step `end` of a pass."""
         bucket, _ = self._stored.bucket_of(int(self._first_groups[source]) + group, row)
         there = np.flatnonzero(self.buckets[bucket].sources == source)
-        _, stretch = self._stretch(passes, end)
+        stretch = self._stretch(passes, end)
         if not len(there) or end < stretch.first:
             return range(0)
         last = end if stretch.end is None else min(end, stretch.end)
@@ -311,20 +310,18 @@ class BucketSteps:
 
     def _of_row(self, passes: int, bucket: int, row: int) -> BatchStep | None:
         """Return the batch that has a row of a bucket; None if it never comes."""
-        stretches = self._stretches(passes, self.begin(passes))
-        at = max(number for number, each in enumerate(stretches) if each.given[bucket] <= row)
-        stretch = stretches[at]
+        stretches = reversed(self._stretches(passes, self.begin(passes)))
+        stretch = next(each for each in stretches if each.given[bucket] <= row)
         turn = (row - stretch.given[bucket]) // stretch.sizes[bucket]
         if stretch.batches is not None and turn >= stretch.batches[bucket]:
             return None
         index = stretch.deal.place_of(0, bucket, turn)
         return None if index is None else self.next(self.position(stretch.first + index))
 
-    def _stretch(self, passes: int, step: int) -> tuple[int, BucketStretch]:
-        """Return the stretch of a pass that a step is in, and its number; the last one for those behind it."""
+    def _stretch(self, passes: int, step: int) -> BucketStretch:
+        """Return the stretch of a pass that a step is in; the last one for those behind it."""
         stretches = self._stretches(passes, self.begin(passes))
-        number = max((at for at, each in enumerate(stretches) if each.first <= step), default=0)
-        return number, stretches[number]
+        return next((each for each in reversed(stretches) if each.first <= step), stretches[0])
 
     def _stretches_of(self, passes: int, first: int) -> list[BucketStretch]:
         """Deal what each stretch leaves to the next, until nothing is left or sizes change no more."""
@@ -353,42 +350,5 @@ class BucketSteps:
         return None if end is None else end - first
 
     def _begin_of(self, passes: int) -> int:
+        """Return the step that begins a pass."""
         return walk(self._count, self._changes[-1][0], passes=passes)[0]
-
-    def _drawn(self, passes: int, number: int, block: int) -> tuple[Int64, Int64]:
-        return self._stretches(passes, self.begin(passes))[number].drawn(block)
-
-    def _streams_of(self, passes: int) -> list[RowStream]:
-        return [bucket.stream(passes) for bucket in self.buckets]
-
-
-def bucket_changes(
-    sizes: BatchSizes, bounds: Sequence[int], longest: int, multiple: int, *, equal: bool
-) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the rows of each bucket's batches from each step on at which batch sizes change.
-
-    Args:
-        sizes: of the batches of the longest bucket.
-        bounds: the lengths of the buckets that have rows.
-        longest: of all buckets.
-        multiple: rows are a multiple of it.
-        equal: all buckets have batches of as many rows; else of as many ids, or a little less.
-    """
-    return [
-        (
-            step,
-            tuple(size if equal else bucket_size(size * longest, length, multiple) for length in bounds),
-        )
-        for step, size in sizes.points
-    ]
-
-
-def bucket_size(ids: int, length: int, multiple: int) -> int:
-    """Return the rows of a bucket's batches: as many as keep a batch at `ids` ids or a little less.
-
-    Args:
-        ids: of a batch of the longest bucket.
-        length: of the bucket.
-        multiple: the rows are a multiple of it.
-    """
-    return ids // length // multiple * multiple

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Self, final, overload
+from typing import Any, Final, Self, cast, final, overload
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from tokenlake.errors import (
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
 from tokenlake.markup import named_facts, one_line
-from tokenlake.ragged import Int64
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows, stored_schema, verified_bytes
@@ -179,9 +180,7 @@ class Dataset:
         self._require_packed("rows of one length")
         group, row = self._rows.group_of(np.asarray(rows, np.int64))
         assembler = Assembler([self._rows], check_columns(columns), fresh=True)
-        groups: dict[int, PackedGroup] = {}
-        for number in np.unique(group).tolist():
-            groups[number] = self._cache.read(number)
+        groups = {number: self._cache.read(number) for number in np.unique(group).tolist()}
         return assembler.batch(BatchShape(len(group), self.seq_length), group, row, groups.__getitem__)
 
     def read(self, start: int, stop: int) -> pa.Table:
@@ -201,10 +200,9 @@ class Dataset:
         """
         self._require_packed("documents of a row")
         row = self.read(index, index + 1).to_pylist()[0]
-        found: list[dict[str, Any]] = []
+        found = list[dict[str, Any]]()
         for length, piece in zip(row["segment_lengths"], row["documents"], strict=True):
-            entry = self._inputs.get(piece["file"])
-            if entry is None:
+            if (entry := self._inputs.get(piece["file"])) is None:
                 raise IntegrityError(
                     f"{self.name}: row {index} is of file {piece['file']}, which no input is"
                 )
@@ -313,6 +311,56 @@ class Dataset:
             )
 
 
+PIECES: Final = ["segment_lengths", "documents"]
+PLACE: Final = ["file", "position"]  # of a row that is one document
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Provenance:
+    """The segments of the rows of a row group, one row after the other.
+
+    Attributes:
+        offsets: which are each row's, int64[rows + 1].
+        length: ids of each, int64[s].
+        file, position: the document, int64[s] both.
+        start: the first id within the document, int64[s].
+    """
+
+    offsets: Int64
+    length: Int64
+    file: Int64
+    position: Int64
+    start: Int64
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Provenance:
+        """Read a row group; IntegrityError where its columns contradict each other."""
+        lengths, documents = (cast("Any", batch.column(name)) for name in PIECES)
+        counts = documents.value_lengths()
+        if not counts.equals(lengths.value_lengths()):
+            raise IntegrityError(
+                f"{' and '.join(PIECES)} of a row group are not of the same segments. "
+                "Run `tokenlake verify --deep` to see all that is damaged"
+            )
+        fields = [whole_numbers(documents.flatten().field(name)) for name in ("file", "position", "start")]
+        return cls(offsets_of(whole_numbers(counts)), whole_numbers(lengths.flatten()), *fields)
+
+    @classmethod
+    def of_documents(cls, batch: pa.RecordBatch, lengths: Int64) -> Provenance:
+        """Read a row group whose rows are documents, or preferences, of so many ids each, int64[rows]."""
+        file, position = (whole_numbers(cast("Any", batch.column(name))) for name in PLACE)
+        return cls(np.arange(len(lengths) + 1), lengths, file, position, np.zeros(len(lengths), np.int64))
+
+    def row_of(self, index: Int64) -> Int64:
+        """Return the row that each segment is of, int64[n]."""
+        return np.searchsorted(self.offsets, index, side="right") - 1
+
+
+def whole_numbers(array: Any) -> Int64:
+    return array.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
 _SHOWN: Final = 20  # datasets that a message names
 
 
@@ -361,7 +409,15 @@ def open(
         ):
             raise NotFoundError(hint) from error
         raise
-    return Dataset(store, manifest, _split(manifest, split))
+    if split is None:
+        names = list(manifest.splits)
+        if "train" not in names and len(names) != 1:
+            raise ConfigError(
+                f"{manifest.dataset}@v{manifest.version} has the splits "
+                f"{', '.join(names) or '(none: it has no rows)'}; name one: split=..."
+            )
+        split = "train" if "train" in names else names[0]
+    return Dataset(store, manifest, split)
 
 
 def _missing_folder(place: str) -> str:
@@ -388,15 +444,3 @@ def _inside(where: str, options: Mapping[str, Any] | None) -> str:
     names = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
     first = f"{where.rstrip('/')}/{found[0]}"
     return f"{where} is a store, not a dataset; it has {names}. Open one of them: tl.open({first!r})"
-
-
-def _split(manifest: Manifest, asked: str | None) -> str:
-    names = list(manifest.splits)
-    if asked is not None:
-        return asked
-    if "train" in names or len(names) == 1:
-        return "train" if "train" in names else names[0]
-    raise ConfigError(
-        f"{manifest.dataset}@v{manifest.version} has the splits {', '.join(names) or '(none: it has no rows)'}; "
-        "name one: split=..."
-    )

@@ -17,6 +17,7 @@ import difflib
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack, cast, final
 
@@ -24,20 +25,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.dataset import Dataset
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
+from tokenlake.loader.dataset import PIECES, PLACE, Dataset, Provenance, whole_numbers
 from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.provenance import COLUMNS, PLACE, Provenance, groups_with, whole_numbers
 from tokenlake.loader.steps import BatchStep
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.packed import attention
 from tokenlake.reading.version import stored_schema
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.layout import Layout
 
 
 @final
@@ -171,13 +172,13 @@ def explain_step(plan: BatchPlan, step: int, row: int | None = None) -> list[Exp
     (found,) = plan.rows([batch], lambda size: rows)
     (length,) = plan.lengths([batch])
     explained: dict[int, ExplainedRow] = {}
-    for number, source in enumerate(_sources(plan)):
-        there = np.flatnonzero(found.source == number)
+    for number in range(len(plan.datasets)):
+        source, there = _PlannedDataset(plan, number), np.flatnonzero(found.source == number)
         group, inside, epoch = (column[there] for column in (found.group, found.row, found.epoch))
         for each, pieces in source.pieces(np.unique(group).tolist()):
             for index in np.flatnonzero(group == each).tolist():
                 at, stored = int(place_of[rows[there[index]]]), int(inside[index])
-                explained[at] = source.row(Seen(batch, at, int(epoch[index]), length), each, pieces, stored)
+                explained[at] = source.row((batch, at, int(epoch[index]), length), each, pieces, stored)
     return [explained[at] for at in sorted(explained)]
 
 
@@ -202,7 +203,7 @@ def files_of(plan: BatchPlan, path: str) -> list[InputFileEntry]:
     if not found:
         near = difflib.get_close_matches(path, [entry.path for entry in files.values()], n=1, cutoff=0.5)
         guess = f"; did you mean {near[0]!r}?" if near else f" ({len(files)} have other paths)"
-        raise ConfigError(f"no input file of {_named(plan)} is {path!r}{guess}")
+        raise ConfigError(f"no input file of {plan.named} is {path!r}{guess}")
     return found
 
 
@@ -224,7 +225,7 @@ def documents_of(plan: BatchPlan, asked: tuple[str, int] | Mapping[str, Any]) ->
     holding = _with_field(plan.datasets.values(), field)
     if not holding:
         raise ConfigError(
-            f"{_named(plan)} has no column {field!r}, nor what it was made from: `additional_fields: [{field}]` of a "
+            f"{plan.named} has no column {field!r}, nor what it was made from: `additional_fields: [{field}]` of a "
             "dataset that is not packed keeps it. A document is found by its file and position, too"
         )
     found = [each for dataset in holding for each in _with_value(dataset, field, value)]
@@ -288,77 +289,79 @@ def steps_of_document(
         raise ConfigError("the order has no end; say before which step to look (until, --step)")
     entry = _files(plan).get(document.file)
     if entry is None:
-        raise ConfigError(f"no input file of {_named(plan)} has the id {document.file}")
-    spans = list(_spans(plan, until, passes))
+        raise ConfigError(f"no input file of {plan.named} has the id {document.file}")
+    spans, first = list[tuple[int, int]](), 0  # numbers of passes, and the step to stop before
+    while len(spans) < passes and (until is None or first < until):
+        first = cast("int", until) if plan.steps.rows is None else plan.steps.begin(len(spans) + 1)
+        spans.append((len(spans), first if until is None else min(first, until)))
     others: set[int] = set()
     stored, found = False, list[ExplainedRow]()
-    for number, source in enumerate(_sources(plan)):
+    for number in range(len(plan.datasets)):
+        source = _PlannedDataset(plan, number)
         for group, pieces, segments in source.holding(document, others):
             stored = True
             for row in np.unique(pieces.row_of(segments)).tolist():
                 for seen in _deliveries(plan, number, group, row, spans):
                     found.append(source.row(seen, group, pieces, row, document))
     if not stored:
-        raise ConfigError(_absent(plan, entry, document.position, sorted(others)))
+        beside = sorted(others)
+        at = bisect_left(beside, document.position)
+        near = ", ".join(str(other) for other in beside[max(0, at - 1) : at + 1])
+        there = f"documents near it begin at {near}" if near else "it holds none of this file"
+        raise ConfigError(
+            f"{plan.named} holds no document of {entry.source} {entry.path} at {document.position}: {there}; it may "
+            "have been filtered, or be of another split"
+        )
     return sorted(found, key=lambda row: (row.step, row.row))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A row of a batch, the epoch of the dataset that it is of, and how long the batch is."""
-
-    batch: BatchStep
-    row: int
-    epoch: int
-    length: int
+_Seen = tuple[BatchStep, int, int, int]
+"""A batch, the row of it, the epoch of the dataset that it is of, and how long the batch is."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class _PlannedDataset:
-    """A dataset of a plan, by its name and its number there, and its input files by id."""
+    """A dataset of a plan, by its number there."""
 
-    name: str
-    number: int
-    dataset: Dataset
-    files: Mapping[int, InputFileEntry]
-    plan: BatchPlan
+    def __init__(self, plan: BatchPlan, number: int) -> None:
+        self.plan, self.number = plan, number
+        self.name, self.dataset = list(plan.datasets.items())[number]
+        self.files = {entry.file_id: entry for entry in self.dataset.manifest.inputs}
 
     def pieces(self, groups: Iterable[int]) -> Iterator[tuple[int, Provenance]]:
         """Yield row groups with their segments; IntegrityError where a file is missing or damaged."""
         index, stored = self.plan.index, self.dataset.rows
         for group in groups:
             if index is None:
-                yield group, Provenance.of(stored.read(group, COLUMNS))
+                yield group, Provenance.of(stored.read(group, PIECES))
                 continue
             first, last = index.first_rows[index.first_groups[self.number] + group :][:2].tolist()
             yield group, Provenance.of_documents(stored.read(group, PLACE), index.whole(slice(first, last)))
 
     def row(
-        self, seen: Seen, group: int, pieces: Provenance, row: int, document: Document | None = None
+        self, seen: _Seen, group: int, pieces: Provenance, row: int, document: Document | None = None
     ) -> ExplainedRow:
         """Describe a row of a row group; only the segments of a document, if one is given."""
-        shard, index = self.dataset.rows.shard_of(group)
+        (batch, at, epoch, length), (shard, index) = seen, self.dataset.rows.shard_of(group)
         return ExplainedRow(
-            step=seen.batch.step,
-            passes=seen.batch.passes,
-            row=seen.row,
-            epoch=seen.epoch,
+            step=batch.step,
+            passes=batch.passes,
+            row=at,
+            epoch=epoch,
             name=self.name,
             dataset=self.dataset.name,
             stored_row=self.dataset.rows.row_of(group) + row,
             shard=shard.path,
             shard_row=shard.row_groups[index] + row,
-            segments=tuple(self._segments(pieces, row, document, seen.length)),
-            length=seen.length,
+            segments=tuple(self._segments(pieces, row, document, length)),
+            length=length,
         )
 
     def holding(self, document: Document, others: set[int]) -> Iterator[tuple[int, Provenance, Int64]]:
         """Yield row groups with segments of a document, and which; `others` gets the file's other positions."""
         if document.file not in self.files:
             return
-        for alone, groups in groups_with(self.dataset, document.file, document.position):
+        for alone, groups in _groups_with(self.dataset, document.file, document.position):
             here = False
             for group, pieces in self.pieces(groups):
                 of_file = pieces.file == document.file
@@ -390,37 +393,46 @@ class _PlannedDataset:
             yield ExplainedSegment(entry.source, entry.path, position, start, start + length, begin, end)
 
 
-def _sources(plan: BatchPlan) -> list[_PlannedDataset]:
-    return [
-        _PlannedDataset(
-            name, number, dataset, {entry.file_id: entry for entry in dataset.manifest.inputs}, plan
-        )
-        for number, (name, dataset) in enumerate(plan.datasets.items())
-    ]
+def _groups_with(dataset: Dataset, file: int, position: int) -> Iterator[tuple[bool, list[int]]]:
+    """Yield row groups that may hold pieces of a document, unit of work by unit of work, the likeliest first.
 
+    The ledger says which units read the file, and a document's pieces never leave a unit. What mixtures and repacked
+    versions read is other versions: any of their units may hold any document, and several may hold the same.
 
-def _spans(plan: BatchPlan, until: int | None, passes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (number of a pass, its first step, the step to stop before) of what is looked at."""
-    number, first = 0, 0
-    while number < passes and (until is None or first < until):
-        after = until if plan.steps.rows is None else plan.steps.begin(number + 1)
-        assert after is not None
-        yield number, first, after if until is None else min(after, until)
-        number, first = number + 1, after
+    Yields:
+        whether no other unit holds the document if this one does, and its row groups.
+    """
+    units: dict[int, list[int]] = {}
+    for group in range(len(dataset.rows.group_rows)):
+        units.setdefault(dataset.rows.shard_of(group)[0].unit, []).append(group)
+    likely, unlikely = list[tuple[bool, list[int]]](), list[tuple[bool, list[int]]]()
+    layout = Layout(dataset.manifest.dataset, dataset.manifest.version)
+    for unit, groups in units.items():
+        inputs = ()
+        with suppress(NotFoundError):  # of a version that was copied without its ledger
+            inputs = read_record(dataset.store, layout, unit, dataset.manifest).inputs
+        if not inputs:
+            unlikely.append((False, groups))
+        elif ranges := [each for each in inputs if each.file_id == file]:
+            # Ranges are of bytes in files of lines, and else of row groups: a hint of where to begin.
+            hit = any(each.start <= position < each.stop for each in ranges)
+            (likely if hit else unlikely).append((True, groups))
+    yield from likely
+    yield from unlikely
 
 
 def _deliveries(
-    plan: BatchPlan, source: int, group: int, row: int, spans: Iterable[tuple[int, int, int]]
-) -> Iterator[Seen]:
-    """Yield when a stored row is delivered."""
+    plan: BatchPlan, source: int, group: int, row: int, spans: Iterable[tuple[int, int]]
+) -> Iterator[_Seen]:
+    """Yield when a stored row is delivered in some passes, each before a step."""
     at = np.array([group]), np.array([row])
-    for passes, _, end in spans:
+    for passes, end in spans:
         for epoch in plan.epochs_of(passes, end, source, group, row):
             (place,) = plan.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
                 batch, before = place
                 dealt = np.flatnonzero(_dealt(plan, batch) == before)
-                yield Seen(batch, int(dealt[0]), epoch, plan.lengths([batch])[0])
+                yield batch, int(dealt[0]), epoch, plan.lengths([batch])[0]
 
 
 def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
@@ -432,7 +444,7 @@ def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
     for source, stored in enumerate(plan.sources):
         for group in np.unique(found.group[found.source == source]).tolist():
             there = np.flatnonzero((found.source == source) & (found.group == group))
-            lengths: Any = stored.read(group, COLUMNS[:1]).column(0)
+            lengths: Any = stored.read(group, PIECES[:1]).column(0)
             offsets = offsets_of(whole_numbers(lengths.value_lengths()))
             each = attention(whole_numbers(lengths.flatten()), offsets, plan.within(batch.step))
             costs[there] = each[found.row[there]]
@@ -441,17 +453,3 @@ def _dealt(plan: BatchPlan, batch: BatchStep) -> Int64:
 
 def _files(plan: BatchPlan) -> dict[int, InputFileEntry]:
     return {entry.file_id: entry for each in plan.datasets.values() for entry in each.manifest.inputs}
-
-
-def _named(plan: BatchPlan) -> str:
-    return ", ".join(dataset.name for dataset in plan.datasets.values())
-
-
-def _absent(plan: BatchPlan, entry: InputFileEntry, position: int, others: list[int]) -> str:
-    at = bisect_left(others, position)
-    near = ", ".join(str(other) for other in others[max(0, at - 1) : at + 1])
-    there = f"documents near it begin at {near}" if near else "it holds none of this file"
-    return (
-        f"{_named(plan)} holds no document of {entry.source} {entry.path} at {position}: {there}; "
-        "it may have been filtered, or be of another split"
-    )

@@ -105,7 +105,7 @@ class GrainBatches(grain.IterDataset[Batch]):
         self._turn = Turn(self._turn.first + first * self._turn.of, self._turn.of * step)
 
     def __str__(self) -> str:
-        return f"GrainBatches({_named(self._reader.get())})"
+        return f"GrainBatches({self._reader.get().plan.named})"
 
 
 @final
@@ -144,7 +144,7 @@ class GrainIterator(grain.DatasetIterator[Batch]):
         super().close()
 
     def __str__(self) -> str:
-        return f"GrainIterator({_named(self._reader)})"
+        return f"GrainIterator({self._reader.plan.named})"
 
 
 @final
@@ -166,7 +166,3 @@ class GrainRows:
         # Grain's checkpoints compare it: equal for the same rows and columns, in any process.
         rows = self._rows
         return f"GrainRows({rows.name}, manifest={rows.manifest}, columns={', '.join(rows.columns)})"
-
-
-def _named(reader: HostReader) -> str:
-    return ", ".join(dataset.name for dataset in reader.plan.datasets.values())

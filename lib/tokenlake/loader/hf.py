@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, final
+from typing import TYPE_CHECKING, Any, Unpack, final
 
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
@@ -68,32 +68,26 @@ def hf_dataset(
             f"lengths: got {asked.get('lengths')!r}, but what takes rows from a dataset of Hugging Face makes "
             "batches of one number of rows of them, and rows of two lengths would come into one; give keep_shape=True"
         )
-    full = reader.get().options.drop_last or reader.get().options.pad_last
+    full = plan.options.drop_last or plan.options.pad_last
     if plan.bucket_shapes and not (plan.rows_alike and full):
         raise ConfigError(
             "padding.buckets: what takes rows from a dataset of Hugging Face makes batches of one number of rows of "
             "them; give padding equal_rows=True, and drop_last=True or pad_last=True: else the rows of two buckets, "
             "which have two lengths, would come into one batch"
         )
-    batches = plan.batches_in(0)
-    if batches is None:
+    if (batches := plan.batches_in(0)) is None:
         raise ConfigError(
             "a dataset of Hugging Face must end: give epochs, or the mixture rows or another `stop`"
         )
-    steps = list(range(batches))
-    return hf.IterableDataset.from_generator(HfSteps(reader, chosen), gen_kwargs={"step": steps})
+    steps = {"step": list(range(batches))}
+    return hf.IterableDataset.from_generator(HfSteps(reader, chosen), gen_kwargs=steps)
 
 
-class Positioned(Protocol):
-    """What has rows in positions: a source of rows."""
-
-    def positions(
-        self, start: Sequence[int] = (), share: Sequence[int] = ()
-    ) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]: ...
-
-
-def hf_rows(source: Positioned, shards: int) -> datasets.IterableDataset:
+def hf_rows(source: Any, shards: int) -> datasets.IterableDataset:
     """Return the rows of a source as a ``datasets.IterableDataset`` of so many shards; picklable as the source is.
+
+    Args:
+        source: its ``positions(share=(index, shards))`` yields (position, row).
 
     Raises:
         MissingExtraError: ``datasets`` is not installed.
@@ -104,7 +98,7 @@ def hf_rows(source: Positioned, shards: int) -> datasets.IterableDataset:
     )
 
 
-def _shares(source: Positioned, share: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _shares(source: Any, share: Sequence[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     for one in share:
         yield from (row for _, row in source.positions(share=one))
 
@@ -140,15 +134,15 @@ class _StepReader:
         self._stride, self._last = 1, -1
 
     def read(self, step: int) -> Batch:
+        plan = self._reader.plan
         if self._batches is None or step != self._last + self._stride:
             # In the strides that the last two steps tell: those of one of several workers.
             self._stride = step - self._last if 0 <= self._last < step else 1
             self.close()
             turn = Turn(step % self._stride, self._stride)
-            self._batches = HostBatches(self._reader, self._reader.plan.steps.position(step), turn)
+            self._batches = HostBatches(self._reader, plan.steps.position(step), turn)
         batch, self._last = next(self._batches), step
-        end = self._reader.plan.batches_in(0)
-        if end is not None and step + self._stride >= end:
+        if step + self._stride >= (plan.batches_in(0) or 0):
             self.close()
         return batch
 

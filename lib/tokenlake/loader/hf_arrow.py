@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, final
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.batch import Assembler, Batch, BatchShape, pad_id_of
+from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.ragged_batch import all_ragged_columns
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.entries import ShardEntry
@@ -37,7 +38,6 @@ _MADE_OF: Final = {
 }
 _DEFAULT: Final = ("input_ids", "labels", "position_ids")
 _LOSS: Final = ("labels", "targets")
-_DOCUMENT: Final = ("input_ids", "attention_mask", "labels")
 
 
 def import_datasets() -> Any:
@@ -59,7 +59,9 @@ def to_hf(
     hf = import_datasets()
     chosen = HfColumns.of(rows, columns, rename)
     folder = Path(hf.config.HF_DATASETS_CACHE) / "tokenlake" if cache_dir is None else Path(cache_dir)
-    files = arrow_files(rows, chosen, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
+    files = [_file(rows, chosen, folder, shard, there) for shard, there in groups]
     if not files:
         raise ConfigError(f"{rows.name} has no rows")
     split = hf.Split(rows.split)
@@ -97,7 +99,7 @@ class HfColumns:
             return cls.of(rows, columns, rename)
         theirs = {ours: name for name, ours in _MADE_OF.items() if name != "attention_mask"}
         there, usual = (tuple(theirs.get(name, name) for name in names) for names in all_ragged_columns(rows))
-        default = usual if rows.manifest.preference else _DOCUMENT
+        default = usual if rows.manifest.preference else ("input_ids", "attention_mask", "labels")
         return cls._chosen(there, default, columns, rename, "padded")
 
     @classmethod
@@ -109,11 +111,7 @@ class HfColumns:
         rename: Mapping[str, str] | None,
         rows: Literal["packed", "padded", "stored"],
     ) -> Self:
-        chosen = default if columns is None else tuple(columns)
-        wrong = [name for name in chosen if name not in allowed]
-        if isinstance(columns, str) or wrong or not chosen or len(set(chosen)) != len(chosen):
-            raise ConfigError(f"columns: got {columns!r}, must be some of {', '.join(allowed)}, each once")
-        others = dict(rename or {})
+        chosen, others = check_columns(columns, allowed, default), dict(rename or {})
         if unknown := sorted(set(others) - set(chosen)):
             raise ConfigError(f"rename: got {', '.join(unknown)}, the columns are {', '.join(chosen)}")
         names = [others.get(name, name) for name in chosen]
@@ -128,7 +126,13 @@ class HfColumns:
 
     def of_batch(self, batch: Batch, *, wide_labels: bool) -> dict[str, Any]:
         """Return the columns of one of our batches by their new names; `wide_labels`: those of losses int64."""
-        return {new: _column(name, batch[self._made_of(name)], wide_labels) for name, new in self.names}
+        found = dict[str, Any]()
+        for name, new in self.names:
+            values = batch[self._made_of(name)]
+            if name.endswith("attention_mask"):
+                values = (values > 0).astype(np.int8)
+            found[new] = values.astype(np.int64) if wide_labels and name.endswith(_LOSS) else values
+        return found
 
     def _made_of(self, name: str) -> str:
         """The column of our batches that becomes this one."""
@@ -137,81 +141,47 @@ class HfColumns:
         return _MADE_OF.get(name, name)
 
 
-def arrow_files(rows: StoredRows, columns: HfColumns, folder: Path) -> list[Path]:
-    """Return a file in Arrow's streaming format for each shard, written now or found whole.
-
-    Raises:
-        IntegrityError: a shard is damaged.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    groups = groupby(range(len(rows.group_rows)), key=lambda group: rows.shard_of(group)[0])
-    return [_file(rows, columns, folder, shard, list(there)) for shard, there in groups]
-
-
-def _file(rows: StoredRows, columns: HfColumns, folder: Path, shard: ShardEntry, groups: list[int]) -> Path:
-    path = folder / f"{_key(rows, columns, shard)}.arrow"
-    note = path.with_suffix(".sha256")
-    if not _is_whole(path, note):
-        # Two processes may make it at once: both make the same bytes, and each puts them there whole.
-        temp = folder / f".{path.stem}-{secrets.token_hex(4)}"
-        try:
-            digest = _write(rows, columns, groups, temp)
-            temp.replace(path)
-            temp.write_text(digest)
-            temp.replace(note)
-        finally:
-            temp.unlink(missing_ok=True)
+def _file(
+    rows: StoredRows, columns: HfColumns, folder: Path, shard: ShardEntry, groups: Iterable[int]
+) -> Path:
+    """Return the file of a shard in Arrow's streaming format, written now or found whole."""
+    made_of = [_FORMAT, shard.sha256, rows.manifest.kind, pad_id_of(rows.manifest), columns.names]
+    key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:40]
+    path, note = folder / f"{key}.arrow", folder / f"{key}.sha256"
+    with suppress(FileNotFoundError), path.open("rb") as stream:
+        if hashlib.file_digest(cast("Any", stream), "sha256").hexdigest() == note.read_text():
+            return path
+    # Two processes may make it at once: both make the same bytes, and each puts them there whole.
+    temp = folder / f".{key}-{secrets.token_hex(4)}"
+    try:
+        batches = _batches(rows, columns, groups)
+        first = next(batches)
+        with HashingFile(temp) as sink, pa.ipc.new_stream(sink, first.schema) as writer:
+            for batch in chain([first], batches):
+                writer.write_batch(batch)
+        temp.replace(path)
+        temp.write_text(sink.sha256)
+        temp.replace(note)
+    finally:
+        temp.unlink(missing_ok=True)
     return path
 
 
-def _key(rows: StoredRows, columns: HfColumns, shard: ShardEntry) -> str:
-    made_of = [_FORMAT, shard.sha256, rows.manifest.kind, pad_id_of(rows.manifest), columns.names]
-    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:40]
-
-
-def _is_whole(path: Path, note: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
-        return found == note.read_text()
-    except FileNotFoundError:
-        return False
-
-
-def _write(rows: StoredRows, columns: HfColumns, groups: list[int], path: Path) -> str:
-    """Write row groups; return the sha256 of the file."""
-    batches = _packed(rows, columns, groups) if columns.rows == "packed" else _stored(rows, columns, groups)
-    first = next(batches)
-    with HashingFile(path) as sink, pa.ipc.new_stream(sink, first.schema) as writer:
-        writer.write_batch(first)
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.sha256
-
-
-def _packed(rows: StoredRows, columns: HfColumns, groups: list[int]) -> Iterator[pa.RecordBatch]:
+def _batches(rows: StoredRows, columns: HfColumns, groups: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """Yield row groups with the chosen columns."""
+    if columns.rows != "packed":
+        for batch in map(rows.read, groups):
+            yield pa.RecordBatch.from_pydict({new: batch.column(name) for name, new in columns.names})
+        return
     assembler = Assembler([rows], columns.ours)
     for group in groups:
         decoded = rows.packed(group, loss_mask=assembler.loss_mask)
-        size = decoded.rows
-        number, row = np.full(size, group, np.int64), np.arange(size, dtype=np.int64)
-        shape = BatchShape(size, assembler.length)
+        number, row = np.full(decoded.rows, group, np.int64), np.arange(decoded.rows, dtype=np.int64)
+        shape = BatchShape(decoded.rows, assembler.length)
         batch = assembler.batch(shape, number, row, {group: decoded}.__getitem__)
         made = columns.of_batch(batch, wide_labels=False)
-        yield pa.RecordBatch.from_pydict({name: _lists(values) for name, values in made.items()})
-
-
-def _stored(rows: StoredRows, columns: HfColumns, groups: list[int]) -> Iterator[pa.RecordBatch]:
-    for group in groups:
-        batch = rows.read(group)
-        yield pa.RecordBatch.from_pydict({new: batch.column(name) for name, new in columns.names})
-
-
-def _lists(values: Any) -> pa.Array[Any]:
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-
-
-def _column(name: str, values: Any, wide_labels: bool) -> Any:
-    if name.endswith("attention_mask"):
-        return (values > 0).astype(np.int8)
-    return values.astype(np.int64) if wide_labels and name.endswith(_LOSS) else values
+        lists = {
+            name: pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+            for name, values in made.items()
+        }
+        yield pa.RecordBatch.from_pydict(lists)

@@ -17,11 +17,9 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.metrics import Spent
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderOptions
-from tokenlake.loader.padding import BatchPadding
+from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, Prefetched
@@ -31,6 +29,7 @@ from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
+from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore
 from tokenlake.threads import available_cpus
@@ -43,7 +42,12 @@ _EACH: Final = 16  # of each bucket: one that is looked up alone costs several t
 
 T = TypeVar("T")
 _Made = tuple[BatchStep, Batch]
+_Planned = tuple[BatchStep, BatchShape, Int64, Int64]
+"""A step, the shape of its batch here, and its rows (numbers of row groups, and the row in each): those wanted here, or
+all of them where they are dealt."""
 Place = Callable[[Batch, int], dict[str, Any]]
+Tell = Callable[["HostBatches", int | None, float], None]
+"""Is told of each batch: the iterator, its rows, and the seconds that it was waited for; of None rows at the end."""
 
 
 class Turn(NamedTuple):
@@ -74,26 +78,37 @@ class HostReader:
     plan: BatchPlan
     assembler: Assembler | RaggedAssembler
     wanted: RowsOfBatch
-    options: LoaderOptions
 
     @classmethod
     def open(cls, data: Dataset | Mixture, options: LoaderOptions) -> Self:
         """Plan the batches of a run; ConfigError where the options do not fit the data."""
         plan = BatchPlan(data, options)
         wanted = rows_of_host(options.host, plan.common_rows)
-        return cls(plan, _assembler(plan), wanted, options)
+        if plan.index is None or plan.padding is None:
+            layout = options.batch_layout
+            for _, length in plan.batch_shapes or ():
+                layout.check_length(length)
+            return cls(plan, Assembler(plan.sources, check_columns(options.columns), layout=layout), wanted)
+        if options.layout is not None:
+            raise ConfigError(
+                f"layout: got {options.layout!r}, but rows of {plan.named} are of many lengths; a layout is of packed "
+                "rows: pack them, or leave it out"
+            )
+        columns, padding = ragged_columns(plan.sources[0], options.columns), plan.padding
+        return cls(
+            plan,
+            RaggedAssembler(
+                plan.sources, plan.index, columns, padding=padding.side, truncate=padding.truncate
+            ),
+            wanted,
+        )
 
     def cut(self, wanted: RowsOfBatch, parts: int) -> HostReader:
         """Return what reads the rows of some devices, which have so many parts of each batch."""
-        assembler = (
-            self.assembler.of_parts(parts) if isinstance(self.assembler, Assembler) else self.assembler
+        made = self.assembler
+        return replace(
+            self, wanted=wanted, assembler=made.of_parts(parts) if isinstance(made, Assembler) else made
         )
-        return replace(self, wanted=wanted, assembler=assembler)
-
-    def mixed_as(self, mixture: Mixture) -> HostReader:
-        """Return what reads the same sources in other parts; the lanes stay, which weights would choose anew."""
-        options = replace(self.options, lanes=self.plan.lanes)
-        return replace(self, plan=BatchPlan(mixture, options), options=options)
 
     def reweighted(self, weights: Mapping[str, float], step: int) -> HostReader:
         """Return what reads by other weights from a step of the run on; ConfigError where it cannot be."""
@@ -107,7 +122,7 @@ class HostReader:
             )
         stream = self.plan.stream(0)
         assert isinstance(stream, MixtureStream)
-        return self.mixed_as(mixture.reweighted(stream.mixture.step_after(place.rows), weights))
+        return self._mixed_as(mixture.reweighted(stream.mixture.step_after(place.rows), weights))
 
     def replaying(self, state: Mapping[str, Any]) -> HostReader:
         """Return what reads by the weights that a trainer fed back before a state; itself, where there were none."""
@@ -116,7 +131,12 @@ class HostReader:
         if not isinstance(mixture, Mixture) or not isinstance(theirs, Mapping) or "schedule" not in theirs:
             return self
         replayed = mixture.replayed(WeightScheduler.from_json(theirs["schedule"]))
-        return self if replayed is mixture else self.mixed_as(replayed)
+        return self if replayed is mixture else self._mixed_as(replayed)
+
+    def _mixed_as(self, mixture: Mixture) -> HostReader:
+        """Return what reads the same sources in other parts; the lanes stay, which weights would choose anew."""
+        options = replace(self.plan.options, lanes=self.plan.lanes)
+        return replace(self, plan=BatchPlan(mixture, options))
 
     def resumed(self, state: Mapping[str, Any], turn: Turn, *, without: Turn) -> HostBatches:
         """Return the batches behind a state.
@@ -138,37 +158,24 @@ class HostReader:
             )
         return HostBatches(reader, position, theirs)
 
-    def read(self, size: int) -> Int64:
-        """Return the rows of a batch that must be read for those wanted: all, where costs decide which these are."""
-        wanted = self.wanted(size)
-        return wanted if self.plan.ranks is None or not len(wanted) else np.arange(size, dtype=np.int64)
-
-    def stride(self, step: int) -> int:
-        """Return how many entries a stored row has on the first axis of a step's columns: its ids where flat."""
-        if isinstance(self.assembler, Assembler) and self.options.batch_layout.flat:
-            return self.assembler.length
-        return self.plan.parts(step)
-
-    def rows_in(self, passes: int) -> int | None:
-        """Return how many rows of a pass this host has; None: no end."""
-        self.plan.begin(passes)  # raises where an earlier pass has no end
-        return self.plan.steps.rows_of(passes, self.wanted, pad_last=bool(self.options.pad_last))
-
     def read_ahead(self) -> DecodedAhead:
         """Return where row groups of the plan are decoded, so far ahead that decoding runs evenly."""
-        workers, loss_mask = self.options.workers, self.assembler.loss_mask
-        segments = self.plan.ranks is not None or self.assembler.segments
+        plan, loss_mask = self.plan, self.assembler.loss_mask
+        segments, threads = plan.ranks is not None or self.assembler.segments, plan.options.workers
+        if threads is None:
+            local = all(isinstance(dataset.store, LocalStore) for dataset in plan.datasets.values())
+            threads = max(1, min(_LOCAL, available_cpus() // 2)) if local else _REMOTE
 
         def decode(rows: StoredRows, group: int) -> DecodedGroup:
             return rows.decoded(group, loss_mask=loss_mask and rows.has_loss_mask, segments=segments)
 
         return DecodedAhead(
-            self.plan.sources,
+            plan.sources,
             decode,
-            times=self.plan.epochs if isinstance(self.plan.data, Dataset) else None,
-            max_bytes=self.options.cache_bytes,
-            reach=max(_LEAST, self.plan.window_steps // 4),
-            threads=_threads(self.plan.data) if workers is None else workers,
+            times=plan.epochs if isinstance(plan.data, Dataset) else None,
+            max_bytes=plan.options.cache_bytes,
+            reach=max(_LEAST, plan.window_steps // 4),
+            threads=threads,
         )
 
 
@@ -184,13 +191,11 @@ class HostBatches(Iterator[Batch]):
         position: where to begin.
         turn: which steps.
         place: (columns, rows of the global batch) -> these columns on devices.
-        tell: is called after each batch, and at the end of the pass: (this iterator, whether it is the end).
-        spent: counts on.
+        tell: see :data:`Tell`.
 
     Attributes:
         position: behind the last batch that was delivered.
         groups: what is decoded ahead; None before the first batch.
-        spent: on the batches so far.
     """
 
     def __init__(
@@ -200,14 +205,12 @@ class HostBatches(Iterator[Batch]):
         turn: Turn = ALL,
         *,
         place: Place | None = None,
-        tell: Callable[[HostBatches, bool], None] | None = None,
-        spent: Spent | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self.position, self.groups = position, cast("DecodedAhead | None", None)
         self._reader, self._turn, self._place, self._tell = reader, turn, place, tell
         self._made: Prefetched[Any, _Made] | None = None
         self._closed = False
-        self.spent = spent or Spent()
 
     def __next__(self) -> Batch:
         """Return the next batch; whatever went wrong in making it is raised here, in its place."""
@@ -219,15 +222,14 @@ class HostBatches(Iterator[Batch]):
         except BaseException as error:
             self._end()
             if isinstance(error, StopIteration) and self._tell is not None and not self._closed:
-                self._tell(self, True)
+                self._tell(self, None, 0.0)
             raise
         self.position = step.after
-        self.spent.add(
-            len(next(iter(batch.values()), ())) // self._reader.stride(step.step),
-            time.perf_counter() - asked,
-        )
         if self._tell is not None:
-            self._tell(self, False)
+            assembler, plan = self._reader.assembler, self._reader.plan
+            flat = isinstance(assembler, Assembler) and plan.options.batch_layout.flat
+            each = plan.stored_length if flat else plan.parts(step.step)  # entries of a stored row
+            self._tell(self, len(next(iter(batch.values()), ())) // each, time.perf_counter() - asked)
         return batch
 
     def state(self) -> dict[str, Any]:
@@ -246,10 +248,11 @@ class HostBatches(Iterator[Batch]):
 
     def _begin(self) -> Prefetched[Any, _Made]:
         # Threads know the work alone, not this iterator, which is therefore collected when it is forgotten.
-        self.groups = self._reader.read_ahead()
-        weakref.finalize(self, self.groups.release)
-        work, ahead = _Work(self._reader, self.groups, self._turn), self._reader.options.prefetch
-        made: Prefetched[Any, _Made] = Prefetched(work.planned(self.position), work.make, ahead=ahead)
+        reader, ahead = self._reader, self._reader.plan.options.prefetch
+        self.groups = groups = reader.read_ahead()
+        weakref.finalize(self, groups.release)
+        planned = _planned(reader, groups, self._turn, self.position)
+        made: Prefetched[Any, _Made] = Prefetched(planned, partial(_made, reader, groups), ahead=ahead)
         if (place := self._place) is not None:
             made = Prefetched(made, lambda one: (one[0], place(one[1], one[0].size)), ahead=ahead)
         self._made = made
@@ -263,107 +266,62 @@ class HostBatches(Iterator[Batch]):
             self.groups.close()
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A step, the shape of its batch here, and its rows: those wanted here, or all of them where they are dealt."""
-
-    step: BatchStep
-    shape: BatchShape
-    number: Int64
-    row: Int64
-
-
-@final
-@dataclass(frozen=True)
-class _Work:
-    """Planning and making batches."""
-
-    reader: HostReader
-    groups: DecodedAhead
-    turn: Turn
-
-    def planned(self, position: Position) -> Iterator[_Planned]:
-        pending: deque[_Planned] = deque()
-        horizon, reach, ended = self._horizon(), _FIRST, False
-        while True:
-            if not ended and len(pending) < -(-reach // 2):
-                chunk = self._next_steps(position, reach - len(pending))
-                ended = len(chunk) < reach - len(pending)
-                pending.extend(self._located(chunk))
-                position = chunk[-1].after if chunk else position
-            if not pending:
-                return
-            yield pending.popleft()
-            reach = min(horizon, reach * _FASTER)
-
-    def make(self, planned: _Planned) -> _Made:
-        numbers = list(dict.fromkeys(planned.number.tolist()))
-        decoded = self.groups.take(planned.step.step, numbers)
-        assembler: Any = self.reader.assembler
-        if self.reader.plan.curriculum is not None:
-            assembler = assembler.cut(self.reader.plan.within(planned.step.step))
-        number, row = planned.number, planned.row
-        if self.reader.plan.ranks is not None:
-            here = self._dealt(planned, decoded)
-            number, row = number[here], row[here]
-        return planned.step, assembler.batch(planned.shape, number, row, decoded.__getitem__)
-
-    def _dealt(self, planned: _Planned, decoded: Mapping[int, Any]) -> Int64:
-        """Which of the rows of a step come to the places that are wanted here, int64[m]."""
-        within = self.reader.plan.within(planned.step.step)
-        costs = {number: group.attention(within) for number, group in decoded.items()}
-        each = zip(planned.number.tolist(), planned.row.tolist(), strict=True)
-        costs = np.array([costs[number][row] for number, row in each], np.int64)
-        places = self.reader.plan.dealt(planned.step, costs)
-        wanted = self.reader.wanted(planned.step.size)
-        return places[wanted[: np.searchsorted(wanted, len(places))]]
-
-    def _next_steps(self, position: Position, count: int) -> list[BatchStep]:
-        found: list[BatchStep] = []
-        while len(found) < count and (step := self.reader.plan.next(position)) is not None:
-            if step.step % self.turn.of == self.turn.first:
-                found.append(step)
-            position = step.after
-        return found
-
-    def _located(self, steps: list[BatchStep]) -> Iterator[_Planned]:
-        if not steps:
+def _planned(reader: HostReader, groups: DecodedAhead, turn: Turn, position: Position) -> Iterator[_Planned]:
+    """Yield the steps of a turn, planned some at a time: the more, the longer it goes on."""
+    plan, pending, ended = reader.plan, deque[_Planned](), False
+    # Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least.
+    horizon = min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.bucket_shapes)), _MOST)
+    reach = _FIRST
+    while True:
+        if not ended and len(pending) < -(-reach // 2):
+            steps = list[BatchStep]()
+            while len(steps) < reach - len(pending) and not ended:
+                step = plan.steps.next(position)
+                ended = step is None
+                if step is not None:
+                    position = step.after
+                    if step.step % turn.of == turn.first:
+                        steps.append(step)
+            if steps:
+                pending.extend(_located(reader, groups, steps))
+        if not pending:
             return
-        wanted_of, plan = self.reader.wanted, self.reader.plan
-        found = plan.rows(steps, self.reader.read)
-        all_here = all(len(wanted_of(step.size)) == step.size for step in steps)
-        lengths = plan.lengths(steps, found if all_here else None)
-        for step, rows, length in zip(steps, found, lengths, strict=True):
-            number = self.groups.number(rows.source, rows.group)
-            self.groups.plan(step.step, number)
-            here = wanted_of(step.size)
-            if not self.reader.options.pad_last:
-                here = here[: np.searchsorted(here, step.rows)]
-            parts = plan.parts(step.step)
-            yield _Planned(step, BatchShape(len(here) * parts, length // parts), number, rows.row)
-
-    def _horizon(self) -> int:
-        """Steps that two windows last: so far ahead it is known what is needed; some of each bucket at least."""
-        plan = self.reader.plan
-        return min(max(_LEAST, 2 * plan.window_steps, _EACH * len(plan.bucket_shapes)), _MOST)
+        yield pending.popleft()
+        reach = min(horizon, reach * _FASTER)
 
 
-def _assembler(plan: BatchPlan) -> Assembler | RaggedAssembler:
-    if plan.index is None or plan.padding is None:
-        layout = plan.options.batch_layout
-        for _, length in plan.batch_shapes or ():
-            layout.check_length(length)
-        return Assembler(plan.sources, check_columns(plan.options.columns), layout=layout)
-    if plan.options.layout is not None:
-        names = ", ".join(dataset.name for dataset in plan.datasets.values())
-        raise ConfigError(
-            f"layout: got {plan.options.layout!r}, but rows of {names} are of many lengths; a layout is of packed "
-            "rows: pack them, or leave it out"
-        )
-    columns = ragged_columns(plan.sources[0], plan.options.columns)
-    padding = plan.padding
-    return RaggedAssembler(plan.sources, plan.index, columns, padding=padding.side, truncate=padding.truncate)
+def _located(reader: HostReader, groups: DecodedAhead, steps: list[BatchStep]) -> Iterator[_Planned]:
+    plan, wanted = reader.plan, reader.wanted
+
+    def read(size: int) -> Int64:  # all rows, where costs decide which of them are wanted here
+        here = wanted(size)
+        return here if plan.ranks is None or not len(here) else np.arange(size, dtype=np.int64)
+
+    found = plan.rows(steps, read)
+    all_here = all(len(wanted(step.size)) == step.size for step in steps)
+    lengths = plan.lengths(steps, found if all_here else None)
+    for step, rows, length in zip(steps, found, lengths, strict=True):
+        number = groups.number(rows.source, rows.group)
+        groups.plan(step.step, number)
+        here, parts = wanted(step.size), plan.parts(step.step)
+        if not plan.options.pad_last:
+            here = here[: np.searchsorted(here, step.rows)]
+        yield step, BatchShape(len(here) * parts, length // parts), number, rows.row
+
+
+def _made(reader: HostReader, groups: DecodedAhead, planned: _Planned) -> _Made:
+    step, shape, number, row = planned
+    plan, assembler, numbers = reader.plan, cast("Any", reader.assembler), number.tolist()
+    decoded, within = groups.take(step.step, dict.fromkeys(numbers)), plan.within(step.step)
+    if plan.ranks is not None:
+        costs = {each: cast("PackedGroup", group).attention(within) for each, group in decoded.items()}
+        rows = zip(numbers, row.tolist(), strict=True)
+        places = plan.dealt(step, np.array([costs[each][at] for each, at in rows], np.int64))
+        wanted = reader.wanted(step.size)
+        here = places[wanted[: np.searchsorted(wanted, len(places))]]
+        number, row = number[here], row[here]
+    cut = {} if within is None else {"within": within}
+    return step, assembler.batch(shape, number, row, decoded.__getitem__, **cut)
 
 
 @final
@@ -476,11 +434,3 @@ def _ragged_rows(data: Dataset, columns: Sequence[str]) -> _Taken:
         return found
 
     return take
-
-
-def _threads(data: Dataset | Mixture) -> int:
-    """Return how many threads decode by default."""
-    datasets = [data] if isinstance(data, Dataset) else data.datasets.values()
-    if all(isinstance(dataset.store, LocalStore) for dataset in datasets):
-        return max(1, min(_LOCAL, available_cpus() // 2))
-    return _REMOTE

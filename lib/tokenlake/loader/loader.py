@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Self, Unpack, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, Unpack, final
 
+from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.balance import BatchBalance
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
-from tokenlake.loader.length_index import TruncationCount
-from tokenlake.loader.metrics import LoaderMetrics, Spent
+from tokenlake.loader.layout import BatchBalance
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderKeywords, LoaderOptions, check_counts
+from tokenlake.loader.options import LoaderKeywords, LoaderOptions
+from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import Position
 from tokenlake.markup import named_facts
+from tokenlake.metrics import Metric
 from tokenlake.reading.cache import Decoded
 
 
@@ -119,7 +120,7 @@ class DataLoader:
         # Weak, so that an iterator that is forgotten is collected at once, and its threads end.
         self._running: weakref.ref[HostBatches] | None = None
         self._groups: DecodedAhead | None = None
-        self._before, self._spent = Decoded(), Spent()
+        self._before, self._batches, self._rows, self._waited = Decoded(), 0, 0, 0.0
 
     @property
     def plan(self) -> BatchPlan:
@@ -164,23 +165,23 @@ class DataLoader:
 
     def metrics(self) -> LoaderMetrics:
         """Return what this loader did since it was made, on this host; see :class:`tokenlake.MetricsExport`."""
-        return LoaderMetrics.of(self._spent, self._before + self.decoded)
+        did = self._before + self.decoded
+        groups = (did.groups, did.hits, did.rows, did.bytes)
+        return LoaderMetrics(self._batches, self._rows, self._waited, did.seconds, *groups)
 
     def __iter__(self) -> Iterator[Batch]:
         """Go on behind the last batch that was delivered, or with the next pass; an earlier iterator ends."""
         self.close()
         if self._ended:
             self._position, self._ended = Position(self.step, self._position.passes + 1, 0), False
-        batches = HostBatches(
-            self._reader, self._position, place=self._place, tell=self._move, spent=self._spent
-        )
+        batches = HostBatches(self._reader, self._position, place=self._place, tell=self._move)
         self._before += self.decoded
         self._groups, self._running = None, weakref.ref(batches)
         return batches
 
     def iter_from_step(self, step: int) -> Iterator[Batch]:
         """Go on as if `step` batches had been delivered; the time it takes does not depend on the step."""
-        check_counts(step=step)
+        whole_number("step", step, 0)
         self.close()
         self._position, self._ended = self.plan.steps.position(step), False
         return iter(self)
@@ -243,8 +244,8 @@ class DataLoader:
         Raises:
             ConfigError: there is no mixture, the step was passed or is of a later pass, or there are no such weights.
         """
-        check_counts(low=self.step, at=self.step if at is None else at)
-        reader = self._reader.reweighted(weights, self.step if at is None else at)
+        step = whole_number("at", self.step if at is None else at, self.step)
+        reader = self._reader.reweighted(weights, step)
         if (running := None if self._running is None else self._running()) is not None:
             running.go_on_with(reader)
         self._before += self.decoded
@@ -271,5 +272,46 @@ class DataLoader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _move(self, batches: HostBatches, ended: bool) -> None:
-        self._position, self._ended, self._groups = batches.position, ended, batches.groups
+    def _move(self, batches: HostBatches, rows: int | None, seconds: float) -> None:
+        self._position, self._ended, self._groups = batches.position, rows is None, batches.groups
+        self._batches, self._rows = self._batches + (rows is not None), self._rows + (rows or 0)
+        self._waited += seconds
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LoaderMetrics:
+    """Figures of one loader on one host. Iterating gives each as a :class:`tokenlake.metrics.Metric`.
+
+    Attributes:
+        batches, rows: delivered; with `sharding` the rows are those of the global batches.
+        wait_seconds: that the consumer waited for batches; near 0 where the loader keeps up.
+        decode_seconds: that threads spent on reading and decoding row groups, summed over the threads.
+        groups, group_hits: row groups that were decoded, and those that were there already.
+        decoded_rows, decoded_bytes: of the decoded row groups.
+    """
+
+    batches: int
+    rows: int
+    wait_seconds: float
+    decode_seconds: float
+    groups: int
+    group_hits: int
+    decoded_rows: int
+    decoded_bytes: int
+
+    def __iter__(self) -> Iterator[Metric]:
+        for name, help in _HELP.items():
+            yield Metric(f"tokenlake_loader_{name}", "counter", help, getattr(self, name))
+
+
+_HELP: Final = {
+    "batches": "Batches delivered.",
+    "rows": "Rows of these batches.",
+    "wait_seconds": "Seconds that the consumer waited for batches.",
+    "decode_seconds": "Seconds that threads spent on reading and decoding row groups.",
+    "groups": "Row groups decoded.",
+    "group_hits": "Row groups that were in the cache.",
+    "decoded_rows": "Rows of the decoded row groups.",
+    "decoded_bytes": "Bytes of the decoded row groups in memory.",
+}

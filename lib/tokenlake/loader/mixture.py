@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Final, Literal, final
 
 import numpy as np
@@ -18,7 +19,8 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
-from tokenlake.mixing.stream import MixtureStream, source_order
+from tokenlake.mixing.shuffle import EpochOrder
+from tokenlake.mixing.stream import MixtureStream, RowStream, source_order
 from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
@@ -87,13 +89,22 @@ class Mixture:
         totals = {name: len(dataset) for name, dataset in datasets.items()}
         self._kept = self.caps.kept(totals)
         if epochs is not None:
-            _check_epochs(weights, rows, stop, weights_by)
+            given = {"weights": weights, "rows": rows, "stop": stop, "weights_by": weights_by}
+            if told := [name for name, value in given.items() if value not in (None, "restart", "rows")]:
+                raise ConfigError(
+                    f"epochs: of each source they decide the weights and the end, and {', '.join(told)} would do so "
+                    "again; expected one or the other"
+                )
             draws = self.caps.draws(totals | self._kept)
             rows = sum(draws.values())
             weights = {name: drawn / max(1, rows) for name, drawn in draws.items()}
         if weights is None:
             raise ConfigError("weights: got None; expected name -> share of rows, or epochs of each source")
-        scheduler = weights if isinstance(weights, WeightScheduler) else constant(_whole(datasets, weights))
+        if isinstance(weights, WeightScheduler):
+            scheduler = weights
+        else:  # in the order of the datasets; those of no dataset stay, for the check to name them
+            named = {name: weights[name] for name in datasets if name in weights}
+            scheduler = constant(named | {name: each for name, each in weights.items() if name not in named})
         _check_sources(datasets, scheduler)
         if weights_by not in _WEIGHTS_BY:
             raise ConfigError(f"weights_by: got {weights_by!r}, must be one of {', '.join(_WEIGHTS_BY)}")
@@ -114,7 +125,18 @@ class Mixture:
     @cached_property
     def sizes(self) -> dict[str, SourceSize]:
         """How large each source is."""
-        return {name: _size(each).shortened(self._kept.get(name)) for name, each in self.datasets.items()}
+        found = dict[str, SourceSize]()
+        for name, dataset in self.datasets.items():
+            totals = dataset.manifest.splits[dataset.split]
+            size = SourceSize.of(
+                rows=totals.rows,
+                groups=len(dataset.rows.group_rows),
+                tokens=totals.tokens,
+                documents=totals.documents,
+                width=dataset.manifest.width,
+            )
+            found[name] = size.shortened(self._kept.get(name))
+        return found
 
     def lanes(self, batch_size: int) -> int:
         """Return into how many lanes the stream is cut by default: as many as the flow ``mix`` takes."""
@@ -142,10 +164,10 @@ class Mixture:
         if self.rows is not None:
             order = self._order(lanes, batch_size, seed, None)
         dealt = seed if passes == 0 else key_of(seed, passes)
-        orders = [
-            source_order(name, self._group_rows(name, seed), lanes=lanes, seed=dealt)
-            for name in self.datasets
-        ]
+        orders = list[EpochOrder]()
+        for name, dataset in self.datasets.items():
+            kept = shortened(name, dataset.rows.group_rows, self._kept.get(name), seed=seed)
+            orders.append(source_order(name, kept, lanes=lanes, seed=dealt))
         return MixtureStream(order, orders, rows=self.rows)
 
     def reweighted(self, at: int, weights: Mapping[str, float]) -> Mixture:
@@ -159,7 +181,7 @@ class Mixture:
             ConfigError: the weights cannot be, or a source comes more often than it may.
         """
         if self._by_tokens:
-            weights = row_weights(weights, self._mean_tokens)
+            weights = self._row_weights(weights)
         return self._with(self.scheduler.extend(at=at, points=[{"step": at + 1, "weights": weights}]))
 
     def replayed(self, schedule: WeightScheduler) -> Mixture:
@@ -231,9 +253,6 @@ class Mixture:
         """How many rows are used of each source."""
         return {name: self._kept.get(name, len(dataset)) for name, dataset in self.datasets.items()}
 
-    def _group_rows(self, name: str, seed: int) -> Int64:
-        return shortened(name, self.datasets[name].rows.group_rows, self._kept.get(name), seed=seed)
-
     def _check_repetitions(self) -> None:
         if self._length is None:
             raise ConfigError(
@@ -241,13 +260,15 @@ class Mixture:
                 "expected rows, epochs, or another `stop`"
             )
         drawn = self._order(1, 1, 0, self.rows).drawn_before(self._length)
-        totals = _totals(self.datasets)
-        means = {name: Fraction(each.tokens, max(1, each.rows)) for name, each in totals.items()}
-        self.caps.check(dict(zip(self.names, map(int, drawn), strict=True)), self._used, means)
+        self.caps.check(dict(zip(self.names, map(int, drawn), strict=True)), self._used, self._mean_tokens)
 
     @property
-    def _mean_tokens(self) -> dict[str, float]:
-        return {name: size.tokens / size.rows for name, size in _totals(self.datasets).items()}
+    def _mean_tokens(self) -> dict[str, Fraction]:
+        totals = {name: dataset.manifest.splits[dataset.split] for name, dataset in self.datasets.items()}
+        return {name: Fraction(each.tokens, max(1, each.rows)) for name, each in totals.items()}
+
+    def _row_weights(self, weights: Mapping[str, float]) -> dict[str, float]:
+        return row_weights(weights, {name: float(mean) for name, mean in self._mean_tokens.items()})
 
     def _per_row(self, scheduler: WeightScheduler) -> WeightScheduler:
         if scheduler.before is not None:
@@ -257,15 +278,21 @@ class Mixture:
             )
         data = scheduler.to_json()
         points = [
-            {"step": point["step"], "weights": row_weights(point["weights"], self._mean_tokens)}
+            {"step": point["step"], "weights": self._row_weights(point["weights"])}
             for point in data["points"]
         ]
         return WeightScheduler(points, data["interpolation"])
 
 
-@final
-class MixtureParts:
-    """A mixture taken apart: rows of each source in several parts, of which each is a mixture of its own.
+Part = tuple[float, Int64, Callable[[int, int], RowStream]]
+"""Rows of a part, of as many as all sources have; which sources it has rows of, ascending; and the order of its rows by
+the size of its batches and the number of the pass."""
+
+
+def mixture_parts(
+    mixture: Mixture, group_rows: Int64, first_groups: Int64, *, lanes: int, seed: int
+) -> list[Part]:
+    """Take a mixture apart: rows of each source in several parts, of which each is a mixture of its own.
 
     In a part a source weighs as much as in the mixture, times the share of its rows that the part holds. So all parts
     together, drawn by their weights, have the weights of the mixture.
@@ -274,92 +301,69 @@ class MixtureParts:
         mixture: of weights that do not change.
         group_rows: of each part, rows of each row group of all datasets, int64[parts, G].
         first_groups: where the row groups of each dataset begin, int64[datasets + 1].
+        lanes, seed: as of :meth:`Mixture.stream`.
 
     Raises:
         ConfigError: the weights change, a source has none, or it is to end with the first source.
     """
+    _check_parts(mixture)
+    ends = pairwise(first_groups.tolist())
+    columns = {name: slice(*both) for name, both in zip(mixture.names, ends, strict=True)}
+    totals = {name: len(dataset) for name, dataset in mixture.datasets.items()}
+    given = dict(zip(mixture.names, mixture.scheduler.pieces[0].first.given, strict=True))
+    groups = [{name: part[own] for name, own in columns.items() if part[own].sum()} for part in group_rows]
+    weights = [
+        {name: given[name] * int(rows.sum()) / totals[name] for name, rows in part.items()} for part in groups
+    ]
+    sums = [sum(totals.values()) * sum(part.values()) for part in weights]
+    cuts = [None] * len(sums) if mixture.rows is None else _shared_out(mixture.rows, sums)
+    found = list[Part]()
+    for part, weight, whole, cut in zip(groups, weights, sums, cuts, strict=True):
+        stream = partial(_part_stream, mixture, part, weight, cut, lanes, seed)
+        found.append((whole, np.array([mixture.names.index(name) for name in part], np.int64), stream))
+    return found
 
-    def __init__(self, mixture: Mixture, group_rows: Int64, first_groups: Int64) -> None:
-        _check_parts(mixture)
-        self._mixture = mixture
-        self._groups = [
-            {
-                name: part[first:last]
-                for name, first, last in zip(mixture.names, *_ends(first_groups), strict=True)
-            }
-            for part in group_rows
-        ]
-        totals = {name: len(dataset) for name, dataset in mixture.datasets.items()}
-        given = dict(zip(mixture.names, mixture.scheduler.pieces[0].first.given, strict=True))
-        self._weights = [
-            {name: given[name] * int(rows.sum()) / totals[name] for name, rows in part.items() if rows.sum()}
-            for part in self._groups
-        ]
-        self._rows = sum(totals.values())
 
-    def weight(self, part: int) -> float:
-        """Return how many rows a part has of as many as all sources have."""
-        return self._rows * sum(self._weights[part].values())
+def _part_stream(
+    mixture: Mixture,
+    groups: Mapping[str, Int64],
+    weights: Mapping[str, float],
+    cut: int | None,
+    lanes: int,
+    seed: int,
+    batch_size: int,
+    passes: int,
+) -> MixtureStream:
+    rows = {name: int(each.sum()) for name, each in groups.items()}
+    lanes, dealt = divisor_of(lanes, min(rows.values())), seed if passes == 0 else key_of(seed, passes)
+    order = SourceMixture(
+        rows,
+        constant({name: weight / sum(weights.values()) for name, weight in weights.items()}),
+        lanes=lanes,
+        batch_size=batch_size,
+        block_size=mixture.block_size,
+        step_rows=batch_size,
+        seed=seed,
+        stop=mixture.stop,
+        order=mixture.order,
+    )
+    orders = [source_order(name, each, lanes=lanes, seed=dealt) for name, each in groups.items()]
+    return MixtureStream(order, orders, rows=cut)
 
-    def sources(self, part: int) -> Int64:
-        """Return which sources have rows in a part, ascending."""
-        return np.array([self._mixture.names.index(name) for name in self._weights[part]], np.int64)
 
-    def stream(self, part: int, passes: int, *, lanes: int, batch_size: int, seed: int) -> MixtureStream:
-        """Return the order of a part's rows; as of :meth:`Mixture.stream`."""
-        weights, mixture = self._weights[part], self._mixture
-        groups = {name: self._groups[part][name] for name in weights}
-        rows = {name: int(each.sum()) for name, each in groups.items()}
-        lanes, dealt = divisor_of(lanes, min(rows.values())), seed if passes == 0 else key_of(seed, passes)
-        order = SourceMixture(
-            rows,
-            constant({name: weight / sum(weights.values()) for name, weight in weights.items()}),
-            lanes=lanes,
-            batch_size=batch_size,
-            block_size=mixture.block_size,
-            step_rows=batch_size,
-            seed=seed,
-            stop=mixture.stop,
-            order=mixture.order,
-        )
-        orders = [source_order(name, each, lanes=lanes, seed=dealt) for name, each in groups.items()]
-        return MixtureStream(
-            order, orders, rows=None if mixture.rows is None else self._cut(mixture.rows)[part]
-        )
-
-    def _cut(self, rows: int) -> list[int]:
-        """Share out rows by the weights of the parts: whole numbers, those nearest to the next one rounded up."""
-        weights = [self.weight(part) for part in range(len(self._weights))]
-        exact = [rows * weight / sum(weights) for weight in weights]
-        found = [int(each) for each in exact]
-        nearest = sorted(range(len(exact)), key=lambda part: (found[part] - exact[part], part))
-        for part in nearest[: rows - sum(found)]:
-            found[part] += 1
-        return found
+def _shared_out(rows: int, weights: Sequence[float]) -> list[int]:
+    """Share out rows by weights: whole numbers, those nearest to the next one rounded up."""
+    exact = [rows * weight / sum(weights) for weight in weights]
+    found = [int(each) for each in exact]
+    nearest = sorted(range(len(exact)), key=lambda part: (found[part] - exact[part], part))
+    for part in nearest[: rows - sum(found)]:
+        found[part] += 1
+    return found
 
 
 def divisor_of(lanes: int, most: int) -> int:
     """Return the largest divisor of a number of lanes that is at most `most`, and at least 1."""
     return max(number for number in range(1, max(1, most) + 1) if lanes % number == 0)
-
-
-def _ends(offsets: Int64) -> tuple[list[int], list[int]]:
-    return offsets[:-1].tolist(), offsets[1:].tolist()
-
-
-def _check_epochs(weights: Any, rows: int | None, stop: str, weights_by: str) -> None:
-    given = {"weights": weights, "rows": rows}
-    told = [name for name, value in given.items() if value is not None]
-    told += [
-        name
-        for name, value in (("stop", stop), ("weights_by", weights_by))
-        if value not in ("restart", "rows")
-    ]
-    if told:
-        raise ConfigError(
-            f"epochs: of each source they decide the weights and the end, and {', '.join(told)} would do so again; "
-            "expected one or the other"
-        )
 
 
 def _check_parts(mixture: Mixture) -> None:
@@ -381,27 +385,6 @@ def _check_parts(mixture: Mixture) -> None:
             "of the whole stream, and each bucket has a stream of its own; give stop='restart' (and rows, for an end) "
             "or stop='all_exhausted' without rows, or pad to `multiple` or `length`"
         )
-
-
-def _totals(datasets: Mapping[str, Dataset]) -> dict[str, Any]:
-    return {name: dataset.manifest.splits[dataset.split] for name, dataset in datasets.items()}
-
-
-def _size(dataset: Dataset) -> SourceSize:
-    totals = dataset.manifest.splits[dataset.split]
-    return SourceSize.of(
-        rows=totals.rows,
-        groups=len(dataset.rows.group_rows),
-        tokens=totals.tokens,
-        documents=totals.documents,
-        width=dataset.manifest.width,
-    )
-
-
-def _whole(datasets: Mapping[str, Dataset], weights: Mapping[str, float]) -> dict[str, float]:
-    """Weights in the order of the datasets; those of no dataset stay, for the check to name them."""
-    named = {name: weights[name] for name in datasets if name in weights}
-    return named | {name: weight for name, weight in weights.items() if name not in named}
 
 
 def _check_sources(datasets: Mapping[str, Dataset], scheduler: WeightScheduler) -> None:

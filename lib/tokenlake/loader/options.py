@@ -5,36 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import index
 from typing import Any, Final, Literal, TypedDict, final
 
+from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.balance import BatchBalance
-from tokenlake.loader.layout import BatchLayout
+from tokenlake.loader.layout import BatchBalance, BatchLayout
 from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.sizes import BatchSizes, LengthCurriculum, is_count
-
-
-def check_counts(*, low: int = 0, **named: object) -> None:
-    """Raise ConfigError unless all are whole numbers from `low` on."""
-    for name, value in named.items():
-        if not is_count(value, low):
-            raise ConfigError(f"{name}: got {value!r}, must be a whole number from {low} on")
-
-
-def check_switches(**named: object) -> None:
-    """Raise ConfigError unless all are True or False."""
-    for name, value in named.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name}: got {value!r}, must be True or False")
-
-
-def whole_seed(seed: object) -> int:
-    """Return a seed; ConfigError where it is no whole number."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise ConfigError(f"seed: got {seed!r}, must be a whole number")
-    return index(seed)  # pyright: ignore[reportArgumentType]
-
+from tokenlake.loader.steps import BatchSizes, LengthCurriculum
 
 CACHE_BYTES: Final = 512 << 20
 WORKER_CACHE_BYTES: Final = 256 << 20  # of each process, where worker processes may be several
@@ -89,26 +66,22 @@ class LoaderOptions:
     cache_bytes: int = CACHE_BYTES
 
     def __post_init__(self) -> None:
-        workers = 0 if self.workers is None else self.workers
-        check_counts(prefetch=self.prefetch, workers=workers, cache_bytes=self.cache_bytes)
-        pad_last = False if self.pad_last is None else self.pad_last
-        check_switches(shuffle=self.shuffle, drop_last=self.drop_last, pad_last=pad_last)
-        endless = {name: value for name in ("epochs", "lanes") if (value := getattr(self, name)) is not None}
-        check_counts(low=1, window=self.window, **endless)
-        whole_seed(self.seed)
+        counts = {"prefetch": 0, "cache_bytes": 0, "workers": 0, "window": 1, "epochs": 1, "lanes": 1}
+        for name, least in counts.items():
+            if (value := getattr(self, name)) is not None or name not in ("workers", "epochs", "lanes"):
+                whole_number(name, value, least)
+        for name in ("shuffle", "drop_last", "pad_last"):
+            if not isinstance(value := getattr(self, name), bool) and (name, value) != ("pad_last", None):
+                raise expected(name, value, "True or False")
+        whole_number("seed", self.seed)
         if self.lanes is not None and self.sizes.common % self.lanes:
             raise ConfigError(
                 f"lanes: got {self.lanes}, which does not divide every batch size; "
                 f"expected a divisor of {self.sizes.common}"
             )
-        if self.padding is not None:
-            BatchPadding.of(self.padding)
-        if self.layout is not None:
-            BatchLayout.of(self.layout)
+        _ = self.batch_padding, self.batch_layout, self.curriculum  # errors come now
         if self.balance is not None:
             BatchBalance.of(self.balance)
-        if self.lengths is not None:
-            LengthCurriculum.of(self.lengths)
 
     @cached_property
     def ranks(self) -> int | None:
@@ -126,6 +99,11 @@ class LoaderOptions:
                 "expected {'ranks': N}, or a sharding, or host"
             )
         return balance.over(1 if self.host is None else self.host[1], "host").ranks
+
+    @cached_property
+    def batch_padding(self) -> BatchPadding:
+        """How rows of many lengths are padded."""
+        return BatchPadding() if self.padding is None else BatchPadding.of(self.padding)
 
     @cached_property
     def batch_layout(self) -> BatchLayout:

@@ -119,20 +119,11 @@ class LoaderRestore(ocp.args.CheckpointArgs):
 
 
 def _check_alike(state: State, processes: Sequence[int]) -> None:
+    """Raise ConfigError unless all processes have this state."""
     if len(processes) == 1:
         return
     digest = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).digest()
-    told = _gathered(digest + int(state.get("step", state["rows"])).to_bytes(8, "big"), processes)
-    if len(set(told)) > 1:
-        steps = {at: int.from_bytes(each[-8:], "big") for at, each in zip(processes, told, strict=True)}
-        raise ConfigError(
-            f"the processes have different states of the loader, at these steps: {steps}; expected the same one: "
-            "make loaders with the same arguments, and save after the same batch"
-        )
-
-
-def _gathered(said: bytes, processes: Sequence[int]) -> list[bytes]:
-    """What each process says, as many bytes all."""
+    said = digest + int(state.get("step", state["rows"])).to_bytes(8, "big")
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = jax.sharding.Mesh(np.array([firsts[index] for index in processes]), ("process",))
     apart = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
@@ -140,4 +131,10 @@ def _gathered(said: bytes, processes: Sequence[int]) -> list[bytes]:
     mine = np.frombuffer(said, np.uint8)[None]
     array = jax.make_array_from_callback((len(processes), len(said)), apart, lambda _: mine)
     whole: Any = jax.jit(lambda values: values, out_shardings=together)(array)
-    return [row.tobytes() for row in np.asarray(whole)]
+    told = [row.tobytes() for row in np.asarray(whole)]
+    if len(set(told)) > 1:
+        steps = {at: int.from_bytes(each[-8:], "big") for at, each in zip(processes, told, strict=True)}
+        raise ConfigError(
+            f"the processes have different states of the loader, at these steps: {steps}; expected the same one: "
+            "make loaders with the same arguments, and save after the same batch"
+        )

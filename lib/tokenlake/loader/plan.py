@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.balance import dealt
-from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps, bucket_changes
+from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.mixture import Mixture, MixtureParts, divisor_of
-from tokenlake.loader.options import LoaderOptions, check_counts, whole_seed
-from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.sizes import LengthCurriculum
-from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch
+from tokenlake.loader.layout import dealt
+from tokenlake.loader.mixture import Mixture, Part, divisor_of, mixture_parts
+from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.padding import BatchPadding, LengthIndex
+from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
 from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
-from tokenlake.ragged import Int64
+from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold
@@ -50,6 +50,7 @@ class BatchPlan:
         index: lengths of the rows; None where rows are packed.
         ranks: that the rows of each batch are dealt to; None: they stay as they come.
         curriculum: where rows are cut; None: nowhere.
+        named: the names of the datasets.
 
     Raises:
         ConfigError: the options do not fit the data.
@@ -60,12 +61,16 @@ class BatchPlan:
         if not isinstance(data, Dataset | Mixture):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"data: got a {type(data).__name__}, must be a Dataset (tl.open) or a Mixture")
         self.data, self.options, self.sizes = data, options, options.sizes
-        self.epochs, self.seed = options.epochs, whole_seed(options.seed)
+        self.epochs, self.seed = options.epochs, options.seed.__index__()
         self.datasets = {data.split: data} if isinstance(data, Dataset) else data.datasets
-        self.padding = self._padding()
-        self.ranks, self.curriculum = self._ranks(), self._curriculum()
+        self.named = ", ".join(dataset.name for dataset in self.datasets.values())
+        self.padding, self.ranks, self.curriculum = self._padding(), options.ranks, options.curriculum
         self._check()
-        self.lanes = self._fitting(options.lanes) if options.lanes else self._choose_lanes()
+        if options.lanes:
+            rows = len(data) if isinstance(data, Dataset) else options.lanes
+            self.lanes = self._lanes_for(options.lanes, rows)
+        else:
+            self.lanes = self._choose_lanes()
         self.stream = lru_cache(2)(self._stream)
         if isinstance(data, Dataset) and not len(data):
             raise ConfigError("there are no rows to read")
@@ -85,17 +90,12 @@ class BatchPlan:
         return [dataset.rows for dataset in self.datasets.values()]
 
     @property
-    def window_rows(self) -> int:
-        """Rows that are permuted together, in the mean, of the source where they are most; 1 where none are."""
+    def window_steps(self) -> int:
+        """Steps that a window lasts, about: its rows in the mean, of the source where they are most, are permuted."""
         stream = self.stream(0)
         orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
-        return max(order.window_rows for order in orders)
-
-    @property
-    def window_steps(self) -> int:
-        """Steps that a window lasts, about."""
         rows = self.steps.mean_rows if isinstance(self.steps, BucketSteps) else self.sizes.first
-        return -(-self.window_rows // max(1, int(rows) // self.lanes))
+        return -(-max(order.window_rows for order in orders) // max(1, int(rows) // self.lanes))
 
     @property
     def bucket_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -123,15 +123,15 @@ class BatchPlan:
             changes = {step for points in (self.sizes.points, self.curriculum.points) for step, _ in points}
             parts = {(self.sizes.at(step), self.parts(step)) for step in changes}
             return tuple((rows * each, self.stored_length // each) for rows, each in sorted(parts))
-        lengths = self.batch_lengths
-        return None if lengths is None else tuple((size, lengths[0]) for size in self.batch_sizes)
+        length = self._length
+        return None if length is None else tuple((size, length) for size in self.batch_sizes)
 
     @property
     def rows_alike(self) -> bool:
         """Whether the full batches of a step have the rows that are asked for, whichever bucket they are of."""
         if self.curriculum is not None and not self.curriculum.keep_shape:
             return False
-        return not self._bucketed or (self.padding is not None and self.padding.equal_rows)
+        return self.padding is None or self.padding.buckets is None or self.padding.equal_rows
 
     @property
     def common_rows(self) -> int:
@@ -139,21 +139,13 @@ class BatchPlan:
         return math.gcd(*self.batch_sizes)
 
     @property
-    def batch_lengths(self) -> tuple[int, ...] | None:
-        """How long batches are, ascending; None: as long as their longest row."""
-        if self.padding is None:
-            return (self.stored_length,)
-        if isinstance(self.steps, BucketSteps):
-            return tuple(bucket.length for bucket in self.steps.buckets)
-        return None if self.padding.length is None else (self.padding.length,)
-
-    def next(self, position: Position) -> BatchStep | None:
-        """Return the batch that comes next in this pass; None at its end."""
-        return self.steps.next(position)
+    def _length(self) -> int | None:
+        """How long all batches are; None: as long as their longest row, or bucket."""
+        return self.stored_length if self.padding is None else self.padding.length
 
     def batch(self, step: int) -> BatchStep:
         """Return the batch of a step, in whichever pass it is."""
-        batch = self.next(self.steps.position(step))
+        batch = self.steps.next(self.steps.position(step))
         if batch is None:  # position() says the end of a pass is the beginning of the next one
             raise ConfigError(f"there is no step {step}")
         return batch
@@ -211,8 +203,8 @@ class BatchPlan:
         """
         if isinstance(self.steps, BucketSteps):
             return [self.steps.length(batch) for batch in batches]
-        if (fixed := self.batch_lengths) is not None:
-            return [fixed[0]] * len(batches)
+        if (length := self._length) is not None:
+            return [length] * len(batches)
         assert self.index is not None and self.padding is not None
         if rows is None:
             rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
@@ -254,7 +246,7 @@ class BatchPlan:
 
     def begin(self, passes: int) -> Position:
         """Return where a pass begins; ConfigError if the one before never ends."""
-        check_counts(epoch=passes)
+        whole_number("epoch", passes, 0)
         if passes and self.steps.rows is None:
             raise ConfigError(f"epoch: got {passes}, but epoch 0 of this run never ends; expected 0")
         return Position(self.steps.begin(passes), passes, 0)
@@ -307,137 +299,165 @@ class BatchPlan:
 
     def _padding(self) -> BatchPadding | None:
         """How rows of many lengths are padded; None where they are packed."""
-        asked = self.options.padding
         if all(dataset.kind != "packed" for dataset in self.datasets.values()):
-            return BatchPadding() if asked is None else BatchPadding.of(asked)
-        if asked is not None:
+            return self.options.batch_padding
+        if (asked := self.options.padding) is not None:
             raise ConfigError(
-                f"padding: got {asked!r}, but {self._named} has packed rows, which are of one length; leave it out"
+                f"padding: got {asked!r}, but {self.named} has packed rows, which are of one length; leave it out"
             )
         return None
 
-    def _ranks(self) -> int | None:
-        ranks = self.options.ranks
-        if ranks is None:
-            return None
-        self._check_packed("balance", "padding with buckets brings rows of like lengths together")
-        if self.sizes.common % ranks:
-            raise ConfigError(
-                f"balance.ranks: got {ranks}, which does not divide every batch size; expected a divisor of "
-                f"{self.sizes.common}"
-            )
-        return ranks
-
-    def _curriculum(self) -> LengthCurriculum | None:
-        curriculum = self.options.curriculum
-        if curriculum is not None:
-            self._check_packed("lengths", "padding with a max_length and `truncate` makes them shorter")
-            curriculum.check(self.stored_length, self._named)
-        return curriculum
-
-    def _check_packed(self, option: str, instead: str) -> None:
-        if self.padding is not None:
-            raise ConfigError(
-                f"{option}: got {getattr(self.options, option)!r}, which is of packed rows, and those of {self._named} "
-                f"are of many lengths; leave it out: {instead}"
-            )
-
-    @property
-    def _named(self) -> str:
-        return ", ".join(dataset.name for dataset in self.datasets.values())
-
     def _steps(self) -> PassSteps | BucketSteps:
-        if self.padding is None or self.padding.buckets is None:
+        padding, index, lanes = self.padding, self.index, self.lanes
+        if padding is None or index is None or padding.buckets is None:
             return PassSteps(self.sizes, self.stream(0).length, self.options.drop_last)
-        assert self.index is not None
-        bounds = self.padding.chosen(self.index.histogram)
-        rows = BucketRows(self.index, bounds)
-        changes = bucket_changes(
-            self.sizes, rows.bounds, bounds[-1], self.lanes, equal=self.padding.equal_rows
-        )
+        bounds = padding.chosen(index.histogram)
+        rows = BucketRows(index, bounds)
         if isinstance(self.data, Mixture):
-            found = self._mixed_buckets(self.data, rows, changes[0][1])
+            parts = mixture_parts(self.data, rows.group_rows, index.first_groups, lanes=lanes, seed=self.seed)
         else:
-            found = [
-                self._bucket(length, size, each)
-                for length, size, each in zip(rows.bounds, changes[0][1], rows.group_rows, strict=True)
-            ]
-        return BucketSteps(
-            rows, found, changes, self.index.first_groups, seed=self.seed, drop_last=self.options.drop_last
-        )
+            parts = [self._bucket(group_rows) for group_rows in rows.group_rows]
+        # As many rows as keep the ids of a batch of the longest bucket, or a little less, and a multiple of the lanes.
+        changes = [
+            (
+                step,
+                tuple(
+                    size if padding.equal_rows else size * bounds[-1] // length // lanes * lanes
+                    for length in rows.bounds
+                ),
+            )
+            for step, size in self.sizes.points
+        ]
+        buckets = [
+            Bucket(length, size, weight, partial(stream, size), sources)
+            for length, size, (weight, sources, stream) in zip(rows.bounds, changes[0][1], parts, strict=True)
+        ]
+        drop_last = self.options.drop_last
+        return BucketSteps(rows, buckets, changes, index.first_groups, seed=self.seed, drop_last=drop_last)
 
-    def _bucket(self, length: int, size: int, group_rows: Int64) -> Bucket:
-        """A bucket of a single dataset."""
+    def _bucket(self, group_rows: Int64) -> Part:
+        """The rows of a bucket of a single dataset."""
         rows = int(group_rows.sum())
         order = self._order_of(group_rows, self._lanes_for(self.lanes, rows))
 
-        def stream(passes: int) -> EpochStream:
+        def stream(size: int, passes: int) -> EpochStream:
             first = passes * (self.epochs or 0)
             return EpochStream(order, epochs=self.epochs, first=first, batch_size=size)
 
-        return Bucket(length, size, rows, stream, np.zeros(1, np.int64))
-
-    def _mixed_buckets(self, mixture: Mixture, rows: BucketRows, sizes: Sequence[int]) -> list[Bucket]:
-        assert self.index is not None
-        parts = MixtureParts(mixture, rows.group_rows, self.index.first_groups)
-        return [
-            Bucket(
-                length,
-                size,
-                parts.weight(number),
-                partial(parts.stream, number, lanes=self.lanes, batch_size=size, seed=self.seed),
-                parts.sources(number),
-            )
-            for number, (length, size) in enumerate(zip(rows.bounds, sizes, strict=True))
-        ]
+        return rows, np.zeros(1, np.int64), stream
 
     def _choose_lanes(self) -> int:
+        bucketed = self.padding is not None and self.padding.buckets is not None
+        fine = self.sizes.first // _FINENESS
         if isinstance(self.data, Mixture):
             lanes = self.data.lanes(self.sizes.common)
-            return divisor_of(lanes, self.sizes.first // _FINENESS) if self._bucketed else lanes
+            return divisor_of(lanes, fine) if bucketed else lanes
         if not self.options.shuffle:
             return 1
-        most = min(self._most_lanes(), len(self.data))
-        if self._bucketed:
-            most = min(most, max(1, self.sizes.first // _FINENESS))
-        return max((number for number in range(1, most + 1) if self.sizes.common % number == 0), default=1)
-
-    def _most_lanes(self) -> int:
-        """Of a single dataset: more than :data:`MOST_LANES` where row groups are many, and those of all lanes fit."""
+        # More than MOST_LANES where row groups are many, and those of all lanes fit.
         (rows,) = self.sources
         groups = len(rows.group_rows)
         held = max(1, 4 * rows.ids // max(1, groups))
-        return max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, groups))
-
-    def _fitting(self, lanes: int) -> int:
-        """Return so many lanes, or fewer where a lane would be without rows and had to go on for ever."""
-        return self._lanes_for(lanes, len(self.data) if isinstance(self.data, Dataset) else lanes)
+        most = max(MOST_LANES, min(most_lanes(self.sizes.common), _LANES_BYTES // held, groups))
+        most = min(most, len(self.data), max(1, fine) if bucketed else most)
+        return divisor_of(self.sizes.common, most)
 
     def _lanes_for(self, lanes: int, rows: int) -> int:
-        if self.epochs is not None or rows >= lanes:
-            return lanes
-        return divisor_of(lanes, rows)
-
-    @property
-    def _bucketed(self) -> bool:
-        return self.padding is not None and self.padding.buckets is not None
+        """Return so many lanes, or fewer where a lane would be without rows and had to go on for ever."""
+        return lanes if self.epochs is not None or rows >= lanes else divisor_of(lanes, rows)
 
     def _check(self) -> None:
-        options = self.options
-        if isinstance(self.data, Mixture):
-            self._check_mixture(self.data)
-        elif not options.shuffle and (options.lanes or options.window != 1):
-            raise ConfigError("lanes and window are of a shuffled order; leave them out with shuffle=False")
-
-    def _check_mixture(self, mixture: Mixture) -> None:
-        if not self.options.shuffle:
+        """Raise ConfigError where options do not fit the data, or each other."""
+        options, data = self.options, self.data
+        packed_only = {
+            "balance": "padding with buckets brings rows of like lengths together",
+            "lengths": "padding with a max_length and `truncate` makes them shorter",
+        }
+        for option, instead in packed_only.items() if self.padding is not None else ():
+            if (asked := getattr(options, option)) is not None:
+                raise ConfigError(
+                    f"{option}: got {asked!r}, which is of packed rows, and those of {self.named} are of many "
+                    f"lengths; leave it out: {instead}"
+                )
+        if self.ranks is not None and self.sizes.common % self.ranks:
+            raise ConfigError(
+                f"balance.ranks: got {self.ranks}, which does not divide every batch size; expected a divisor of "
+                f"{self.sizes.common}"
+            )
+        if self.curriculum is not None:
+            self.curriculum.check(self.stored_length, self.named)
+        if isinstance(data, Dataset):
+            if not options.shuffle and (options.lanes or options.window != 1):
+                raise ConfigError(
+                    "lanes and window are of a shuffled order; leave them out with shuffle=False"
+                )
+            return
+        if not options.shuffle:
             raise ConfigError(
                 "shuffle=False: a mixture has no stored order; mix with the flow `mix` and read what it wrote"
             )
-        if self.epochs not in (1, None) or self.options.window != 1:
+        if self.epochs not in (1, None) or options.window != 1:
             raise ConfigError("epochs and window are of single datasets; give the mixture `stop` or `rows`")
-        if len(self.sizes.points) > 1 and mixture.scheduler.changes and mixture.step_rows is None:
+        if len(self.sizes.points) > 1 and data.scheduler.changes and data.step_rows is None:
             raise ConfigError(
                 "batch sizes and weights both change along the way: say by step_rows of the mixture how many "
                 f"rows a step of the schedule has, e.g. step_rows={self.sizes.first}"
             )
+
+
+_AT_ONCE: Final = 256  # batches that are looked up together
+MOST_ROWS: Final = 1 << 20
+"""Rows of an epoch that are looked at."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """What the first of several hosts reads for the first steps of an epoch; the others read about as much.
+
+    Attributes:
+        hosts: how many there are.
+        steps: how many were looked at.
+        groups: row groups that it decodes, each once.
+        decoded: rows of these row groups.
+        delivered: rows of its batches.
+        bytes: of these row groups in their files, by the mean of each file.
+    """
+
+    hosts: int
+    steps: int
+    groups: int
+    decoded: int
+    delivered: int
+    bytes: int
+
+
+def host_load(plan: BatchPlan, hosts: int, *, most_rows: int = MOST_ROWS) -> HostLoad:
+    """Return what the first of `hosts` hosts reads; no file is opened for it.
+
+    Args:
+        plan: of a loader, of all hosts.
+        hosts: a divisor of every batch size.
+        most_rows: steps are looked at until they have so many rows of all hosts.
+
+    Raises:
+        ConfigError: batches cannot be cut into so many parts.
+    """
+    wanted = rows_of_host((0, hosts), plan.common_rows)
+    read = wanted if plan.ranks is None else rows_of_host(None, plan.common_rows)
+    steps, position = list[BatchStep](), plan.begin(0)
+    while position.rows < most_rows and (step := plan.steps.next(position)) is not None:
+        steps.append(step)
+        position = step.after
+    first, needed = offsets_of([len(rows.group_rows) for rows in plan.sources]), list[Int64]()
+    for begin in range(0, len(steps), _AT_ONCE):
+        found = plan.rows(steps[begin : begin + _AT_ONCE], read)
+        needed.append(np.unique(np.concatenate([first[rows.source] + rows.group for rows in found])))
+    groups, decoded, bytes_ = np.unique(np.concatenate(needed)).tolist(), 0, 0
+    for number in groups:
+        source = int(np.searchsorted(first, number, side="right")) - 1
+        stored, group = plan.sources[source], number - int(first[source])
+        rows, (shard, _) = int(stored.group_rows[group]), stored.shard_of(group)
+        decoded, bytes_ = decoded + rows, bytes_ + shard.bytes * rows // shard.rows
+    delivered = sum(int(np.searchsorted(wanted(step.size), step.rows)) for step in steps)
+    return HostLoad(hosts, len(steps), len(groups), decoded, delivered, bytes_)

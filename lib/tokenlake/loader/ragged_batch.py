@@ -21,8 +21,6 @@ arrays of a batch have one shape, so that chosen and rejected can be laid one be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, final
 
 import numpy as np
@@ -38,8 +36,7 @@ from tokenlake.loader.batch import (
     targets,
     used_again,
 )
-from tokenlake.loader.length_index import LengthIndex
-from tokenlake.loader.padding import Side
+from tokenlake.loader.padding import LengthIndex, Side
 from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.ragged_rows import IDS, LABEL, RaggedGroup, TokenRun
 from tokenlake.reading.version import StoredRows
@@ -67,23 +64,23 @@ def ragged_columns(source: StoredRows, asked: Sequence[str] | None) -> tuple[str
 
 def all_ragged_columns(source: StoredRows) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns that batches of a dataset can have, and those that they have by default."""
+    there, default = list[str](), list[str]()
     runs = source.ragged.runs
+    for run in runs:
+        usual = _ANSWER if run.name else _DOCUMENT
+        for name in (
+            RUN_COLUMNS if run.bears_loss else [each for each in RUN_COLUMNS if each not in FROM_LOSS]
+        ):
+            there.append(column_name(run, name))
+            if name in usual and (run.name != "prompt" or len(runs) == 1):
+                default.append(there[-1])
     label = (LABEL,) if source.ragged.has_label else ()
-    there = [column_name(run, name) for run in runs for name in _of(run, RUN_COLUMNS)]
-    usual = [run for run in runs if run.name != "prompt"] or runs
-    default = [
-        column_name(run, name) for run in usual for name in _of(run, _ANSWER if run.name else _DOCUMENT)
-    ]
     return (*there, *label), (*default, *label)
 
 
 def column_name(run: TokenRun, column: str) -> str:
     """Return what a batch calls a column of a run."""
     return f"{run.name}_{column}" if run.name else column
-
-
-def _of(run: TokenRun, columns: Sequence[str]) -> list[str]:
-    return [name for name in columns if run.bears_loss or name not in FROM_LOSS]
 
 
 @final
@@ -130,7 +127,7 @@ class RaggedAssembler:
             decoded: number -> row group.
         """
         found, rows = [decoded(number) for number in group.tolist()], row.tolist()
-        numbers, made = self._index.rows(group, row), Batch()
+        numbers, made = self._index.first_rows[group] + row, Batch()
         for run, names in self._asked.items():
             columns = self._run(run, names, numbers, shape, found, rows)
             made |= {column_name(run, name): values for name, values in columns.items()}
@@ -154,7 +151,7 @@ class RaggedAssembler:
         """The columns of a run that are asked for."""
         pieces = [self._index.column(name, numbers) for name in run.columns]
         prompt = None if run.prompt is None else self._index.column(run.prompt, numbers)
-        cells = _Cells.of(shape, pieces, prompt, left=self._left, cut_left=self._cut_left)
+        cells = _Cells(shape, pieces, prompt, left=self._left, cut_left=self._cut_left)
         made: Batch = {}
         if names & {"input_ids", "labels", "targets"}:
             ids = used_again(shape, np.int32)
@@ -163,8 +160,9 @@ class RaggedAssembler:
             made["input_ids"] = ids
         if names & {"attention_mask", "segment_ids", "positions"}:
             made["attention_mask"] = cells.mask()
-        if "segment_ids" in names:
-            made["segment_ids"] = cells.segment_ids(made["attention_mask"])
+        if "segment_ids" in names:  # 1 for ids and 0 for padding
+            made["segment_ids"] = used_again(shape, np.int32)
+            np.copyto(made["segment_ids"], made["attention_mask"])
         if "positions" in names:
             made["positions"] = cells.positions(made["attention_mask"])
         if "lengths" in names:
@@ -222,12 +220,17 @@ class RaggedAssembler:
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class _Cells:
     """Where the ids of a run come to lie in a batch of B rows; of what is cut nothing is left.
 
-    Attributes:
+    Args:
         shape: of the batch.
+        pieces: ids of each column the run is made of, int64[n] each.
+        prompt: ids of the prompt, which comes first, int64[n].
+        left: whether padding goes to the left.
+        cut_left: whether what is too long is cut on the left, else on the right.
+
+    Attributes:
         starts: of each column the run is made of: the first of its ids that is kept, int64[n].
         sizes: how many of them are kept, int64[n].
         places: where they go, counted over all cells of the batch, int64[n].
@@ -236,48 +239,37 @@ class _Cells:
         prompt: ids of each row that bear no loss, int64[B].
     """
 
-    shape: BatchShape
-    starts: list[Int64]
-    sizes: list[Int64]
-    places: list[Int64]
-    begin: Int64
-    length: Int64
-    prompt: Int64
-
-    @classmethod
-    def of(
-        cls, shape: BatchShape, pieces: Sequence[Int64], prompt: Int64 | None, *, left: bool, cut_left: bool
-    ) -> _Cells:
-        """Lay out rows.
-
-        Args:
-            shape: of the batch.
-            pieces: ids of each column the run is made of, int64[n] each.
-            prompt: ids of the prompt, which comes first, int64[n].
-            left: whether padding goes to the left.
-            cut_left: whether what is too long is cut on the left, else on the right.
-        """
+    def __init__(
+        self,
+        shape: BatchShape,
+        pieces: Sequence[Int64],
+        prompt: Int64 | None,
+        *,
+        left: bool,
+        cut_left: bool,
+    ) -> None:
+        self.shape = shape
         whole: Int64 = np.stack(pieces).sum(axis=0)
         cut = np.maximum(whole - shape.length, 0)
         kept = whole - cut
         low = cut if cut_left else np.zeros_like(cut)  # the part of the whole run that is kept
         high = low + kept
         offset = (shape.length - kept) * left + np.arange(len(whole)) * shape.length
-        starts, sizes, places = list[Int64](), list[Int64](), list[Int64]()
+        self.starts, self.sizes, self.places = list[Int64](), list[Int64](), list[Int64]()
         before = np.zeros_like(whole)
         for piece in pieces:
             first = np.clip(low, before, before + piece)
             last = np.clip(high, before, before + piece)
-            starts.append(first - before)
-            sizes.append(last - first)
-            places.append(offset + first - low)
+            self.starts.append(first - before)
+            self.sizes.append(last - first)
+            self.places.append(offset + first - low)
             before = before + piece
-        length, masked = np.zeros((2, shape.rows), np.int64)
-        length[: len(kept)] = kept
+        self.length, self.prompt = np.zeros((2, shape.rows), np.int64)
+        self.length[: len(kept)] = kept
         if prompt is not None:
-            masked[: len(kept)] = np.clip(prompt - low, 0, kept)
-        begin = (shape.length - length) * left
-        return cls(shape, starts, sizes, places, begin, length, masked)
+            self.prompt[: len(kept)] = np.clip(prompt - low, 0, kept)
+        self.begin = (shape.length - self.length) * left
+        self._cell: npt.NDArray[Any] = np.arange(shape.length, dtype=np.int32)
 
     def mask(self) -> Bools:
         """Return which cells hold ids."""
@@ -286,12 +278,6 @@ class _Cells:
     def loss_mask(self) -> Bools:
         """Return which ids are targets that bear loss: none of the prompt, and not the first of a row."""
         return self._between(self.begin + np.maximum(self.prompt, 1), used_again(self.shape, np.bool_))
-
-    def segment_ids(self, mask: Bools) -> Int32:
-        """Return 1 for ids and 0 for padding."""
-        found: Int32 = used_again(self.shape, np.int32)
-        np.copyto(found, mask)
-        return found
 
     def positions(self, mask: Bools) -> Int32:
         """Return the place of each id in its row, and 0 in padding."""
@@ -309,7 +295,3 @@ class _Cells:
         elif first.any():
             np.logical_and(out, self._cell >= first[:, None].astype(np.int32), out=out)
         return out
-
-    @cached_property
-    def _cell(self) -> npt.NDArray[Any]:
-        return np.arange(self.shape.length, dtype=np.int32)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar, final
+from typing import Final, Generic, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -35,16 +33,12 @@ DecodedGroup: TypeAlias = PackedGroup | RaggedGroup
 Decode: TypeAlias = Callable[[StoredRows, int], DecodedGroup]
 
 
-class _Need(NamedTuple):
-    """A row group, and the step that needs it first."""
-
-    step: int
-    number: int
-
-
 @final
 class DecodedAhead:
     """The row groups of some sources, numbered over all of them in their order.
+
+    What is needed when, over a cache that lets go of what is needed last; all under one lock. Threads refer to it:
+    whoever forgets it calls :meth:`release`.
 
     Args:
         sources: of the rows.
@@ -65,21 +59,34 @@ class DecodedAhead:
         reach: int,
         threads: int,
     ) -> None:
+        self._sources, self._decode_one, self._reach = sources, decode, reach
         self._first = offsets_of([len(rows.group_rows) for rows in sources])
-        # Threads know the state alone, so that forgotten groups are collected, and end them.
-        self._state = _Ahead(sources, self._first, decode, times, max_bytes, reach)
-        weakref.finalize(self, self._state.close)
+        # How much is kept of what no planned step needs. All, where it is all that there is: further epochs decode
+        # nothing, and the last one lets go of it. Where several sources are mixed, a rare one's row group may be needed
+        # again after all that is planned. Of one large dataset it is done with.
+        shared = max_bytes // 4 if len(sources) > 1 else 0
+        self._idle_bytes = max_bytes if sum(4 * rows.ids for rows in sources) <= max_bytes else shared
+        # Rows of each row group that no step was planned for.
+        self._left = None if times is None else times * np.concatenate([rows.group_rows for rows in sources])
+        self._now, self._full, self._closed, self._typical = -1, False, False, 0
+        self._changed = threading.Condition()
+        self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._queue: deque[tuple[int, int]] = (
+            deque()
+        )  # the step that needs a row group first, and which it is
+        self._cache: GroupCache[int, DecodedGroup] = GroupCache(
+            max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
+        )
+        self._groups = self._cache.groups
         self._threads = [
-            start_thread(
-                partial(_read_ahead, self._state), end=self._state.close, name=f"tokenlake-decode-{index}"
-            )
+            start_thread(self._work, end=self.release, name=f"tokenlake-decode-{index}")
             for index in range(threads)
         ]
 
     @property
     def decoded(self) -> Decoded:
         """What was decoded so far."""
-        return self._state.cache.decoded
+        return self._cache.decoded
 
     def number(self, source: Int64, group: Int64) -> Int64:
         """Return the number of row groups of sources, int64[n]."""
@@ -87,7 +94,15 @@ class DecodedAhead:
 
     def plan(self, step: int, numbers: Int64) -> None:
         """Say which row groups the rows of a step lie in, int64[n]; steps come in order."""
-        self._state.plan(step, numbers)
+        with self._changed:
+            if self._left is not None:
+                np.subtract.at(self._left, numbers, 1)
+            for number in dict.fromkeys(numbers.tolist()):
+                uses = self._uses[number]
+                if not uses or uses[-1] <= self._now:
+                    self._queue.append((step, number))
+                uses.append(step)
+            self._moved_on()
 
     def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
         """Return the row groups of a step, decoding here what nobody has begun with; steps before it are over.
@@ -95,124 +110,78 @@ class DecodedAhead:
         Raises:
             IntegrityError: one is damaged.
         """
-        return self._state.take(step, numbers)
-
-    def release(self) -> None:
-        """End the threads without waiting for them; let go of everything."""
-        self._state.close()
-
-    def close(self) -> None:
-        """End the threads and wait for them; let go of everything."""
-        self._state.close()
-        for thread in self._threads:
-            thread.join()
-        self._state.cache.groups.invalidate()
-
-
-@final
-class _Ahead:
-    """What is needed when, over a cache that lets go of what is needed last; all under one lock."""
-
-    def __init__(
-        self,
-        sources: Sequence[StoredRows],
-        first: Int64,
-        decode: Decode,
-        times: int | None,
-        max_bytes: int,
-        reach: int,
-    ) -> None:
-        self._sources, self._begins, self._decode_one = sources, first.tolist(), decode
-        self._reach, self._idle_bytes = reach, _idle_bytes(sources, max_bytes)
-        # Rows of each row group that no step was planned for.
-        self._left = None if times is None else times * np.concatenate([rows.group_rows for rows in sources])
-        self._now, self._full, self._closed, self._typical = -1, False, False, 0
-        self._changed = threading.Condition()
-        self._uses: defaultdict[int, deque[int]] = defaultdict(deque)
-        self._queue: deque[_Need] = deque()
-        self.cache: GroupCache[int, DecodedGroup] = GroupCache(
-            max_bytes, self._decode, first_out=self._last_needed, lock=self._changed
-        )
-
-    def plan(self, step: int, numbers: Int64) -> None:
-        with self._changed:
-            if self._left is not None:
-                np.subtract.at(self._left, numbers, 1)
-            for number in dict.fromkeys(numbers.tolist()):
-                uses = self._uses[number]
-                if not uses or uses[-1] <= self._now:
-                    self._queue.append(_Need(step, number))
-                uses.append(step)
-            self._moved_on()
-
-    def take(self, step: int, numbers: Collection[int]) -> dict[int, DecodedGroup]:
         with self._changed:
             if self._now < 0:
                 self._now = step - 1  # the first step may be any
                 self._moved_on()
-            kept = self.cache.groups.kept
+            kept = self._groups.kept
             found = {number: kept[number][0].value for number in numbers if number in kept}
-            self.cache.hit(len(found))
+            self._cache.hit(len(found))
         missing = [number for number in numbers if number not in found]
         # First what nobody has begun with: others decode the rest meanwhile.
-        missing.sort(key=lambda number: number in self.cache.groups.under_way)
+        missing.sort(key=lambda number: number in self._groups.under_way)
         for number in missing:
-            found[number] = self.cache.read(number)
+            found[number] = self._cache.read(number)
         with self._changed:
             self._now = step
             self._drop_idle(numbers)
             self._moved_on()
         return {number: found[number] for number in numbers} if missing else found
 
-    def ahead(self) -> bool:
-        """Decode what is needed next and not there; False when there is nothing more to do, ever."""
-        with self._changed:
-            while (wanted := self._next()) is None:
-                if self._closed:
-                    return False
-                self._changed.wait()
-        # An error is raised again where the step that needs the row group is made.
-        with contextlib.suppress(Exception):
-            self.cache.read(wanted.number)
-        with self._changed:
-            self._changed.notify_all()  # what is under way takes room
-        return True
-
-    def close(self) -> None:
+    def release(self) -> None:
+        """End the threads without waiting for them; let go of everything."""
         with self._changed:
             self._closed = True
-            self.cache.groups.invalidate()
+            self._groups.invalidate()
             self._queue.clear()
             self._changed.notify_all()
 
-    def _next(self) -> _Need | None:
+    def close(self) -> None:
+        """End the threads and wait for them; let go of everything."""
+        self.release()
+        for thread in self._threads:
+            thread.join()
+        self._groups.invalidate()
+
+    def _work(self) -> None:
+        """Decode what is needed next and not there, until there is nothing more to do, ever."""
+        while True:
+            with self._changed:
+                while (wanted := self._next()) is None:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+            # An error is raised again where the step that needs the row group is made.
+            with contextlib.suppress(Exception):
+                self._cache.read(wanted)
+            with self._changed:
+                self._changed.notify_all()  # what is under way takes room
+
+    def _next(self) -> int | None:
         """The row group to decode ahead of need; None where none is left or there is no room. Under the lock."""
         while self._queue and not self._closed:
-            wanted = self._queue[0]
+            step, number = self._queue[0]
             # A step that came before the threads did has decoded what it needs; who needs it later does so as well.
-            late = wanted.step <= self._now
-            if (
-                late
-                or wanted.number in self.cache.groups.kept
-                or wanted.number in self.cache.groups.under_way
-            ):
+            late = step <= self._now
+            if not late and number not in self._groups.kept and number not in self._groups.under_way:
+                if not self._room_at(step):
+                    return None
                 self._queue.popleft()
-            elif self._room_for(wanted):
-                return self._queue.popleft()
-            else:
-                return None
+                return number
+            self._queue.popleft()
         return None
 
-    def _room_for(self, wanted: _Need) -> bool:
-        if self._full or wanted.step > self._now + self._reach:
+    def _room_at(self, step: int) -> bool:
+        """Whether a row group that a step needs may be decoded now; what is needed later goes. Under the lock."""
+        if self._full or step > self._now + self._reach:
             return False
-        coming = (len(self.cache.groups.under_way) + 1) * self._typical
-        while self.cache.groups.kept and self.cache.groups.held + coming > self.cache.groups.max_bytes:
-            last = self._last_needed(self.cache.groups.kept)
-            if self._next_use(last) <= wanted.step:
+        coming = (len(self._groups.under_way) + 1) * self._typical
+        while self._groups.kept and self._groups.held + coming > self._groups.max_bytes:
+            last = self._last_needed(self._groups.kept)
+            if self._next_use(last) <= step:
                 self._full = True  # until the next step: looking through all that is held takes its time
                 return False
-            self.cache.groups.invalidate(last)
+            self._groups.invalidate(last)
         return True
 
     def _moved_on(self) -> None:
@@ -221,32 +190,27 @@ class _Ahead:
         if self._queue:
             self._changed.notify_all()
 
-    def _drop_idle(self, numbers: Iterable[int]) -> None:
+    def _drop_idle(self, numbers: Collection[int]) -> None:
         """Let go of what no planned step needs, but for what may be needed again. Under the lock.
 
         Args:
             numbers: what the step needed that was taken last.
         """
-        groups, kept = self.cache.groups, 0
-        if self._idle_bytes == groups.max_bytes:
-            kept, some = self._idle_bytes, self._done(numbers)
-        else:
-            some = [*groups.kept] if self._idle_bytes else numbers
+        groups, kept, some = self._groups, 0, [*numbers]
+        if self._idle_bytes == groups.max_bytes:  # only what no step will be planned for any more
+            kept = self._idle_bytes
+            left = [1] * len(some) if self._left is None else self._left[some].tolist()
+            some = [one for one, rows in zip(some, left, strict=True) if rows <= 0]
+        elif self._idle_bytes:
+            some = [*groups.kept]
         for number in reversed([one for one in some if one in groups.kept and self._next_use(one) == _NEVER]):
             kept += groups.kept[number][1]
             if kept > self._idle_bytes:
                 groups.invalidate(number)
 
-    def _done(self, numbers: Iterable[int]) -> list[int]:
-        """Return which of some row groups no step will be planned for any more."""
-        if self._left is None:
-            return []
-        some = [*numbers]
-        return [one for one, left in zip(some, self._left[some].tolist(), strict=True) if left <= 0]
-
     def _decode(self, number: int) -> DecodedGroup:
-        source = next(at for at in range(len(self._sources)) if number < self._begins[at + 1])
-        found = self._decode_one(self._sources[source], number - self._begins[source])
+        source = int(np.searchsorted(self._first, number, side="right")) - 1
+        found = self._decode_one(self._sources[source], number - int(self._first[source]))
         self._typical = max(self._typical, found.nbytes)
         return found
 
@@ -262,24 +226,6 @@ class _Ahead:
             return uses[0]
         self._uses.pop(number, None)
         return _NEVER
-
-
-def _idle_bytes(sources: Sequence[StoredRows], max_bytes: int) -> int:
-    """How much is kept of what no planned step needs.
-
-    All, where it is all that there is: further epochs decode nothing, and the last one lets go of it. Where several
-    sources are mixed, a rare one's row group may be needed again after all that is planned. Of one large dataset it is
-    done with.
-    """
-    whole = sum(4 * rows.ids for rows in sources)
-    if whole <= max_bytes:
-        return max_bytes
-    return max_bytes // 4 if len(sources) > 1 else 0
-
-
-def _read_ahead(state: _Ahead) -> None:
-    while state.ahead():
-        pass
 
 
 Drawn = TypeVar("Drawn")
@@ -313,7 +259,11 @@ class Prefetched(Generic[Drawn, Made]):
     def __next__(self) -> Made:
         """Return the next result, however long it takes; whatever a thread raised is raised here, in its place."""
         if len(self._threads) < self._workers:
-            self._start()
+            # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
+            self._threads = [
+                start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
+                for number in range(self._workers)
+            ]
         try:
             return self._queue.next() if self._workers else self._queue.make_next()
         except BaseException:
@@ -325,23 +275,17 @@ class Prefetched(Generic[Drawn, Made]):
         self._queue.close()
         for thread in self._threads:
             thread.join()
-        self._queue.close_items()
+        if (close := getattr(self._queue.items, "close", None)) is not None:
+            close()  # once no thread draws
 
     def __del__(self) -> None:
         self._queue.close()
-
-    def _start(self) -> None:
-        # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
-        self._threads = [
-            start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
-            for number in range(self._workers)
-        ]
 
 
 @final
 class _Queue(Generic[Drawn, Made]):
     def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
-        self._items, self._make, self._ahead = items, make, ahead
+        self.items, self._make, self._ahead = items, make, ahead
         self._drawing, self._changed = threading.Lock(), threading.Condition()
         self._promised: deque[Future[Made]] = deque()
         self._unread = 0  # promises left, less those that were taken and kept
@@ -355,12 +299,17 @@ class _Queue(Generic[Drawn, Made]):
                 if promise is None:
                     return
                 try:
-                    item = next(self._items)
+                    item = next(self.items)
                 except BaseException as error:  # also StopIteration: nothing comes after it
                     self._ended = True
                     promise.set_exception(error)
                     return
-            self._keep(promise, item)
+            try:
+                promise.set_result(self._make(item))
+            except StopIteration as error:  # would look like the end of the items
+                promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
+            except BaseException as error:
+                promise.set_exception(error)
             del item, promise
 
     def next(self) -> Made:
@@ -381,19 +330,13 @@ class _Queue(Generic[Drawn, Made]):
         """Make one without a thread."""
         if self._closed:
             raise StopIteration
-        return self._make(next(self._items))
+        return self._make(next(self.items))
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
             self._promised.clear()
             self._changed.notify_all()
-
-    def close_items(self) -> None:
-        """Close what items are drawn from, once no thread draws."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
 
     def _promise(self) -> Future[Made] | None:
         """Leave a promise once there is room for it; None where nothing more comes."""
@@ -406,11 +349,3 @@ class _Queue(Generic[Drawn, Made]):
             self._unread += 1
             self._changed.notify_all()
             return promise
-
-    def _keep(self, promise: Future[Made], item: Drawn) -> None:
-        try:
-            promise.set_result(self._make(item))
-        except StopIteration as error:  # would look like the end of the items
-            promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
-        except BaseException as error:
-            promise.set_exception(error)

@@ -16,8 +16,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.sizes import BatchSizes, LengthCurriculum
-from tokenlake.loader.steps import Position
+from tokenlake.loader.steps import BatchSizes, LengthCurriculum, Position
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
 
@@ -72,7 +71,12 @@ def position_of(plan: BatchPlan, state: Mapping[str, Any]) -> Position:
     Raises:
         ConfigError: it is no state, or one of other data or another order; all that differs is named.
     """
-    _check_form(state)
+    whole = isinstance(state, Mapping) and state.get("format") == FORMAT  # pyright: ignore[reportUnnecessaryIsInstance]
+    counts = whole and all(isinstance(state.get(name), int) and state[name] >= 0 for name in _COUNTS)
+    if not counts or not isinstance(state.get("batch_size"), list):
+        raise ConfigError(
+            f"this is no state of a loader: {_short(state)}; expected what get_state() returned (format {FORMAT})"
+        )
     step, epoch, rows = (int(state[name]) for name in _COUNTS)
     passes, rest = divmod(epoch, plan.epochs or 1)
     ours = state_of(plan, Position(step, passes, rows))
@@ -110,10 +114,11 @@ def _length_problems(plan: BatchPlan, theirs: Any, step: int) -> list[str]:
 
 
 def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> list[str]:
+    """Nothing where our schedule is theirs, or extends theirs behind the rows that were delivered."""
+    if isinstance(plan.data, Dataset) and theirs is None:
+        return []
     if not isinstance(plan.data, Mixture) or not isinstance(theirs, Mapping):
-        return (
-            [] if isinstance(plan.data, Dataset) and theirs is None else ["only one of them is of a mixture"]
-        )
+        return ["only one of them is of a mixture"]
     ours = plan.data.to_json()
     # A stream may be cut elsewhere: what comes before stays what it was, but where each bucket is cut.
     free = ("schedule",) if plan.bucket_shapes else ("schedule", "rows")
@@ -122,35 +127,18 @@ def _mixture_problems(plan: BatchPlan, theirs: Any, passes: int, rows: int) -> l
         for name in dict.fromkeys((*ours, *theirs))
         if name not in free and theirs.get(name) != ours.get(name)
     ]
-    if not found and ours["schedule"] != theirs.get("schedule"):
-        found.extend(_schedule_problem(plan, WeightScheduler.from_json(theirs["schedule"]), passes, rows))
-    return found
-
-
-def _schedule_problem(plan: BatchPlan, theirs: WeightScheduler, passes: int, rows: int) -> list[str]:
-    """Nothing where our schedule extends theirs behind the rows that were delivered."""
-    assert isinstance(plan.data, Mixture)
-    stream = plan.stream(passes)
-    assert isinstance(stream, MixtureStream)
-    safe = stream.mixture.step_after(rows)
-    schedule: WeightScheduler | None = plan.data.scheduler
-    at = None
-    while schedule is not None and schedule != theirs:
+    if found or ours["schedule"] == theirs.get("schedule"):
+        return found
+    first, stream = WeightScheduler.from_json(theirs["schedule"]), plan.stream(passes)
+    schedule, at = cast("WeightScheduler | None", plan.data.scheduler), None
+    while schedule is not None and schedule != first:
         at, schedule = schedule.at, schedule.before
     if schedule is None or at is None:
         return ["the weights are others; expected the same schedule, or one that extends it (extend(at=...))"]
-    if at < safe:
+    assert isinstance(stream, MixtureStream)
+    if at < (safe := stream.mixture.step_after(rows)):
         return [f"the schedule was extended at step {at}, which was passed; expected step {safe} or later"]
     return []
-
-
-def _check_form(state: Any) -> None:
-    whole = isinstance(state, Mapping) and state.get("format") == FORMAT
-    counts = whole and all(isinstance(state.get(name), int) and state[name] >= 0 for name in _COUNTS)
-    if not counts or not isinstance(state.get("batch_size"), list):
-        raise ConfigError(
-            f"this is no state of a loader: {_short(state)}; expected what get_state() returned (format {FORMAT})"
-        )
 
 
 def _short(value: Any) -> str:
@@ -174,7 +162,7 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
         NotFoundError: there is no such version any more.
     """
     try:
-        sources = {name: _split(each["dataset"]) for name, each in state["sources"].items()}
+        sources = {name: each["dataset"].rpartition("/") for name, each in state["sources"].items()}
         asked = {name: state[name] for name in ("seed", "shuffle", "epochs", "drop_last", "lanes", "window")}
         asked |= {name: state[name] for name in ("padding", "balance", "lengths") if name in state}
         sizes, mixture = dict(state["batch_size"]), state["mixture"]
@@ -182,35 +170,25 @@ def restored(state: Any, open_dataset: Opener) -> tuple[BatchPlan, Position]:
         raise ConfigError(
             f"this is no state of a loader ({error!r}); expected the JSON of what get_state() returned"
         ) from error
-    datasets = {name: open_dataset(*where) for name, where in sources.items()}
-    data = (
-        next(iter(datasets.values())) if mixture is None else _mixture(datasets, mixture, state.get("order"))
-    )
+    if unnamed := [split for version, _, split in sources.values() if not version]:
+        raise ConfigError(f"this is no state of a loader: {unnamed[0]!r} names no split of a version")
+    datasets = {name: open_dataset(version, split) for name, (version, _, split) in sources.items()}
+    if mixture is None:
+        data = next(iter(datasets.values()))
+    else:
+        # Weights by tokens were worked out into weights of rows before they came into the state.
+        kept = mixture.get("kept", {}).items()
+        data = Mixture(
+            datasets,
+            WeightScheduler.from_json(mixture["schedule"]),
+            stop=mixture["stop"],
+            rows=mixture.get("rows"),
+            block_size=mixture["block_size"],
+            step_rows=mixture["step_rows"],
+            order=state.get("order"),
+            max_fraction={name: Fraction(rows, len(datasets[name])) for name, rows in kept},
+        )
     if not asked["shuffle"]:  # rows in the order in which they are stored have neither lanes nor windows
         del asked["lanes"], asked["window"]
     plan = BatchPlan(data, LoaderOptions(batch_size=sizes, **asked))
     return plan, position_of(plan, cast("Mapping[str, Any]", state))
-
-
-def _mixture(datasets: Mapping[str, Dataset], data: Mapping[str, Any], order: Any) -> Mixture:
-    # Weights by tokens were worked out into weights of rows before they came into the state.
-    return Mixture(
-        datasets,
-        WeightScheduler.from_json(data["schedule"]),
-        stop=data["stop"],
-        rows=data.get("rows"),
-        block_size=data["block_size"],
-        step_rows=data["step_rows"],
-        order=order,
-        max_fraction={
-            name: Fraction(rows, len(datasets[name])) for name, rows in data.get("kept", {}).items()
-        },
-    )
-
-
-def _split(name: str) -> tuple[str, str]:
-    """``code@v3/train`` -> ``code@v3``, ``train``."""
-    version, slash, split = name.rpartition("/")
-    if not slash:
-        raise ValueError(f"{name!r} names no split of a version")
-    return version, split

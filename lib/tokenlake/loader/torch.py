@@ -8,7 +8,9 @@ from typing import Any, Final, Literal, Unpack, final, get_args
 
 import numpy as np
 
+from tokenlake.config.values import require_one_of, whole_number
 from tokenlake.errors import ConfigError, MissingExtraError
+from tokenlake.loader.batch import used_again
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import (
     ALL,
@@ -21,10 +23,9 @@ from tokenlake.loader.host_batches import (
     shared_reader,
 )
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions, check_counts
+from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderKeywords, LoaderOptions
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import Position
-from tokenlake.reading.arrays import BLOCKS
 
 try:
     import torch
@@ -129,7 +130,8 @@ class TorchBatches(IterableDataset[Item]):
 
     def __init__(self, reader: PerProcess[HostReader], *, integers: str, rows: bool) -> None:
         super().__init__()
-        self.reader, self.rows, self.integers = reader, rows, _check_integers(integers)
+        require_one_of("integers", integers, get_args(Integers))
+        self.reader, self.rows, self.integers = reader, rows, integers
         # Shared with workers that live on from one loop to the next.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
         self._start: Position | None = None
@@ -149,7 +151,7 @@ class TorchBatches(IterableDataset[Item]):
 
         The same as ``DataLoader.get_state()`` of the same run, with any number of workers and hosts.
         """
-        check_counts(step=step)
+        whole_number("step", step, 0)
         plan = self.reader.get().plan
         return state_of(plan, plan.steps.position(step))
 
@@ -170,7 +172,7 @@ class TorchBatches(IterableDataset[Item]):
         reader = self.reader.get().replaying(state)
         self._start = position_of(reader.plan, state)
         if reader is not self.reader.get():
-            self.reader = shared_reader(reader.plan.data, reader.options)
+            self.reader = shared_reader(reader.plan.data, reader.plan.options)
         self._epoch.fill_(self._start.passes)
 
     def __iter__(self) -> TorchIterator:
@@ -186,7 +188,11 @@ class TorchBatches(IterableDataset[Item]):
     def __len__(self) -> int:
         """Return how many items a pass has, of all workers together; TypeError where it has no end."""
         reader = self.reader.get()
-        count = reader.rows_in(self.epoch) if self.rows else reader.plan.batches_in(self.epoch)
+        plan = reader.plan
+        count = plan.batches_in(self.epoch)
+        if self.rows and count is not None:
+            pad_last = bool(plan.options.pad_last)
+            count = plan.steps.rows_of(self.epoch, reader.wanted, pad_last=pad_last)
         if count is None:
             raise TypeError("a run without end has no length; give epochs, or the mixture rows")
         return count
@@ -233,13 +239,13 @@ class TorchIterator(Iterator[Item]):
     def _next_row(self) -> Item:
         while self._at_hand is None:
             self._before, batch = self._batches.state(), self._next_batch()
-            if _size(batch) > self._given:
+            if len(next(iter(batch.values()))) > self._given:
                 self._at_hand = batch
             else:  # the last batch of a pass may have no rows of this host
                 self._given = 0
         row = {name: values[self._given] for name, values in self._at_hand.items()}
         self._given += 1
-        if self._given == _size(self._at_hand):
+        if self._given == len(next(iter(self._at_hand.values()))):
             self._given, self._at_hand = 0, None
         return row
 
@@ -252,7 +258,8 @@ class TorchRows(MapDataset[Item]):
     """See :func:`torch_rows`; picklable, and every process opens files of its own."""
 
     def __init__(self, data: Dataset, columns: Sequence[str] | None, integers: str) -> None:
-        self._rows, self._integers = SharedRows(data, columns, "torch_dataset"), _check_integers(integers)
+        require_one_of("integers", integers, get_args(Integers))
+        self._rows, self._integers = SharedRows(data, columns, "torch_dataset"), integers
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -341,29 +348,18 @@ def _number_tensor(value: Any) -> Any:
     return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else np.array(array))
 
 
-def _size(batch: Item) -> int:
-    return len(next(iter(batch.values())))
-
-
-def _check_integers(integers: str) -> str:
-    if integers not in get_args(Integers):
-        raise ConfigError(f"integers: got {integers!r}, must be one of {', '.join(get_args(Integers))}")
-    return integers
-
-
 def _tensors(batch: dict[str, Any], integers: str) -> Item:
     """Return a batch as tensors; those that keep their type share the arrays' memory."""
-    return {name: _tensor(name, array, integers) for name, array in batch.items()}
-
-
-def _tensor(name: str, array: Any, integers: str) -> torch.Tensor:
-    wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
-    if wide and array.dtype == np.int32:
-        # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
-        wider = BLOCKS.take(array.size * 8).view(np.int64).reshape(array.shape)
-        np.copyto(wider, array)
-        array = wider
-    return torch.from_numpy(array)
+    made = Item()
+    for name, array in batch.items():
+        wide = integers == "int64" or (integers == "mixed" and name.endswith(_LOSS))
+        if wide and array.dtype == np.int32:
+            # Not tensor.long(): for so little work PyTorch's threads spend more time waiting than working.
+            wider = used_again(array.shape, np.int64)
+            np.copyto(wider, array)
+            array = wider
+        made[name] = torch.from_numpy(array)
+    return made
 
 
 def process_place() -> tuple[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from tokenlake import numbers
-from tokenlake.config.values import did_you_mean
+from tokenlake.config.values import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
 from tokenlake.ragged import Int64
@@ -64,7 +64,20 @@ class SourceCaps:
                     raise ConfigError(f"{where}: got {one!r}, must be a number above 0")
                 if name == "max_fraction" and one > 1:
                     raise ConfigError(f"{where}: got {one!r}, must be a share above 0, at most 1")
-        self._check_budgets()
+        budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
+        absent = [name for name, value in budgets.items() if value is None]
+        for name, value in budgets.items():
+            if value is not None:
+                whole_number(name, value, 1)
+        if len(absent) == 1:
+            raise ConfigError(
+                f"{absent[0]}: missing; the two budgets say together which share of each source is used"
+            )
+        if self._ratio > 1:
+            raise ConfigError(
+                f"experiment_budget: got {self.experiment_budget:,}, more than the {self.target_budget:,} of "
+                "target_budget; expected at most as many tokens"
+            )
 
     def check_names(self, names: Mapping[str, Any]) -> None:
         """Raise ConfigError where a cap is of none of the sources, or `epochs` lacks one of them."""
@@ -151,22 +164,6 @@ class SourceCaps:
         if self.target_budget is None or self.experiment_budget is None:
             return Fraction(1)
         return Fraction(self.experiment_budget, self.target_budget)
-
-    def _check_budgets(self) -> None:
-        budgets = {"target_budget": self.target_budget, "experiment_budget": self.experiment_budget}
-        for name, value in budgets.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"{name}: got {value!r}, must be a whole number of tokens from 1 on")
-        if (self.target_budget is None) != (self.experiment_budget is None):
-            absent = next(name for name, value in budgets.items() if value is None)
-            raise ConfigError(
-                f"{absent}: missing; the two budgets say together which share of each source is used"
-            )
-        if self._ratio > 1:
-            raise ConfigError(
-                f"experiment_budget: got {self.experiment_budget:,}, more than the {self.target_budget:,} of "
-                "target_budget; expected at most as many tokens"
-            )
 
 
 def _of(value: Any, name: str, default: Any) -> Any:

@@ -23,15 +23,19 @@ and from then on the bound holds again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from typing import Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.cosine import eased_area
-from tokenlake.mixing.schedule import UNIT_BITS, Curve, SchedulePiece, WeightScheduler, in_units
+from tokenlake.mixing.schedule import (
+    UNIT_BITS,
+    Curve,
+    WeightScheduler,
+    eased_area,
+    in_units,
+)
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""
@@ -61,12 +65,26 @@ class Counts:
         start: the row at which the extension takes effect; 0 where there is none.
     """
 
-    __slots__ = ("_base", "_integral", "before", "start")
+    __slots__ = ("_base", "_starts", "_stretches", "before", "start")
 
     def __init__(
         self, scheduler: WeightScheduler, *, step_rows: int = 1, block_size: int = 1, batch_rows: int = 1
     ) -> None:
-        self._integral = _Integral(scheduler.pieces, step_rows)
+        # The integrals W_j over all pieces, in units of ``2**-_SHIFT`` row.
+        self._stretches, ticks = list[_TickedPiece](), step_rows << TICK_BITS
+        for piece in scheduler.pieces:
+            start, last = piece.start * ticks, self._stretches[-1:]
+            first, end = in_units(piece.first.weights), in_units(piece.last.weights)
+            stretch = _TickedPiece(
+                start,
+                piece.last.step * ticks - start,
+                piece.curve,
+                first=tuple(weight << _FINE for weight in first),
+                rise=tuple(b - a for a, b in zip(first, end, strict=True)),
+                base=last[0].areas(start) if last else (0,) * len(first),
+            )
+            self._stretches.append(stretch)
+        self._starts = [stretch.start for stretch in self._stretches]
         self.before: Counts | None = None
         self.start = 0
         self._base: Tallies = (0,) * len(scheduler.names)
@@ -88,11 +106,11 @@ class Counts:
 
     def shares(self, position: int) -> tuple[Fraction, ...]:
         """Return W_j at a position: what the weights ask for, to 2^-32 row."""
-        return tuple(Fraction(area, 1 << _SHIFT) for area in self._integral.areas(position << TICK_BITS))
+        return tuple(Fraction(area, 1 << _SHIFT) for area in self._areas(position << TICK_BITS))
 
     def ceiling(self, source: int) -> int | None:
         """Return how many rows a source gives at most, in all of time; None: there is no end to it."""
-        last = self._integral.last
+        last = self._stretches[-1]
         if last.first[source]:
             return None
         return max(self._base[source], (last.base[source] + _HALF) >> _SHIFT)
@@ -131,11 +149,14 @@ class Counts:
         return low, high
 
     def _state(self, time: int) -> _Moment:
-        areas = self._integral.areas(time)
+        areas = self._areas(time)
         counts = tuple([(area + _HALF) >> _SHIFT for area in areas])
         if self.before is not None:
             counts = tuple(map(max, self._base, counts))
         return _Moment(time, areas, counts, sum(counts))
+
+    def _areas(self, time: int) -> Tallies:
+        return self._stretches[bisect_right(self._starts, time) - 1].areas(time)
 
 
 @final
@@ -176,39 +197,6 @@ class _TickedPiece:
             area = (done * done << _FINE) // (2 * self.span)
         each = zip(self.base, self.first, self.rise, strict=True)
         return tuple([base + first * done + rise * area for base, first, rise in each])
-
-
-@final
-class _Integral:
-    """The integrals W_j over all pieces of a schedule, in units of ``2**-_SHIFT`` row."""
-
-    __slots__ = ("_starts", "_stretches")
-
-    def __init__(self, pieces: Sequence[SchedulePiece], step_rows: int) -> None:
-        self._stretches: list[_TickedPiece] = []
-        base: Tallies = (0,) * len(pieces[0].first.weights)
-        for piece in pieces:
-            if self._stretches:
-                base = self.last.areas(piece.start * step_rows << TICK_BITS)
-            self._stretches.append(_stretch(piece, step_rows, base))
-        self._starts = [stretch.start for stretch in self._stretches]
-
-    @property
-    def last(self) -> _TickedPiece:
-        return self._stretches[-1]
-
-    def areas(self, time: int) -> Tallies:
-        return self._stretches[bisect_right(self._starts, time) - 1].areas(time)
-
-
-def _stretch(piece: SchedulePiece, step_rows: int, base: Tallies) -> _TickedPiece:
-    ticks = step_rows << TICK_BITS
-    first, last = in_units(piece.first.weights), in_units(piece.last.weights)
-    rise = tuple(b - a for a, b in zip(first, last, strict=True))
-    span = (piece.last.step - piece.start) * ticks
-    return _TickedPiece(
-        piece.start * ticks, span, piece.curve, tuple(weight << _FINE for weight in first), rise, base
-    )
 
 
 def _guess(low: _Moment, high: _Moment, position: int, aside: int) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -30,7 +30,7 @@ import xxhash
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts, Tallies
-from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.mixing.random import WORD, extended, key_of, shuffled, splitmix64
 from tokenlake.mixing.schedule import SchedulePiece, WeightScheduler
 from tokenlake.ragged import Int64
 
@@ -90,15 +90,21 @@ class _Run:
 
 
 class Dealt(ABC):
-    """What each lane has taken of each source, at the ends of cells.
+    """The slots of all lanes of a mixture: what each lane has taken of each source, at the ends of cells.
+
+    Which slots of a cell are of which source is a shuffle of the cell's own. In the shuffle's order of a cell's slots,
+    the first are the first source's, the next ones the second's and so on; each source then gives its rows in the order
+    of its slots.
 
     Attributes:
         cell: slots of a lane in a cell.
         cells: of a group.
+        seed: of the shuffles.
     """
 
     cell: int
     cells: int
+    seed: int
 
     @abstractmethod
     def before(self, lane: int, cell: int) -> Tallies:
@@ -112,6 +118,52 @@ class Dealt(ABC):
     def ceiling(self, source: int) -> int | None:
         """Return how many rows of a source each lane gets at least, in all of time; None: there is no end to it."""
 
+    def decided(self, cells: int) -> int:
+        """Return the slots of the groups that the first cells are of."""
+        return -(-cells // self.cells) * self.cells * self.cell
+
+    def first_cell(self, holds: Callable[[int], bool]) -> int:
+        """Return the first cell for which `holds` is true, if it stays true from there on: group by group at first."""
+        group = first_true(0, lambda number: holds(number * self.cells))
+        return 0 if group == 0 else first_true((group - 1) * self.cells, holds, group * self.cells)
+
+    def rows(self, lane: int, cells: range) -> tuple[Int64, Int64]:
+        """Return the source of each slot of neighbouring cells, and which of its rows it takes, int64[n] both."""
+        bounds = self.bounds(lane, cells)
+        counts = np.diff(bounds, axis=0)
+        words = np.array([cell & WORD for cell in cells], np.uint64).view(np.int64)
+        keys = extended(key_of(self.seed, lane), words)
+        order = np.argsort(splitmix64(keys[:, None] + np.arange(self.cell, dtype=np.uint64)), axis=1)
+        sources, lengths = counts.shape[1], counts.ravel()
+        kind = np.min_scalar_type(sources)
+        dealt = np.repeat(np.tile(np.arange(sources, dtype=kind), len(counts)), lengths)
+        source = np.empty(order.shape, kind)
+        np.put_along_axis(source, order, dealt.reshape(order.shape), axis=1)
+        # A stable sort of small integers is a radix sort: each source's slots, ascending.
+        slot = np.argsort(source, axis=1, kind="stable") + np.arange(len(counts))[:, None] * self.cell
+        number = np.empty(slot.size, np.int64)
+        first = bounds[:-1].ravel() - np.cumsum(lengths) + lengths
+        number[slot.ravel()] = np.repeat(first, lengths) + np.arange(slot.size)
+        return source.ravel().astype(np.int64), number
+
+
+def first_true(low: int, holds: Callable[[int], bool], high: int | None = None) -> int:
+    """Return the first number from `low` on for which `holds` is true, if it stays true from there on.
+
+    Args:
+        high: one for which it is true; None: it is looked for.
+    """
+    reach = 1
+    while high is None:
+        if holds(low + reach - 1):
+            high = low + reach - 1
+        else:
+            low, reach = low + reach, reach * 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
 
 @final
 class EvenDeal(Dealt):
@@ -121,10 +173,11 @@ class EvenDeal(Dealt):
     Args:
         counts: of a lane.
         block_size: its slots.
+        seed: of the shuffles.
     """
 
-    def __init__(self, counts: Counts, block_size: int) -> None:
-        self.cell, self.cells = block_size, 1
+    def __init__(self, counts: Counts, block_size: int, seed: int) -> None:
+        self.cell, self.cells, self.seed = block_size, 1, seed
         self._counts = counts
         self._at = lru_cache(_BORDERS)(counts.draws_before)
 
@@ -164,7 +217,7 @@ class Deal(Dealt):
         self.cell = max(size for size in range(1, min(width, block_size) + 1) if width % size == 0)
         group = self.cell if lanes == 1 else max(block_size, _LEAST_GROUP)
         self.cells = -(-group // self.cell)
-        self._lanes, self._seed, self._names = lanes, seed, scheduler.names
+        self._lanes, self.seed, self._names = lanes, seed, scheduler.names
         self._cell_rows = self.cell * lanes
         self._rows = self.cells * self._cell_rows
         self.counts = Counts(scheduler, step_rows=step_rows, block_size=self._rows, batch_rows=batch_size)
@@ -214,6 +267,7 @@ class Deal(Dealt):
         return self._runs[bisect_right(self._runs, group, key=lambda run: run.first) - 1]
 
     def _regular(self, run: _Run, group: int) -> Int64:
+        """What each lane has taken before a group behind the first of a run with an absorber, int64[J, L]."""
         more = [now - then for now, then in zip(self._at(group * self._rows), run.counts, strict=True)]
         whole, rest = np.divmod(np.array(more, np.int64)[:, None], self._lanes)
         taken = run.base + whole + (run.rank < rest)
@@ -242,12 +296,10 @@ class Deal(Dealt):
         return runs
 
     def _run(self, group: int, base: Int64, absorber: int | None) -> _Run:
-        by_chance = np.stack([shuffled(self._lanes, self._key(name)) for name in self._names])
+        words = [xxhash.xxh3_64_intdigest(name.encode()) for name in self._names]
+        by_chance = np.stack([shuffled(self._lanes, key_of(self.seed, _DEALT, word)) for word in words])
         order = np.lexsort((by_chance, base), axis=1)
         return _Run(group, base, self._at(group * self._rows), np.argsort(order, axis=1), absorber)
-
-    def _key(self, name: str) -> int:
-        return key_of(self._seed, _DEALT, xxhash.xxh3_64_intdigest(name.encode()))
 
     def _dealt(self, group: int) -> Int64:
         """What is taken before each cell of a group, int64[cells, J, L]."""

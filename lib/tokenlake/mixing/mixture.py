@@ -7,15 +7,15 @@ own stretch of every source, and the weights hold for all lanes together; their 
 ::
 
     position          where a row is in the stream                     lanes.LaneLayout
-    (lane, place)     where it is in one lane                          slots.Lane: without skipped slots
-    (lane, slot)      where it would be if no source ever ended        slots.Slots: shuffled blocks
+    (lane, place)     where it is in one lane                          Lane: without skipped slots
+    (lane, slot)      where it would be if no source ever ended        deal.Dealt: shuffled cells
     (source, number)  the n-th row of a source in this lane            deal.Deal: the closed form
     (source, epoch, index)   the same, when the source's rows in this lane begin anew each time they end
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Literal, final, get_args
@@ -28,7 +28,6 @@ from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names
-from tokenlake.mixing.slots import Lane, Slots
 from tokenlake.ragged import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
@@ -40,69 +39,6 @@ def check_order(order: int) -> None:
     """Raise ConfigError unless there is such a version of the order."""
     if order not in ORDERS:
         raise ConfigError(f"order {order!r} of a mixture; expected one of {ORDERS}: a later release wrote it")
-
-
-def _check_arguments(
-    lengths: Mapping[str, int | None], scheduler: WeightScheduler, stop: str, sizes: Mapping[str, int]
-) -> None:
-    """Raise ConfigError unless both name the same sources, all sizes are at least 1, and there is such a strategy."""
-    check_weight_names("weights", lengths, scheduler.names)
-    for name, rows in lengths.items():
-        if rows is not None and rows < 0:
-            raise ConfigError(f"source {name!r} has {rows} rows; expected 0 or more, or none for unknown")
-    for name, size in sizes.items():
-        if size < 1:
-            raise ConfigError(f"{name} is {size}; expected 1 or more")
-    require_one_of("stop", stop, STOPS)
-
-
-def check_ends(
-    names: Sequence[str],
-    lengths: Sequence[int | None],
-    rows_of: Int64,
-    stop: str,
-    ceiling: Callable[[int], int | None],
-) -> None:
-    """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end.
-
-    Args:
-        names: of the sources.
-        lengths: rows of each; None: unknown.
-        rows_of: rows of each source in each lane, int64[lanes, J].
-        stop: the stop strategy.
-        ceiling: of a source: rows of it that each lane gets at least in all of time; None: there is no end to it.
-    """
-    lanes = len(rows_of)
-    for at, (name, rows) in enumerate(zip(names, lengths, strict=True)):
-        if rows is None:
-            continue
-        if stop != "all_exhausted" and rows < lanes:
-            raise ConfigError(
-                f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a row "
-                f"for each lane with stop {stop!r} (fewer lanes, or no such source)"
-            )
-        most = ceiling(at)
-        if stop == "all_exhausted" and most is not None and most < int(rows_of[:, at].max()):
-            raise ConfigError(
-                f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "
-                f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
-                "schedule, another stop strategy, or no such source"
-            )
-
-
-def check_cut(rows: int | None, there: int | None, stop: str) -> None:
-    """Raise ConfigError where a stream of `there` rows (None: endless) cannot be cut after `rows` (None: it is not)."""
-    if rows is None:
-        return
-    if rows < 0:
-        raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
-    if there is not None and there < rows:
-        raise ConfigError(
-            f"a mixture of {rows} rows was asked for; its sources end after {there} rows with stop {stop!r}: "
-            f"expected at most {there}, or stop 'restart'",
-            expected=there,
-            got=rows,
-        )
 
 
 def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int) -> Int64:
@@ -118,6 +54,167 @@ def rows_by_lane(names: Sequence[str], lengths: Sequence[int | None], lanes: int
         )
     columns = [np.full(lanes, -1) if rows is None else np.diff(lane_bounds(rows, lanes)) for rows in lengths]
     return np.stack(columns, axis=1).astype(np.int64)
+
+
+_CHUNK: Final = 1 << 15  # slots at a time: they stay in the cache
+_FARTHEST: Final = 1 << 50
+"""The last slot that is looked at for a row that may never come: of a source that weighs nothing from some step on."""
+
+
+@final
+class Lane:
+    """One lane of a mixture. Its blocks are the cells of the deal.
+
+    A place is an index in what a lane delivers, a slot one in the endless lane behind it. A source that has given all
+    its rows is exhausted; what it still gets of the endless lane's slots is skipped ("all_exhausted"), or ends the lane
+    before the first of them ("first_exhausted"). How many places lie before a block is known from the counts at the
+    block's beginning, ``sum of min(count_j, rows_j)``, so that the block of any place is found by bisection.
+
+    Args:
+        deal: of the slots of all lanes.
+        lane: which one.
+        rows: rows of each source in this lane; None where they do not end the lane.
+        skipping: whether the lane ends when all its sources are exhausted, or before the first that is.
+    """
+
+    def __init__(self, deal: Dealt, lane: int, rows: tuple[int, ...] | None, *, skipping: bool) -> None:
+        self._deal = deal
+        self._lane = lane
+        self._rows = rows or ()
+        self._endless = rows is None
+        self._skips = skipping and rows is not None
+        self._kept: tuple[int, Int64, Int64] | None = None
+
+    @cached_property
+    def length(self) -> int | None:
+        """How many places there are; None: no end."""
+        if self._endless:
+            return None
+        return sum(self._rows) if self._skips else self._first_exhausted()
+
+    def take(self, start: int, stop: int) -> Iterator[tuple[Int64, Int64]]:
+        """Yield (source, number of the row in that source) of places ``start .. stop``, int64[n] both, in parts."""
+        if start >= stop:
+            return
+        block = self._last_block if self._without_choice(start) else self._block_of(start)
+        while start < stop:
+            if self._skips and block >= self._last_block:
+                yield self._of_last_source(start, stop)
+                return
+            begin = self._places_before(block)
+            blocks = self._chunk(block, stop - begin)
+            source, number = self._unskipped(blocks)
+            taken = slice(start - begin, stop - begin)
+            yield source[taken], number[taken]
+            start = min(stop, begin + len(source))
+            block = blocks.stop
+            if start < stop and not len(source):
+                block = self._block_of(start)
+
+    def drawn(self, place: int) -> Int64:
+        """Return how many of the first `place` places are of each source, int64[J]."""
+        if self._without_choice(place):
+            return self._drawn_of_last_source(place)
+        block = self._block_of(place)
+        counts = np.array(self._drawn_before(block), np.int64)
+        source, _ = self._unskipped(range(block, block + 1))
+        inside = source[: place - self._places_before(block)]
+        return counts + np.bincount(inside, minlength=len(counts))
+
+    def place_of(self, source: int, number: int) -> int | None:
+        """Return the place at which a source gives its row `number`, from 0; None: never. As :meth:`take`, back."""
+        if self._skips and number >= self._rows[source]:
+            return None
+        if self._skips and number >= (last := self._drawn_before(self._last_block))[source]:
+            return sum(last) + number - last[source]
+
+        def given(block: int) -> bool:
+            return self._deal.before(self._lane, block + 1)[source] > number
+
+        if not given(_FARTHEST // self._deal.cell):
+            return None
+        block = self._deal.first_cell(given)
+        sources, numbers = self._unskipped(range(block, block + 1))
+        inside = int(np.argmax((sources == source) & (numbers == number)))
+        place = self._places_before(block) + inside
+        return place if self.length is None or place < self.length else None
+
+    def slots_until(self, place: int) -> int:
+        """Return a number of slots, those of whole groups of the deal, that decide the first `place` places."""
+        if place == 0:
+            return 0
+        if self._skips and place > self._places_before(self._last_block):
+            return self._deal.decided(self._last_block)
+        return self._deal.decided(self._block_of(place - 1) + 1)
+
+    def _without_choice(self, place: int) -> bool:
+        """Whether all sources but one are exhausted at a place."""
+        return self._skips and place >= self._places_before(self._last_block)
+
+    def _drawn_before(self, block: int) -> tuple[int, ...]:
+        counts = self._deal.before(self._lane, block)
+        return tuple(map(min, counts, self._rows)) if self._skips else counts
+
+    def _places_before(self, block: int) -> int:
+        return sum(self._drawn_before(block)) if self._skips else block * self._deal.cell
+
+    def _block_of(self, place: int) -> int:
+        """The block that holds a place (of those that deliver some row): the last with no more places before it."""
+        low = place // self._deal.cell
+        if not self._skips:
+            return low
+        return max(low, self._deal.first_cell(lambda block: self._places_before(block + 1) > place))
+
+    def _chunk(self, block: int, places: int) -> range:
+        """Blocks from one on that may deliver so many places, but no more than fit into the cache."""
+        most = max(1, _CHUNK // self._deal.cell)
+        stop = block + min(most, -(-places // self._deal.cell))
+        return range(block, min(stop, self._last_block) if self._skips else stop)
+
+    def _unskipped(self, blocks: range) -> tuple[Int64, Int64]:
+        """(source, number) of the slots of some blocks, without those that are skipped; the last single one is kept."""
+        kept = self._kept
+        if len(blocks) == 1 and kept is not None and kept[0] == blocks.start:
+            return kept[1:]
+        source, number = self._deal.rows(self._lane, blocks)
+        if self._skips:
+            there = number < np.array(self._rows, np.int64)[source]
+            source, number = (source, number) if there.all() else (source[there], number[there])
+        if len(blocks) == 1:
+            self._kept = blocks.start, source, number
+        return source, number
+
+    @cached_property
+    def _last_block(self) -> int:
+        """The first block before which all sources but one (or all) are exhausted: from there on there is no choice."""
+        return self._deal.first_cell(lambda block: len(self._left(block)) <= 1)
+
+    def _left(self, block: int) -> list[int]:
+        """The sources that are not exhausted before a block."""
+        counts = enumerate(self._deal.before(self._lane, block))
+        return [at for at, count in counts if count < self._rows[at]]
+
+    def _of_last_source(self, start: int, stop: int) -> tuple[Int64, Int64]:
+        (source,) = self._left(self._last_block)
+        begin = self._places_before(self._last_block) - self._drawn_before(self._last_block)[source]
+        return np.full(stop - start, source, np.int64), np.arange(start - begin, stop - begin, dtype=np.int64)
+
+    def _drawn_of_last_source(self, place: int) -> Int64:
+        counts = np.array(self._drawn_before(self._last_block), np.int64)
+        for source in self._left(self._last_block):
+            counts[source] += place - int(counts.sum())
+        return counts
+
+    def _first_exhausted(self) -> int:
+        """The first place whose row is not there."""
+
+        def overflows(block: int) -> bool:
+            each = zip(self._deal.before(self._lane, block + 1), self._rows, strict=True)
+            return any(count > rows for count, rows in each)
+
+        block = self._deal.first_cell(overflows)
+        source, number = self._unskipped(range(block, block + 1))
+        return block * self._deal.cell + int(np.argmax(number >= np.array(self._rows, np.int64)[source]))
 
 
 MIXTURE_ORDER: Final = 3
@@ -178,8 +275,16 @@ class SourceMixture:
         order: int = MIXTURE_ORDER,
     ) -> None:
         self._asked = {name: value for name, value in locals().items() if name != "self"}
-        sizes = {"lanes": lanes, "block_size": block_size, "step_rows": step_rows}
-        _check_arguments(lengths, scheduler, stop, sizes)
+        check_weight_names("weights", lengths, scheduler.names)
+        for name, there in lengths.items():
+            if there is not None and there < 0:
+                raise ConfigError(
+                    f"source {name!r} has {there} rows; expected 0 or more, or none for unknown"
+                )
+        for name, size in (("lanes", lanes), ("block_size", block_size), ("step_rows", step_rows)):
+            if size < 1:
+                raise ConfigError(f"{name} is {size}; expected 1 or more")
+        require_one_of("stop", stop, STOPS)
         check_order(order)
         self.scheduler: Final = scheduler
         self.names: Final = scheduler.names
@@ -188,11 +293,19 @@ class SourceMixture:
         self._endless = LaneLayout(None, lanes, batch_size)
         self._lengths = tuple(lengths[name] for name in scheduler.names)
         self._rows_of = rows_by_lane(self.names, self._lengths, lanes)
-        self._slots = Slots(self._deal(block_size, seed or 0, order), seed=seed or 0)
-        check_ends(self.names, self._lengths, self._rows_of, stop, self._slots.deal.ceiling)
+        self._dealt = self._deal(block_size, seed or 0, order)
+        self._check_ends()
         self._parts = tuple(self._part(lane) for lane in range(lanes))
         self._rows = rows
-        check_cut(rows, self.layout.rows, stop)
+        if rows is not None and rows < 0:
+            raise ConfigError(f"a mixture cut at {rows} rows; expected 0 or more")
+        if rows is not None and (end := self.layout.rows) is not None and end < rows:
+            raise ConfigError(
+                f"a mixture of {rows} rows was asked for; its sources end after {end} rows with stop {stop!r}: "
+                f"expected at most {end}, or stop 'restart'",
+                expected=end,
+                got=rows,
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SourceMixture, **self._asked), ()
@@ -265,7 +378,7 @@ class SourceMixture:
     @property
     def group_slots(self) -> int:
         """Slots of a lane that are dealt together: what comes behind them decides none of them."""
-        return self._slots.decided(1)
+        return self._dealt.decided(1)
 
     def step_after(self, position: int) -> int:
         """Return the first step at which the schedule may be extended without moving a row before a position.
@@ -304,11 +417,30 @@ class SourceMixture:
                 seed=seed,
             )
         each = {"step_rows": max(1, step_rows // lanes), "batch_rows": batch_size // lanes}
-        return EvenDeal(Counts(self.scheduler, **each, block_size=block_size), block_size)
+        return EvenDeal(Counts(self.scheduler, **each, block_size=block_size), block_size, seed)
+
+    def _check_ends(self) -> None:
+        """Raise ConfigError where a source has too few rows to go on, or too little weight ever to end."""
+        stop, lanes = self._stop, self._lanes
+        for at, (name, rows) in enumerate(zip(self.names, self._lengths, strict=True)):
+            if rows is None:
+                continue
+            if stop != "all_exhausted" and rows < lanes:
+                raise ConfigError(
+                    f"source {name!r} has {rows} rows for {lanes} lanes, so that a lane has none; expected at least a "
+                    f"row for each lane with stop {stop!r} (fewer lanes, or no such source)"
+                )
+            most = self._dealt.ceiling(at)
+            if stop == "all_exhausted" and most is not None and most < int(self._rows_of[:, at].max()):
+                raise ConfigError(
+                    f"source {name!r} can never be exhausted: of its {rows} rows in {lanes} lanes the schedule takes "
+                    f"{most} of each lane before its weight stays 0; expected a weight above 0 at the end of the "
+                    "schedule, another stop strategy, or no such source"
+                )
 
     def _part(self, lane: int) -> Lane:
         rows = tuple(int(count) for count in self._rows_of[lane]) if self._ends else None
-        return Lane(self._slots, lane, rows, skipping=self._stop == "all_exhausted")
+        return Lane(self._dealt, lane, rows, skipping=self._stop == "all_exhausted")
 
     def _epochs(self, lane: int, source: Int64, number: Int64) -> tuple[Int64 | int, Int64]:
         """The epoch and the index in it of each row, by its number in its source."""

@@ -14,6 +14,13 @@ numbers of units of 2^-96: a float says 53 bits, so that after 10^12 rows no sha
 **Pieces** are the stretches of a schedule in which every weight follows one curve. A piece ends where the next one
 starts. It knows where its curve leads to, also where the next piece comes before that: what is left of a line that was
 cut is the same line.
+
+**The cosine** of a schedule and its integral are made of whole numbers, the same on every machine.
+The C library's sine differs between machines in its last bits, and one bit can move a row. Here pi and the sine are
+computed with integers to as many bits as a question needs: twice, if need be, until both ends of what the error leaves
+open give the same answer (Ziv 1991, *Fast evaluation of elementary mathematical functions with correctly rounded last
+bit*). That ends: the sine of a rational part of a turn is algebraic, so that divided by pi it is no fraction, unless it
+is 0, and that case is answered first.
 """
 
 from __future__ import annotations
@@ -22,13 +29,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, Literal, cast, final, get_args
 
 from tokenlake.config.values import did_you_mean, require_one_of
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.cosine import eased
 
 UNIT_BITS: Final = 96
 """A weight of 1 is ``2**UNIT_BITS`` units."""
@@ -48,12 +54,23 @@ def check_weights(weights: Mapping[str, Any], where: str = "") -> dict[str, floa
     """
     if not weights:
         raise ConfigError(f"there are no weights{where}; expected a weight for at least one source")
-    floats = {name: _weight(name, weight, where) for name, weight in weights.items()}
+    floats = dict[str, float]()
+    for name, weight in weights.items():
+        try:
+            floats[name] = math.nan if isinstance(weight, bool | str) else float(weight)
+        except (TypeError, ValueError, OverflowError):
+            floats[name] = math.nan
+        if not 0.0 <= floats[name] < math.inf:
+            raise ConfigError(
+                f"the weight of {name!r} is {weight!r}{where}; expected a number that is 0 or more",
+                expected="a number that is 0 or more",
+                got=weight,
+            )
     total = math.fsum(floats.values())
     if abs(total - 1.0) > _TOLERANCE:
+        shown = ", ".join(f"{name}: {weight:g}" for name, weight in floats.items())
         raise ConfigError(
-            f"Weights must sum to 1.0, got {float(f'{total:.12g}')}{where} ({_listed(floats)}); "
-            "divide each by their sum",
+            f"Weights must sum to 1.0, got {float(f'{total:.12g}')}{where} ({shown}); divide each by their sum",
             expected=1.0,
             got=total,
         )
@@ -107,37 +124,15 @@ def row_weights(weights: Mapping[str, float], mean_tokens: Mapping[str, float]) 
         ConfigError: a source has no mean, or none above 0.
     """
     shares = check_weights(weights)
-    per_row = {name: Fraction(share) / _mean(name, mean_tokens) for name, share in shares.items()}
+    for name in shares:
+        if not 0.0 < mean_tokens.get(name, 0.0) < math.inf:
+            raise ConfigError(
+                f"source {name!r} has {mean_tokens.get(name)} tokens per row; expected a mean above 0, "
+                "by which its weight per token becomes a weight per row"
+            )
+    per_row = {name: Fraction(share) / Fraction(mean_tokens[name]) for name, share in shares.items()}
     total = sum(per_row.values())
     return {name: float(weight / total) for name, weight in per_row.items()}
-
-
-def _weight(name: str, weight: Any, where: str) -> float:
-    try:
-        number = math.nan if isinstance(weight, bool | str) else float(weight)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0.0 <= number < math.inf:
-        raise ConfigError(
-            f"the weight of {name!r} is {weight!r}{where}; expected a number that is 0 or more",
-            expected="a number that is 0 or more",
-            got=weight,
-        )
-    return number
-
-
-def _mean(name: str, mean_tokens: Mapping[str, float]) -> Fraction:
-    mean = mean_tokens.get(name, 0.0)
-    if not 0.0 < mean < math.inf:
-        raise ConfigError(
-            f"source {name!r} has {mean_tokens.get(name)} tokens per row; expected a mean above 0, "
-            "by which its weight per token becomes a weight per row"
-        )
-    return Fraction(mean)
-
-
-def _listed(weights: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}: {weight:g}" for name, weight in weights.items())
 
 
 Curve = Literal["step", "linear", "cosine"]
@@ -197,83 +192,6 @@ def pieces_of(points: Sequence[Point], curve: Curve) -> tuple[SchedulePiece, ...
     return (*between, SchedulePiece(points[-1], points[-1], "step"))
 
 
-def led_up_to(pieces: Sequence[SchedulePiece]) -> tuple[SchedulePiece, ...]:
-    """Return the pieces with one more in front that holds the first weights from step 0 on, if they begin later."""
-    first = pieces[0].first
-    if first.step == 0:
-        return tuple(pieces)
-    begin = replace(first, step=0)
-    return (SchedulePiece(begin, begin, "step"), *pieces)
-
-
-def cut(pieces: Sequence[SchedulePiece], at: int) -> tuple[tuple[SchedulePiece, ...], Point]:
-    """Return the pieces that start before a step, and the point that its weights make there."""
-    there = next(piece for piece in reversed(pieces) if piece.start <= at)
-    weights = there.weights_at(Fraction(at))
-    given = there.first.given if weights == there.first.weights else tuple(map(float, weights))
-    return tuple(piece for piece in pieces if piece.start < at), Point(at, given, weights)
-
-
-def point_names(item: Any) -> tuple[str, ...]:
-    """Return the sources that a point weighs, in its own order."""
-    return tuple(_weights(item))
-
-
-def point_of(item: Any, names: Sequence[str]) -> Point:
-    """Read a point from an object with `step` and `weights`, or from a mapping with these keys.
-
-    Args:
-        names: whose weights it must hold, in the order wanted.
-
-    Raises:
-        ConfigError: it is none, or its step or weights cannot be.
-    """
-    step, weights = _field(item, "step"), _weights(item)
-    if isinstance(step, bool) or not hasattr(step, "__index__") or int(step) < 0:
-        raise ConfigError(f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more")
-    floats = check_weights(weights, f" at step {step} of the schedule")
-    if set(floats) != set(names):
-        raise ConfigError(
-            f"step {step} of the schedule weighs {sorted(floats)}, the points before it weigh {sorted(names)}; "
-            "all points must weigh the same sources (a weight of 0 leaves one out)",
-            expected=sorted(names),
-            got=sorted(floats),
-        )
-    given = tuple(floats[name] for name in names)
-    return Point(int(step), given, normalized(given))
-
-
-def check_ascending(steps: Sequence[int]) -> None:
-    """Raise ConfigError unless each step is larger than the one before."""
-    for before, after in pairwise(steps):
-        if after <= before:
-            raise ConfigError(
-                f"step {after} of the schedule comes after step {before}; steps must grow from point to point"
-            )
-
-
-_MISSING: Final = object()
-
-
-def _weights(item: Any) -> Mapping[str, Any]:
-    weights = _field(item, "weights")
-    if not isinstance(weights, Mapping):
-        raise ConfigError(
-            f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
-        )
-    return cast("Mapping[str, Any]", weights)
-
-
-def _field(item: Any, name: str) -> Any:
-    value = item.get(name, _MISSING) if isinstance(item, Mapping) else getattr(item, name, _MISSING)
-    if value is _MISSING:
-        raise ConfigError(
-            f"a point of the schedule is {item!r}, without {name!r}; expected a WeightSchedulePoint or a mapping "
-            "with the keys 'step' and 'weights'"
-        )
-    return value
-
-
 INTERPOLATIONS: Final[tuple[str, ...]] = get_args(Curve)
 
 
@@ -286,68 +204,50 @@ class WeightScheduler:
             these keys. All weigh the same sources.
         interpolation: "step", "linear" or "cosine".
 
+    Attributes:
+        names: the sources, in the order in which the first point names them.
+        interpolation: how weights move between points.
+        pieces: the stretches of the schedule, from step 0 on without gaps; the last one never ends.
+        before: the schedule that this one extends, which still decides everything before :attr:`at`.
+        at: the step at which this schedule was extended; 0 for one that was not.
+
     Raises:
         ConfigError: a point or the interpolation cannot be; weights do not sum to 1 within 1e-6.
     """
 
-    __slots__ = ("_at", "_before", "_interpolation", "_names", "_pieces", "_points")
+    __slots__ = ("_points", "at", "before", "interpolation", "names", "pieces")
 
     def __init__(self, schedule: Sequence[Any], interpolation: str = "step") -> None:
         require_one_of("interpolation", interpolation, INTERPOLATIONS)
-        self._interpolation: Curve = cast("Curve", interpolation)
-        self._points = _points_of(schedule, None)
-        self._names = point_names(schedule[0])
-        self._pieces = led_up_to(pieces_of(self._points, self._interpolation))
-        self._before: WeightScheduler | None = None
-        self._at = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The sources, in the order in which the first point names them."""
-        return self._names
+        self.interpolation: Curve = cast("Curve", interpolation)
+        self.names, self._points = _points_of(schedule, None)
+        pieces, first = pieces_of(self._points, self.interpolation), self._points[0]
+        if first.step:  # its weights hold from step 0 on
+            begin = replace(first, step=0)
+            pieces = (SchedulePiece(begin, begin, "step"), *pieces)
+        self.pieces, self.at = pieces, 0
+        self.before: WeightScheduler | None = None
 
     @property
     def dataset_names(self) -> list[str]:
         """:attr:`names` as a list."""
-        return list(self._names)
-
-    @property
-    def interpolation(self) -> Curve:
-        """How weights move between points."""
-        return self._interpolation
-
-    @property
-    def pieces(self) -> tuple[SchedulePiece, ...]:
-        """The stretches of the schedule, from step 0 on without gaps; the last one never ends."""
-        return self._pieces
-
-    @property
-    def before(self) -> WeightScheduler | None:
-        """The schedule that this one extends, which still decides everything before :attr:`at`."""
-        return self._before
-
-    @property
-    def at(self) -> int:
-        """The step at which this schedule was extended; 0 for one that was not."""
-        return self._at
+        return list(self.names)
 
     @property
     def changes(self) -> bool:
         """Whether weights differ between any two steps."""
-        return (
-            len({weights for piece in self._pieces for weights in (piece.first.weights, piece.last.weights)})
-            > 1
-        )
+        ends = {point.weights for piece in self.pieces for point in (piece.first, piece.last)}
+        return len(ends) > 1
 
     def get_weights(self, step: float) -> dict[str, float]:
         """Return name to weight at a step; before the first point and after the last one, their weights."""
         exact = max(Fraction(step), Fraction(0))
-        piece = next(piece for piece in reversed(self._pieces) if piece.start <= exact)
+        piece = next(piece for piece in reversed(self.pieces) if piece.start <= exact)
         weights = piece.weights_at(exact)
         # As they were written where a point says so: dividing by the sum may change the last bit.
         if weights == piece.first.weights:
-            return dict(zip(self._names, piece.first.given, strict=True))
-        return dict(zip(self._names, map(float, weights), strict=True))
+            return dict(zip(self.names, piece.first.given, strict=True))
+        return dict(zip(self.names, map(float, weights), strict=True))
 
     def extend(self, *, at: int, points: Sequence[Any]) -> WeightScheduler:
         """Return a schedule that is this one up to step `at` and goes on to other points from there.
@@ -367,31 +267,34 @@ class WeightScheduler:
             raise ConfigError(
                 f"cannot extend the schedule at step {at!r}; expected a whole number, 0 or more"
             )
-        new = _points_of(points, self._names)
+        _, new = _points_of(points, self.names)
         if new[0].step <= at:
             raise ConfigError(
                 f"step {new[0].step} cannot be added to a schedule that is fixed up to step {at}; "
                 f"expected points after step {at}"
             )
-        kept, pinned = cut(self._pieces, int(at))
+        there = next(piece for piece in reversed(self.pieces) if piece.start <= at)
+        weights = there.weights_at(Fraction(at))
+        given = there.first.given if weights == there.first.weights else tuple(map(float, weights))
+        kept = (piece for piece in self.pieces if piece.start < at)
         longer = object.__new__(WeightScheduler)
-        longer._interpolation, longer._names, longer._points = self._interpolation, self._names, new
-        longer._pieces = (*kept, *pieces_of((pinned, *new), self._interpolation))
-        longer._before, longer._at = self, int(at)
+        longer.interpolation, longer.names, longer._points = self.interpolation, self.names, new
+        longer.pieces = (*kept, *pieces_of((Point(int(at), given, weights), *new), self.interpolation))
+        longer.before, longer.at = self, int(at)
         return longer
 
     def to_json(self) -> dict[str, Any]:
         """Return all that :meth:`from_json` needs: JSON-able, the same for schedules that are the same."""
         points = [
-            {"step": point.step, "weights": dict(zip(self._names, point.given, strict=True))}
+            {"step": point.step, "weights": dict(zip(self.names, point.given, strict=True))}
             for point in self._points
         ]
-        if self._before is None:
+        if self.before is None:
             # Names apart: their order counts, and canonical JSON sorts keys.
-            head = {"interpolation": self._interpolation, "names": list(self._names)}
+            head = {"interpolation": self.interpolation, "names": list(self.names)}
             return head | {"points": points, "extensions": []}
-        data = self._before.to_json()
-        return data | {"extensions": [*data["extensions"], {"at": self._at, "points": points}]}
+        data = self.before.to_json()
+        return data | {"extensions": [*data["extensions"], {"at": self.at, "points": points}]}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> WeightScheduler:
@@ -418,11 +321,11 @@ class WeightScheduler:
         return isinstance(other, WeightScheduler) and self.to_json() == other.to_json()
 
     def __hash__(self) -> int:
-        return hash((self._names, self._interpolation, self._pieces))
+        return hash((self.names, self.interpolation, self.pieces))
 
     def __repr__(self) -> str:
-        steps = [piece.start for piece in self._pieces]
-        return f"WeightScheduler({', '.join(self._names)}; {self._interpolation} at steps {steps})"
+        steps = [piece.start for piece in self.pieces]
+        return f"WeightScheduler({', '.join(self.names)}; {self.interpolation} at steps {steps})"
 
 
 def constant(weights: Mapping[str, float]) -> WeightScheduler:
@@ -430,11 +333,144 @@ def constant(weights: Mapping[str, float]) -> WeightScheduler:
     return WeightScheduler([{"step": 0, "weights": weights}])
 
 
-def _points_of(items: Sequence[Any], names: Sequence[str] | None) -> tuple[Point, ...]:
-    """Read points in ascending steps that all weigh the same sources: `names`, or else the first point's."""
+def _points_of(
+    items: Sequence[Any], names: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], tuple[Point, ...]]:
+    """Read points in ascending steps that all weigh the same sources: `names`, or else the first point's.
+
+    Raises:
+        ConfigError: there is none; or one is no object with `step` and `weights`, nor a mapping with these keys, or its
+            step or weights cannot be.
+    """
     if isinstance(items, str | bytes | Mapping) or not len(items):
         raise ConfigError(f"a schedule of {items!r}; expected a list of at least one point")
-    names = point_names(items[0]) if names is None else names
-    points = tuple(point_of(item, names) for item in items)
-    check_ascending([point.step for point in points])
-    return points
+    points = list[Point]()
+    for item in items:
+        find = item.get if isinstance(item, Mapping) else partial(getattr, item)
+        step, weights = find("step", None), find("weights", None)
+        if step is None or weights is None:
+            missing = "step" if step is None else "weights"
+            raise ConfigError(
+                f"a point of the schedule is {item!r}, without {missing!r}; expected a "
+                "WeightSchedulePoint or a mapping with the keys 'step' and 'weights'"
+            )
+        if not isinstance(weights, Mapping):
+            raise ConfigError(
+                f"a point of the schedule has weights {weights!r}; expected a mapping, name to weight"
+            )
+        if isinstance(step, bool) or not hasattr(step, "__index__") or int(step) < 0:
+            raise ConfigError(
+                f"a point of the schedule is at step {step!r}; expected a whole number, 0 or more"
+            )
+        floats = check_weights(cast("Mapping[str, Any]", weights), f" at step {step} of the schedule")
+        names = tuple(floats) if names is None else names
+        if set(floats) != set(names):
+            raise ConfigError(
+                f"step {step} of the schedule weighs {sorted(floats)}, the points before it weigh {sorted(names)}; "
+                "all points must weigh the same sources (a weight of 0 leaves one out)",
+                expected=sorted(names),
+                got=sorted(floats),
+            )
+        if points and step <= points[-1].step:
+            raise ConfigError(
+                f"step {step} of the schedule comes after step {points[-1].step}; steps must grow from point to point"
+            )
+        given = tuple(floats[name] for name in names)
+        points.append(Point(int(step), given, normalized(given)))
+    assert names is not None
+    return names, tuple(points)
+
+
+_GUARD: Final = 32  # bits beyond the answer's at the first attempt; one in 2^30 needs a second
+_ERROR: Final = 2  # of the last guard bit, by which `_sine_part` is off at most
+_MARGIN: Final = 8
+
+
+def eased_area(done: int, span: int, bits: int) -> int:
+    """Return the area under the eased step, the integral of ``(1 - cos(pi x / span)) / 2`` from 0 to `done`.
+
+    It is ``done / 2 - span / (2 pi) sin(pi done / span)``, in units of ``2**-bits``, rounded down exactly. Since the
+    step lies between 0 and 1, the area grows by 0 to 1 when `done` grows by 1, and so does its rounded value.
+
+    Args:
+        done: 0 to `span`.
+        span: an even number above 0.
+        bits: of the answer behind the point.
+    """
+    if done in (0, span):
+        return done << bits >> 1
+    guard = _GUARD
+    while True:
+        area = (done << (bits + guard - 1)) - _sine_part(done, span, bits + guard)
+        low, high = (area - _ERROR) >> guard, (area + _ERROR) >> guard
+        if low == high:
+            return low
+        guard *= 2
+
+
+def eased(done: int, span: int, bits: int) -> int:
+    """Return ``(1 - cos(pi done / span)) / 2`` in units of ``2**-bits``, off by less than two of them.
+
+    Since ``1 - cos(2 a) = 2 sin(a)^2``, it is a square and never negative.
+    """
+    if done in (0, span):
+        return (done // span) << bits
+    precision = bits + 2 * _MARGIN
+    if 2 * done > span:
+        return (1 << bits) - eased(span - done, span, bits)
+    sine = _sine(_pi(precision) * done // (2 * span), precision)
+    return sine * sine >> (2 * precision - bits)
+
+
+def _sine_part(done: int, span: int, guard: int) -> int:
+    """``span / (2 pi) sin(pi done / span)`` in units of ``2**-guard``, off by less than `_ERROR`."""
+    precision = span.bit_length() + guard + _MARGIN
+    pi = _pi(precision)
+    near = min(done, span - done)
+    if 4 * near <= span:
+        sine = _sine(pi * near // span, precision)
+    else:
+        sine = _cosine(pi * (span - 2 * near) // (2 * span), precision)
+    return (span * sine << guard) // (2 * pi)
+
+
+def _sine(angle: int, precision: int) -> int:
+    """The sine of an angle of 0 to pi / 4, both in units of ``2**-precision``; off by fewer than 40 units."""
+    return _series(angle, angle, 2, precision)
+
+
+def _cosine(angle: int, precision: int) -> int:
+    """The cosine of an angle of 0 to pi / 4, as :func:`_sine`."""
+    return _series(1 << precision, angle, 1, precision)
+
+
+def _series(first: int, angle: int, divisor: int, precision: int) -> int:
+    """Taylor's series: each term is the one before, times ``-angle^2 / (divisor (divisor + 1))``.
+
+    Each of its terms is rounded down once, and the error of a term shrinks with the next ones.
+    """
+    square = angle * angle >> precision
+    total = term = first
+    while term:
+        term = (term * square >> precision) // (divisor * (divisor + 1))
+        total += -term if divisor % 4 in (1, 2) else term
+        divisor += 2
+    return total
+
+
+@lru_cache(maxsize=64)
+def _pi(precision: int) -> int:
+    """Pi in units of ``2**-precision``, rounded down but for one unit: 16 atan(1/5) - 4 atan(1/239) (Machin 1706)."""
+    spare = precision + 16
+    return (16 * _inverse_tangent(5, spare) - 4 * _inverse_tangent(239, spare)) >> 16
+
+
+def _inverse_tangent(of: int, precision: int) -> int:
+    """The angle whose tangent is 1 / `of`, in units of ``2**-precision``."""
+    power = (1 << precision) // of
+    total, odd = power, 1
+    while power:
+        power //= -of * of
+        odd += 2
+        total += power // odd
+    return total

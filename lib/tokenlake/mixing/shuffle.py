@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 import numpy as np
 
@@ -57,19 +57,17 @@ class _Laid:
         return np.searchsorted(self.offsets, virtual, side="right") - 1
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Windows:
+class _Windows(NamedTuple):
     """The windows of n virtual rows, all int64[n].
 
     Attributes:
-        index: of the row group that each lies in, in the layout.
+        group: that each lies in, by its place in the layout.
         number: of the window in the epoch.
         begin: its first virtual row in the lane.
         size: its rows in the lane.
     """
 
-    index: Int64
+    group: Int64
     number: Int64
     begin: Int64
     size: Int64
@@ -78,10 +76,9 @@ class _Windows:
         """Move virtual rows inside their windows; keys of epoch and lane, uint64[n] or uint64[1]."""
         if not len(virtual):
             return virtual
-        inside, keys = virtual - self.begin, extended(keys, self.number)
-        alike = (self.size == self.size[0]).all()
-        size = int(self.size[0]) if alike else self.size
-        return self.begin + Permutation(size, keys).at(inside, backwards=backwards)
+        size = int(self.size[0]) if (self.size == self.size[0]).all() else self.size
+        moved = Permutation(size, extended(keys, self.number))
+        return self.begin + moved.at(virtual - self.begin, backwards=backwards)
 
 
 @final
@@ -161,7 +158,7 @@ class EpochOrder:
             low, high = values_at(begin, there) + base, values_at(end, there) + base
             windows = self._windows(laid, low + place[there], low, high)
             moved = windows.permuted(low + place[there], values_at(keys, there))
-            index = windows.index if self.window == 1 else laid.index(moved)
+            index = windows.group if self.window == 1 else laid.index(moved)
             group[there], row[there] = laid.order[index], moved - laid.offsets[index]
         return group, row
 

@@ -1,24 +1,15 @@
-"""Packers by the name of their strategy: one protocol, and from the lengths of documents to their places.
+"""Packers: documents in, rows out, a row group at a time and in bounded memory, by whatever strategy.
 
-**Greedy**: picture a roll of tape. Each document is glued on with its BOS in front and its EOS behind, and the roll is
-cut into strips of equal length. A document that crosses a cut continues on the next strip, so nothing is lost and only
-the last strip of a stream needs padding. Where the pieces lie is a function of the documents' lengths alone; tokens are
-copied once.
+**Windows**: documents are gathered, placed all at once, and copied once to where they go. A window ends with the
+document that fills it up. A document longer than a row may go on in the next window, but only at a whole number of rows
+from its beginning, so that where windows end depends on the documents alone and not on how they came.
 
-**First fit**: each document, in order, goes to the first row that has room for it; one longer than a row is whole rows
-and a rest, and the rests are placed. To ask for the first row with room enough is to walk down a tournament: each node
-of a binary tree over the rows holds the most room of the rows below it, so that one step decides whether the first such
-row is in the left half.
-
-**Pool**: a few rows stand open, and each document goes to the one that it fills best. One that fits none of them fills
-the fullest to its end and goes on in the row that is opened in its place, so that rows have no padding but the last
-ones.
+Greedy rows need no window: where the pieces lie is known as documents come.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,9 +21,9 @@ import pyarrow.compute as pc
 
 from tokenlake.arrays import binary_over
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.packing.best_fit import best_fit_segments
-from tokenlake.packing.segments import Packed, Rests, Segments, Stretch, from_rests
-from tokenlake.packing.window import WindowRows
+from tokenlake.mixing.random import key_of, shuffled
+from tokenlake.packing.segments import Packed, Segments, Stretch
+from tokenlake.packing.strategies import greedy_segments, plan_segments
 from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 
@@ -59,47 +50,6 @@ def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> 
     joined: Any = pc.binary_join(documents, separator)
     tokens = np.frombuffer(joined.buffers()[2], np.int32)
     return tokens[len(suffix) : len(tokens) - len(prefix)]
-
-
-def greedy_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
-    """Cut documents of ``lengths`` tokens, laid end to end from a row's beginning, into rows.
-
-    Args:
-        lengths: int64[n], tokens per document, each at least 1.
-        capacity: tokens per row.
-        max_segments: at most so many pieces in a row, which ends then, full or not; None: any number.
-
-    Returns:
-        The pieces of the rows. Without `max_segments` all rows but the last are full.
-    """
-    ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if len(ends) else 0
-    cut = _cut(lengths, ends, np.arange(0, total, capacity, dtype=np.int64))
-    if max_segments is None or not len(ends) or int(np.diff(cut.row_offsets).max()) <= max_segments:
-        return cut
-    return _cut(lengths, ends, _bounded_rows(ends.tolist(), capacity, max_segments))
-
-
-def _cut(lengths: Int64, ends: Int64, row_starts: Int64) -> Segments:
-    """Cut documents, laid end to end, where rows begin (int64[R])."""
-    doc_starts = ends - lengths
-    cuts = np.union1d(doc_starts, row_starts)
-    document = np.searchsorted(doc_starts, cuts, side="right") - 1
-    length = np.diff(cuts, append=ends[-1:])
-    row_offsets = np.append(np.searchsorted(cuts, row_starts), len(cuts))
-    return Segments(document, cuts - doc_starts[document], length, row_offsets)
-
-
-def _bounded_rows(ends: list[int], capacity: int, most: int) -> Int64:
-    """Return where rows begin that end when they are full or have `most` pieces; `ends` of n >= 1 documents."""
-    starts: list[int] = []
-    at = document = 0
-    while at < ends[-1]:
-        starts.append(at)
-        last = min(document + most, len(ends)) - 1  # the document of the row's last piece, if it has so many
-        at = min(at + capacity, ends[last])
-        document = bisect_right(ends, at, document, last + 1)
-    return np.array(starts, np.int64)
 
 
 @final
@@ -144,122 +94,160 @@ class GreedyRows:
         return packed
 
 
-def first_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
+_NO_IDS: Final = np.empty(0, np.int32)
+
+
+@final
+class Growing:
+    """A stretch that grows, in memory that is used again for the next one.
 
     Args:
-        max_segments: at most so many pieces in a row; None: any number.
-
-    Returns:
-        Rows in the order of their first tokens in the input.
+        tokens: it will hold at most.
     """
-    rests = Rests.of(lengths, capacity, lambda sizes: first_fit(sizes, capacity, max_segments))
-    return from_rests(lengths, capacity, rests)
+
+    def __init__(self, tokens: int) -> None:
+        self._most = tokens
+        self._ids = np.empty(0, np.int32)
+        self._parts: list[Stretch] = []
+        self.tokens = 0
+
+    def append(self, part: Stretch) -> None:
+        """Append what follows; its ids are copied."""
+        end = self.tokens + len(part.ids)
+        if end > len(self._ids):
+            # Doubled, so that what is small stays small, and all is copied twice at most.
+            larger = np.empty(max(end, min(2 * end, self._most)), np.int32)
+            larger[: self.tokens] = self._ids[: self.tokens]
+            self._ids = larger
+        self._ids[self.tokens : end] = part.ids
+        self._parts.append(replace(part, ids=_NO_IDS))  # a view of them would keep them all
+        self.tokens = end
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._parts, self.tokens = [], 0
+
+    def joined(self) -> Stretch:
+        """Return all of it, good until the next change; a document that goes on in the next part is one document."""
+        return Stretch.joined(self._parts, self._ids[: self.tokens])
 
 
-def first_fit(sizes: Int64, capacity: int, max_items: int | None = None) -> Int64:
-    """Return the bin of each item, numbered from 0 in the order in which they are opened: int64[n].
+def _padded(ids: Int32, used: Int64, capacity: int, pad_id: int) -> Int32:
+    """Spread rows of `used` ids (int64[R]), laid end to end, to `capacity` each."""
+    if len(ids) == len(used) * capacity:
+        return ids
+    out = np.full(len(used) * capacity, pad_id, np.int32)
+    # Full rows before and after are copied together with the row that has padding.
+    edges = np.append(np.flatnonzero(used < capacity) + 1, len(used))
+    begin = source = 0
+    for end in edges.tolist():
+        size = int(used[begin:end].sum())
+        out[begin * capacity : begin * capacity + size] = ids[source : source + size]
+        begin, source = end, source + size
+    return out
+
+
+Planner = Callable[[Int64], Segments]
+"""Lengths of documents (int64[n], each at least 1) to their places."""
+
+
+@final
+class WindowRows:
+    """Packs one stream of documents in windows.
+
+    Holds the tokens of one window and less than a row group of rows.
 
     Args:
-        sizes: int64[n], each from 1 to `capacity`.
-        max_items: at most so many items in a bin.
+        plan: the strategy.
+        capacity: tokens per row.
+        group_rows: rows come out in multiples of this (a row group), but for :meth:`finish`.
+        pad_id: fills the ends of rows.
+        window_tokens: tokens after which a window ends; BOS and EOS count.
+        shuffle_key: whole rows are shuffled inside each window, by this key; None: they come as planned.
+        carries: whether a window's last row, if it is not full, is planned again with the next window.
     """
-    # Two neighbouring bins hold more than one bin's capacity, unless they are closed for their number of items.
-    most = int(sizes.sum()) * 2 // capacity + 2 + (len(sizes) // max_items if max_items else 0)
-    leaves = 1 << (min(most, max(1, len(sizes))) - 1).bit_length()
-    room = [capacity] * (2 * leaves)
-    items = [0] * leaves
-    limit = max_items or len(sizes) + 1
-    bins: list[int] = []
-    for size in sizes.tolist():
-        node = 1
-        while node < leaves:
-            node += node
-            if room[node] < size:
-                node += 1
-        at = node - leaves
-        bins.append(at)
-        items[at] += 1
-        left = room[node] - size if items[at] < limit else 0
-        # Upwards only as far as the most room changes.
-        room[node] = left
-        while node > 1:
-            other = room[node ^ 1]
-            node >>= 1
-            left = left if left > other else other
-            if room[node] == left:
-                break
-            room[node] = left
-    return np.array(bins, np.int64)
 
+    def __init__(
+        self,
+        plan: Planner,
+        capacity: int,
+        *,
+        group_rows: int,
+        pad_id: int,
+        window_tokens: int,
+        shuffle_key: int | None = None,
+        carries: bool = False,
+    ) -> None:
+        self._plan, self._capacity, self._group_rows = plan, capacity, group_rows
+        self._pad_id = pad_id
+        self._window_tokens, self._windows = max(window_tokens, capacity), 0
+        self._shuffle_key, self._carries = shuffle_key, carries
+        # A window ends less than a row past its tokens.
+        self._held = Growing(self._window_tokens + capacity)
+        self._rows: list[Packed] = []  # that do not make a row group yet
 
-def pool_segments(lengths: Int64, capacity: int, packers: int, max_segments: int | None = None) -> Segments:
-    """Plan documents of `lengths` (int64[n], each at least 1) into rows of `capacity` tokens.
+    def take(self, stretch: Stretch) -> Iterator[Packed]:
+        """Append a stretch and yield the row groups that are full.
 
-    Args:
-        packers: rows that stand open at a time.
-        max_segments: at most so many pieces in a row, which is closed then, full or not; None: any number.
+        Its first document begins here, or goes on at a whole number of rows from its beginning.
+        """
+        while True:
+            head, stretch = stretch.split(self._window_tokens - self._held.tokens, self._capacity)
+            self._held.append(head)
+            if self._held.tokens < self._window_tokens:
+                return
+            yield from self._close(final=False)
+            if not len(stretch.ids):
+                return
 
-    Returns:
-        Rows in the order in which they were opened, the pieces of a row in the order in which they came.
-    """
-    most = max_segments or capacity
-    room = [capacity] * packers
-    pieces = [0] * packers
-    row = list(range(packers))  # numbers for the time being: who opens a row first is seen at the end
-    opened = packers
-    placed: list[tuple[int, int, int, int]] = []
-    for document, length in enumerate(lengths.tolist()):
-        # The least room that is enough, or else the least: of equals the first packer's.
-        best = least = 0
-        enough = capacity + 1
-        for packer, left in enumerate(room):
-            if length <= left < enough:
-                best, enough = packer, left
-            if left < room[least]:
-                least = packer
-        packer = least if enough > capacity else best
-        start = 0
-        while start < length:
-            piece = min(length - start, room[packer])
-            placed.append((row[packer], document, start, piece))
-            start += piece
-            room[packer] -= piece
-            pieces[packer] += 1
-            if not room[packer] or pieces[packer] == most:
-                room[packer], pieces[packer], row[packer] = capacity, 0, opened
-                opened += 1
-    return _by_row(np.array(placed, np.int64).reshape(-1, 4))
+    def finish(self) -> Iterator[Packed]:
+        """Yield what is left, rows padded; nothing is held afterwards."""
+        if self._held.tokens:
+            yield from self._close(final=True)
+        rows, self._rows = self._rows, []
+        if rows:
+            yield Packed.joined(rows)
 
+    def _close(self, *, final: bool) -> Iterator[Packed]:
+        """Plan the window and yield its row groups."""
+        window = self._held.joined()
+        carried = Stretch.nothing()
+        cut = self._plan(window.length)
+        if self._carries and not final and int(cut.length[cut.row_offsets[-2] :].sum()) < self._capacity:
+            # The last row is the end of the window.
+            cut = cut.taken(np.arange(cut.rows - 1))
+            window, carried = window.cut(int(cut.length.sum()))
+        number, self._windows = self._windows, self._windows + 1
+        if self._shuffle_key is not None:
+            cut = cut.taken(shuffled(cut.rows, key_of(self._shuffle_key, number)))
+        yield from self._groups(window, cut)
+        self._held.clear()
+        self._held.append(carried)
 
-def _by_row(placed: Int64) -> Segments:
-    """Return pieces (row, document, start, length: int64[S, 4]) as rows, in the order of their first pieces."""
-    row, document, start, length = placed.T
-    first = np.unique(row, return_index=True)[1]
-    rank = np.empty(int(row.max(initial=-1)) + 1, np.int64)
-    rank[row[np.sort(first)]] = np.arange(len(first))
-    order = np.argsort(rank[row], kind="stable")
-    return Segments(document[order], start[order], length[order], offsets_of(np.bincount(rank[row])))
-
-
-STRATEGIES: Final[Mapping[str, Callable[[Int64, ResolvedPack], Segments]]] = {
-    "greedy": lambda lengths, pack: greedy_segments(lengths, pack.seq_length, pack.max_segments),
-    "pool": lambda lengths, pack: pool_segments(
-        lengths, pack.seq_length, pack.num_packers, pack.max_segments
-    ),
-    "first_fit": lambda lengths, pack: first_fit_segments(lengths, pack.seq_length, pack.max_segments),
-    "best_fit": lambda lengths, pack: best_fit_segments(lengths, pack.seq_length, pack.max_segments),
-}
-"""From the lengths of documents (int64[n], each at least 1) to the places of their pieces; no token is looked at.
-
-Every token of every document is in exactly one piece. A new strategy is a file of its own, a line here, and its name in
-:class:`tokenlake.config.stages.PackStageConfig`.
-"""
-
-
-def plan_segments(lengths: Int64, pack: ResolvedPack) -> Segments:
-    """Place documents of `lengths` (int64[n], each at least 1) in rows."""
-    return STRATEGIES[pack.strategy](lengths, pack)
+    def _groups(self, window: Stretch, cut: Segments) -> Iterator[Packed]:
+        # Pieces are byte strings, which Arrow gathers with one memcpy each: by index, token by token, costs five times
+        # as much.
+        begins = (np.cumsum(window.length) - window.length)[cut.document] + cut.start
+        order = np.argsort(begins)
+        string = np.empty(len(order), np.int64)
+        string[order] = np.arange(len(order))
+        edges = np.append(begins[order], len(window.ids)) * 4
+        strings: Any = binary_over(edges, pa.py_buffer(np.ascontiguousarray(window.ids).data))
+        first = 0
+        while first < cut.rows:
+            last = min(cut.rows, first + self._group_rows - sum(part.rows for part in self._rows))
+            offsets = cut.row_offsets[first : last + 1]
+            own = slice(int(offsets[0]), int(offsets[-1]))
+            some = Segments(cut.document[own], cut.start[own], cut.length[own], offsets - offsets[0])
+            used = np.diff(offsets_of(some.length)[some.row_offsets])
+            tokens, taken = int(used.sum()), strings.take(pa.array(string[own]))
+            ids = np.frombuffer(taken.buffers()[2], np.int32)[:tokens]
+            ids = _padded(ids, used, self._capacity, self._pad_id)
+            self._rows.append(Packed.of(ids, some, window, len(ids) - tokens))
+            first = last
+            if sum(part.rows for part in self._rows) == self._group_rows:
+                rows, self._rows = self._rows, []
+                yield Packed.joined(rows)
 
 
 _TOGETHER: Final = 1 << 22
@@ -303,7 +291,10 @@ class Packer:
         """
         whole = np.diff(offsets) + len(self._prefix) + len(self._suffix)
         ends = np.cumsum(whole)
-        starts = _starts_of(ends - whole, again)
+        starts = np.zeros(len(whole), np.int64)
+        if again is not None:  # further pieces count on from their document's first one
+            places = ends - whole
+            starts = places - places[np.flatnonzero(~again)[np.cumsum(~again) - 1]]
         first = 0
         while first < len(whole):
             limit = int(ends[first] - whole[first]) + _TOGETHER
@@ -368,14 +359,6 @@ def open_packer(
             carries=pack.strategy == "greedy",
         )
     return Packer(rows, capacity, group_rows, prefix, suffix)
-
-
-def _starts_of(places: Int64, again: Bools | None) -> Int64:
-    """int64[n]: 0 for documents laid out at `places` of a stream, for further pieces the way from their document's."""
-    if again is None:
-        return np.zeros(len(places), np.int64)
-    first = np.flatnonzero(~again)
-    return places - places[first[np.cumsum(~again) - 1]]
 
 
 def _blocks(windows: Iterable[Int32], step: int) -> Iterator[tuple[Int32, bool]]:

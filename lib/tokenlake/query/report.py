@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 from tokenlake import numbers
 from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.host_load import HostLoad, host_load
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan
+from tokenlake.loader.plan import BatchPlan, HostLoad, host_load
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.query.sequences import (
     DocumentLength,

@@ -20,7 +20,7 @@ import numpy as np
 
 from tokenlake.arrays import values
 from tokenlake.errors import ConfigError, NotFoundError
-from tokenlake.loader.provenance import Provenance
+from tokenlake.loader.dataset import Provenance
 from tokenlake.numbers import count, plural
 from tokenlake.preference_columns import TrainerColumn, columns_for, id_weights
 from tokenlake.ragged import Int64, offsets_of
