@@ -120,6 +120,19 @@ def test_entries_expire_and_are_swept(tmp_path: Path):
     assert other.stats["size"] == 1
 
 
+def test_an_expired_entry_that_cannot_be_removed_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(path: Path) -> None:
+        raise PermissionError(path)
+
+    now = [1e9]
+    cache = DiskCache(tmp_path, expiry_seconds=60, clock=lambda: now[0])
+    cache.put("a", 1)
+    now[0] += 60
+    monkeypatch.setattr(Path, "unlink", refused)
+    assert cache.get("a") is None
+    assert cache.contains("a") is False
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from("abcde"), st.integers(0, 400)), max_size=25),

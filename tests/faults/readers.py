@@ -50,7 +50,7 @@ class Place:
         return rows_of(open_store(self.root), name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reader:
     """One way to read.
 
@@ -313,85 +313,54 @@ def _verify(deep: bool, *names: str) -> Callable[[Place], Pieces]:
 
 
 _ANY: Final = r"/v1/(?!runs/).*"
+_PACKED, _LEARNED = rf"(plain|learned){_SHARDS}", rf"learned{_SHARDS}"
 READERS: Final[dict[str, Reader]] = {
-    "StoredRows.read, packed": Reader(
-        read=_stored("plain", "learned"), wanted=rf"(plain|learned){_SHARDS}", group="rows", cases=1200
-    ),
+    "StoredRows.read, packed": Reader(_stored("plain", "learned"), _PACKED, "rows", 1200),
     "StoredRows.read, other kinds": Reader(
-        read=_stored("texts", "answers", "left", "judged"),
-        wanted=rf"(texts|answers|left|judged){_SHARDS}",
-        group="rows",
-        cases=1500,
+        _stored("texts", "answers", "left", "judged"), rf"(texts|answers|left|judged){_SHARDS}", "rows", 1500
     ),
-    "StoredRows.packed": Reader(
-        read=_packed("plain", "learned"), wanted=rf"(plain|learned){_SHARDS}", group="rows", cases=1200
-    ),
-    "StoredRows.packed, other writers": Reader(
-        read=_packed("foreign"), wanted=rf"foreign{_SHARDS}", group="rows", cases=700
-    ),
-    "StoredRows.read, other writers": Reader(
-        read=_stored("foreign"), wanted=rf"foreign{_SHARDS}", group="rows", cases=500
-    ),
-    "Dataset, packed": Reader(read=_dataset, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=500),
-    "Dataset, other kinds": Reader(
-        read=_texts, wanted=rf"(texts|judged|left){_SHARDS}", group="loader", cases=500
-    ),
+    "StoredRows.packed": Reader(_packed("plain", "learned"), _PACKED, "rows", 1200),
+    "StoredRows.packed, other writers": Reader(_packed("foreign"), rf"foreign{_SHARDS}", "rows", 700),
+    "StoredRows.read, other writers": Reader(_stored("foreign"), rf"foreign{_SHARDS}", "rows", 500),
+    "Dataset, packed": Reader(_dataset, _PACKED, "loader", 500),
+    "Dataset, other kinds": Reader(_texts, rf"(texts|judged|left){_SHARDS}", "loader", 500),
     "Dataset.documents and decode": Reader(
-        read=_documents,
-        wanted=r"(plain|learned)/v1/(data/train.*|manifest\.json|tokenizer/.*)",
-        group="loader",
-        cases=300,
+        _documents, r"(plain|learned)/v1/(data/train.*|manifest\.json|tokenizer/.*)", "loader", 300
     ),
-    "DataLoader": Reader(read=_loader, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=500),
-    "DataLoader, threads": Reader(read=_threads, wanted=rf"learned{_SHARDS}", group="loader", cases=200),
-    "Mixture": Reader(read=_mixture, wanted=rf"(plain|learned){_SHARDS}", group="loader", cases=400),
-    "explain": Reader(read=_explain, wanted=rf"plain{_SHARDS}", group="loader", cases=300),
-    "catalog": Reader(
-        read=_catalog,
-        wanted=r"plain/(v1/(manifest\.json|claim\.json|ledger/.*)|tags/.*)",
-        group="catalog",
-        cases=800,
-    ),
+    "DataLoader": Reader(_loader, _PACKED, "loader", 500),
+    "DataLoader, threads": Reader(_threads, _LEARNED, "loader", 200),
+    "Mixture": Reader(_mixture, _PACKED, "loader", 400),
+    "explain": Reader(_explain, rf"plain{_SHARDS}", "loader", 300),
+    "catalog": Reader(_catalog, r"plain/(v1/(manifest\.json|claim\.json|ledger/.*)|tags/.*)", "catalog", 800),
     "tokenlake show": Reader(
-        read=_command("show", "plain@prod"),
-        wanted=r"plain/(v1/(manifest\.json|claim\.json)|tags/.*)",
-        group="catalog",
-        cases=150,
+        _command("show", "plain@prod"), r"plain/(v1/(manifest\.json|claim\.json)|tags/.*)", "catalog", 150
     ),
     "tokenlake peek": Reader(
-        read=_command("peek", "plain@v1", "-n", "3"),
-        wanted=r"plain/v1/(manifest\.json|data/train-00000.*|tokenizer/.*)",
-        group="catalog",
-        cases=150,
+        _command("peek", "plain@v1", "-n", "3"),
+        r"plain/v1/(manifest\.json|data/train-00000.*|tokenizer/.*)",
+        "catalog",
+        150,
     ),
-    "read_sequences": Reader(read=_sequences, wanted=rf"(plain|texts){_SHARDS}", group="catalog", cases=300),
-    "sql": Reader(read=_query, wanted=rf"(plain|texts){_SHARDS}", group="catalog", cases=150),
-    "torch_dataset": Reader(read=_torch, wanted=rf"learned{_SHARDS}", group="torch", cases=200),
-    "grain_source": Reader(read=_grain, wanted=rf"learned{_SHARDS}", group="grain", cases=200),
-    "to_hf": Reader(read=_to_hf, wanted=rf"(learned|texts){_SHARDS}", group="hf", cases=150),
-    "hf_dataset": Reader(read=_hf_steps, wanted=rf"learned{_SHARDS}", group="hf", cases=150),
-    "remote": Reader(read=_remote, wanted=rf"learned{_SHARDS}", group="remote", cases=200, served="http"),
-    "remote, through a cache": Reader(
-        read=_remote_cached, wanted=rf"learned{_SHARDS}", group="remote", cases=150, served="http"
-    ),
-    "remote, damage in the cache": Reader(
-        read=_remote_cached, wanted="", group="remote", cases=150, served="http", cached=True
-    ),
-    "repacking": Reader(read=_rebuilt(False), wanted=rf"texts{_SHARDS}", group="builds", cases=60),
-    "mixing": Reader(read=_rebuilt(True), wanted=rf"(plain|learned){_SHARDS}", group="builds", cases=60),
+    "read_sequences": Reader(_sequences, rf"(plain|texts){_SHARDS}", "catalog", 300),
+    "sql": Reader(_query, rf"(plain|texts){_SHARDS}", "catalog", 150),
+    "torch_dataset": Reader(_torch, _LEARNED, "torch", 200),
+    "grain_source": Reader(_grain, _LEARNED, "grain", 200),
+    "to_hf": Reader(_to_hf, rf"(learned|texts){_SHARDS}", "hf", 150),
+    "hf_dataset": Reader(_hf_steps, _LEARNED, "hf", 150),
+    "remote": Reader(_remote, _LEARNED, "remote", 200, served="http"),
+    "remote, through a cache": Reader(_remote_cached, _LEARNED, "remote", 150, served="http"),
+    "remote, damage in the cache": Reader(_remote_cached, "", "remote", 150, served="http", cached=True),
+    "repacking": Reader(_rebuilt(False), rf"texts{_SHARDS}", "builds", 60),
+    "mixing": Reader(_rebuilt(True), _PACKED, "builds", 60),
     "verify": Reader(
-        read=_verify(False, "plain", "texts", "judged", "mixed"),
-        wanted=rf"(plain|texts|judged|mixed)({_ANY}|/tags/.*)",
-        group="verify",
-        cases=1200,
+        _verify(False, "plain", "texts", "judged", "mixed"),
+        rf"(plain|texts|judged|mixed)({_ANY}|/tags/.*)",
+        "verify",
+        1200,
         finds=True,
     ),
     "verify --deep": Reader(
-        read=_verify(True, "learned", "left"),
-        wanted=rf"(learned|left){_ANY}",
-        group="verify",
-        cases=250,
-        finds=True,
+        _verify(True, "learned", "left"), rf"(learned|left){_ANY}", "verify", 250, finds=True
     ),
 }
 GROUPS: Final = tuple(dict.fromkeys(reader.group for reader in READERS.values()))

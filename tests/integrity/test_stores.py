@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -329,25 +328,3 @@ def test_records_of_another_version_are_no_records_of_this_one(copy: Path) -> No
     ledgers[0].unlink()
     with pytest.raises(IntegrityError, match="missing"):
         catalog.ledger("plain", 1, manifest=manifest)
-
-
-def test_pages_of_other_writers_are_decoded_through_arrow(copy: Path) -> None:
-    path = copy / "learned" / "v1" / "data" / "train-00000-00.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table, path, compression="snappy", row_group_size=3, write_page_checksum=True)
-    from dataclasses import replace
-    from hashlib import sha256
-
-    layout = Layout("learned", 1)
-    manifest = Catalog(open_store(copy)).manifest("learned", 1)
-    data = path.read_bytes()
-    starts = tuple(range(0, table.num_rows, 3))
-    digest = sha256(data).hexdigest()
-    files = tuple(
-        replace(shard, bytes=len(data), sha256=digest, row_groups=starts)
-        if path.match(f"*/{shard.path}")
-        else shard
-        for shard in manifest.files
-    )
-    (copy / layout.manifest).write_bytes(replace(manifest, files=files).to_bytes())
-    assert check(copy, "learned", deep=True) == {("ledger/00000.json", "parts")}

@@ -148,13 +148,6 @@ def test_manifests_are_read_and_checked_against_their_place(store: Store) -> Non
         Catalog(store).manifest("code", 7)
 
 
-def test_a_damaged_manifest_names_its_file(store: Store) -> None:
-    commit(store, "code", 1)
-    overwrite(store, "code/v1/manifest.json", store.read("code/v1/manifest.json")[:-5])
-    with pytest.raises(IntegrityError, match=r"code/v1/manifest\.json"):
-        Catalog(store).manifest("code", 1)
-
-
 def test_the_ledger_by_unit(store: Store) -> None:
     catalog, layout = Catalog(store), Layout("code", 1)
     assert catalog.ledger("code", 1) == {}
@@ -308,16 +301,6 @@ def test_who_resumes_and_who_begins_anew(store: Store) -> None:
     assert [str(info) for info in catalog.versions("code", swept=True)] == [
         *("v1 (swept)", "v2", "v3 (swept)", "v4 (unfinished)")
     ]
-
-
-def test_of_two_turns_one_fails(store: Store) -> None:
-    Catalog(store).claim("code", A, {})
-    found = Catalog(store).stored_claim("code", 1)
-    assert found is not None
-    ours, seen = found
-    assert store.swap("code/v1/claim.json", ours.turned("swept").to_bytes(), seen) == "replaced"
-    with pytest.raises(VersionConflictError):
-        store.swap("code/v1/claim.json", ours.turned("committing").to_bytes(), seen)
 
 
 def test_a_closing_note_is_one_of_its_own_number_alone() -> None:

@@ -18,7 +18,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import VersionInfo
-from tokenlake.store.layout import Layout, tag_key, tag_of
+from tokenlake.store.layout import Layout, tag_key
 from tokenlake.store.sealed import is_sealed_as, seal
 from tokenlake.store.tags import Tag, TagChange
 
@@ -92,15 +92,6 @@ def test_what_is_no_tag_name_is_refused(store: Store, name: str) -> None:
     with pytest.raises(StoreError):
         Catalog(store).resolve(f"code@{name}") if name not in ("v3", "3") else tag_key("code", name)
     assert not (Path(store.url) / "code" / "tags").exists()
-
-
-@given(st.text("v3a.-_", min_size=1, max_size=6).filter(lambda name: name[0] not in "._-"))
-def test_a_tag_is_no_version_and_has_one_key(name: str) -> None:
-    if name.removeprefix("v").isdecimal():
-        with pytest.raises(StoreError):
-            tag_key("code", name)
-    else:
-        assert tag_of(tag_key("code", name)) == name
 
 
 def test_only_committed_versions_are_tagged(store: Store) -> None:

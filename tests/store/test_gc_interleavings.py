@@ -16,7 +16,7 @@ from tests.store.support import a_record, a_shard, sha256
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve
-from tokenlake.errors import NotFoundError, VersionConflictError
+from tokenlake.errors import VersionConflictError
 from tokenlake.etl.commit import commit_version, publish_preamble
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.store.account import Account
@@ -247,8 +247,3 @@ def lake() -> dict[str, bytes]:
         objects[f"d/v{version}/data/x"] = b"x"
     objects["d/v4/claim.json"] = b"{"
     return objects
-
-
-def test_a_store_in_memory_says_what_is_missing() -> None:
-    with pytest.raises(NotFoundError):
-        MemoryStore({}).read("x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import subprocess
@@ -15,12 +14,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.store.support import files, sha256
 from tokenlake.errors import (
-    ConfigError,
     IntegrityError,
     NotAvailableError,
     NotFoundError,
@@ -39,7 +35,7 @@ from tokenlake.store.layout import (
     version_number,
 )
 from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import HashingFile, is_abandoned, new_temp_name
+from tokenlake.store.local_files import HashingFile, new_temp_name
 
 
 def written(store: Store, data: bytes, prefix: str = "d/v1") -> Path:
@@ -124,12 +120,6 @@ def test_pipes_and_folders_are_not_objects(store: Store) -> None:
             store.read(key)
 
 
-@given(st.integers(0, 9_999_999), st.integers(0, 99_999))
-def test_layout_names_are_found_again(unit: int, part: int) -> None:
-    layout = Layout("code", 3)
-    assert ledger_unit(layout.path(layout.ledger(unit))) == unit
-
-
 def test_layout_is_pinned() -> None:
     layout = Layout("llama2-2048", 1)
     assert layout.key(shard_path("train", 17, 0)) == "llama2-2048/v1/data/train-00017-00.parquet"
@@ -186,12 +176,6 @@ def test_an_address_travels_as_json_and_shows_no_options() -> None:
     assert msgspec.convert(msgspec.to_builtins(address), StoreAddress) == address
     assert "LAKE_KEY" not in repr(address) and str(address) == "s3://bucket/lake"
     assert StoreAddress.of(address) is address
-
-
-def test_local_stores_take_no_options(tmp_path: Path) -> None:
-    assert open_store(StoreAddress(str(tmp_path))).url == str(tmp_path)
-    with pytest.raises(ConfigError, match="which is local"):
-        open_store(StoreAddress(str(tmp_path), {"key": "x"}))
 
 
 # Reading and listing
@@ -376,25 +360,7 @@ def test_leftovers_are_found_wherever_they_lie_and_removed_by_name(store: Store)
     assert alive.exists() and store.read("d/v1/x") == b"x"
 
 
-def test_temporary_names_are_unique_and_ours_are_not_abandoned() -> None:
-    names = {new_temp_name() for _ in range(1000)}
-    assert len(names) == 1000
-    assert not any(map(is_abandoned, names))
-
-
 # HashingFile
-
-
-def test_hashing_file_knows_hash_and_size(store: Store) -> None:
-    temp = store.temp("d/v1")
-    with HashingFile(temp) as sink:
-        assert sink.write(b"abc") == 3
-        assert sink.write(memoryview(bytearray(b"defg"))[::1]) == 4
-        assert sink.write(pa.py_buffer(b"h" * 10)) == 10
-        assert (sink.tell(), sink.writable(), sink.readable()) == (17, True, False)
-    assert (sink.sha256, sink.bytes) == (sha256(temp.read_bytes()), 17)
-    with pytest.raises(ValueError, match="closed"):
-        io.RawIOBase.isatty(sink)
 
 
 def test_hashing_file_is_a_sink_for_parquet(store: Store) -> None:

@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.store.support import files, sha256
-from tokenlake.errors import StoreError, VersionConflictError
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
@@ -75,13 +72,6 @@ print(json.dumps(outcomes))
 """
 
 
-def test_two_writers_of_one_key_and_one_of_them_creates_it(tmp_path: Path) -> None:
-    first, second = race(tmp_path, PUT_MANY, [{"text": "same"}, {"text": "same"}])
-    assert {frozenset(pair) for pair in zip(first, second, strict=True)} == {frozenset(["created", "equal"])}
-    names = sorted(path.name for path in (tmp_path / "d/v1").iterdir())
-    assert names == [f"{index:03d}" for index in range(60)]
-
-
 def test_writers_of_other_bytes_get_a_conflict_and_change_nothing(tmp_path: Path) -> None:
     outcomes = race(tmp_path, PUT_MANY, [{"text": text} for text in ("a", "b", "c")])
     for index, found in enumerate(zip(*outcomes, strict=True)):
@@ -122,16 +112,6 @@ def test_equal_builds_share_one_claim(tmp_path: Path) -> None:
     assert [version for version, _ in first] == [version for version, _ in second] == list(range(1, 13))
     pairs = zip(first, second, strict=True)
     assert {frozenset([a[1], b[1]]) for a, b in pairs} == {frozenset(["new", "resumed"])}
-
-
-def test_threads_claim_like_processes(tmp_path: Path) -> None:
-    catalog = Catalog(open_store(tmp_path))
-    prints = [f"{index % 8:064x}" for index in range(48)]
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda fingerprint: catalog.claim("d", fingerprint, {}), prints))
-    assert Counter(result.status for result in found) == {"new": 8, "resumed": 40}
-    versions = {(fingerprint, result.version) for fingerprint, result in zip(prints, found, strict=True)}
-    assert sorted(version for _, version in versions) == list(range(1, 9))
 
 
 PUBLISH_FOR_EVER = """
@@ -250,31 +230,6 @@ def test_create_replace_and_say_it_again(store: Store) -> None:
     assert files(store) == {KEY}
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([None, b"a", b"b", b"c"])), max_size=6
-    )
-)
-def test_it_is_the_swap_of_a_variable(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, bytes | None]]
-) -> None:
-    store, held = open_store(tmp_path_factory.mktemp("swap")), None
-    for data, expected in steps:
-        if held == data:
-            wanted = "equal"
-        elif held != expected:
-            wanted = "conflict"
-        else:
-            wanted = "created" if held is None else "replaced"
-        try:
-            assert store.swap(KEY, data, expected) == wanted
-        except VersionConflictError:
-            assert wanted == "conflict"
-        held = held if wanted == "conflict" else data
-        assert (store.read(KEY) if store.exists(KEY) else None) == held
-
-
 COUNT_UP = """
 for _ in range(arguments):
     while True:
@@ -306,23 +261,3 @@ def test_of_several_repairs_one_replaces(store: Store) -> None:
         assert opened.read() == bad  # readers keep what they opened
     assert sorted(outcomes) == ["equal"] * 7 + ["replaced"]
     assert store.leftovers("") == []
-
-
-def test_links_and_folders_are_refused(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "outside").write_bytes(b"one")
-    store.local_path("d/tags").mkdir(parents=True)
-    (Path(store.url) / "d/tags/link").symlink_to(tmp_path / "outside")
-    (Path(store.url) / "d/tags/folder").mkdir()
-    for key in ("d/tags/link", "d/tags/folder"):
-        with pytest.raises(StoreError):
-            store.swap(key, b"two", b"one")
-    assert (tmp_path / "outside").read_bytes() == b"one"
-
-
-def test_what_is_read_back_must_be_what_was_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.swap(KEY, b"one", None)
-    monkeypatch.setattr("tokenlake.store.local.made_final", lambda _: "0" * 64)
-    with pytest.raises(StoreError, match="read back is not what was written"):
-        store.swap(KEY, b"two", b"one")
-    assert store.read(KEY) == b"one"
-    assert files(store) == {KEY}

@@ -66,10 +66,10 @@ class TestPutNew:
                 store.put_new("a", b"ours", replace_orphan=lambda: False)
         assert store.read("a") == (b"ours" if orphan else b"theirs")
 
-    @pytest.mark.parametrize("key", ["../x", "/x", "a//b", ".tmp-x", ""])
-    def test_unsafe_keys_are_refused(self, place: Place, key: str) -> None:
-        with pytest.raises(StoreError, match="refused"):
-            place.open().put_new(key, b"")
+    def test_unsafe_keys_are_refused(self, place: Place) -> None:
+        for key in ("../x", "/x", "a//b", ".tmp-x", ""):
+            with pytest.raises(StoreError, match="refused"):
+                place.open().put_new(key, b"")
 
 
 class TestPublish:
@@ -102,14 +102,6 @@ class TestPublish:
         temp, digest = written(place.open(), b"")
         with pytest.raises(StoreError, match="not a temporary file of this store"):
             place.open().publish(temp, "x", digest)
-
-    def test_a_conflict_leaves_nothing(self, place: Place) -> None:
-        store = place.ready()
-        store.put_new("x", b"theirs")
-        temp, digest = written(store, b"ours")
-        with pytest.raises(VersionConflictError):
-            store.publish(temp, "x", digest)
-        assert not temp.exists()
 
 
 class TestReading:

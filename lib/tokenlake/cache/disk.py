@@ -52,7 +52,11 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     if isinstance(value, bytes | bytearray | memoryview):
         return {"kind": "bytes"}, bytes(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
-        return {"kind": "table" if isinstance(value, pa.Table) else "batch"}, _arrow_bytes(value)
+        sink = _ARROW.BufferOutputStream()
+        with _ARROW.ipc.new_stream(sink, value.schema) as writer:
+            writer.write(value)
+        kind = "table" if isinstance(value, pa.Table) else "batch"
+        return {"kind": kind}, sink.getvalue().to_pybytes()
     if isinstance(value, np.ndarray):
         return {"kind": "array", **_kind_of(cast("Array", value), "$")}, cast("Array", value).tobytes()
     if isinstance(value, Mapping):
@@ -74,7 +78,13 @@ def decoded(shape: Shape, data: memoryview) -> Any:
         case "json":
             return json.loads(bytes(data))
         case "mapping":
-            return _decoded_mapping(shape["fields"], data)
+            fields, at, arrays = shape["fields"], 0, dict[str, Array]()
+            for name, array in fields:
+                if array is not None:
+                    arrays[name] = _array(array, data[at:])
+                    at += arrays[name].nbytes
+            rest = iter(json.loads(bytes(data[at:])))
+            return {name: next(rest) if array is None else arrays[name] for name, array in fields}
         case kind:
             raise ValueError(f"no such kind of value: {kind!r}")
 
@@ -92,21 +102,10 @@ def _encoded_mapping(value: Mapping[Any, Any]) -> tuple[Shape, bytes]:
     return {"kind": "mapping", "fields": fields}, body + _json_bytes(rest, "$")
 
 
-def _decoded_mapping(fields: list[tuple[str, Shape | None]], data: memoryview) -> dict[str, Any]:
-    at, arrays = 0, dict[str, Array]()
-    for name, shape in fields:
-        if shape is not None:
-            arrays[name] = _array(shape, data[at:])
-            at += arrays[name].nbytes
-    rest = iter(json.loads(bytes(data[at:])))
-    return {name: next(rest) if shape is None else arrays[name] for name, shape in fields}
-
-
 def _kind_of(array: Array, where: str) -> Shape:
     if array.dtype.kind not in _PLAIN:
-        raise ConfigError(
-            f"cache: {where} is an array of {array.dtype}; expected numbers, booleans or fixed texts"
-        )
+        expected = "numbers, booleans or fixed texts"
+        raise ConfigError(f"cache: {where} is an array of {array.dtype}; expected {expected}")
     return {"dtype": array.dtype.str, "shape": list(array.shape)}
 
 
@@ -114,13 +113,6 @@ def _array(shape: Shape, data: memoryview) -> Array:
     kind, lengths = np.dtype(shape["dtype"]), shape["shape"]
     count = int(np.prod(lengths, dtype=np.int64))
     return np.frombuffer(data, kind, count).reshape(lengths).copy() if count else np.zeros(lengths, kind)
-
-
-def _arrow_bytes(value: Any) -> bytes:
-    sink = _ARROW.BufferOutputStream()
-    with _ARROW.ipc.new_stream(sink, value.schema) as writer:
-        writer.write(value)
-    return sink.getvalue().to_pybytes()
 
 
 def _json_bytes(value: object, where: str) -> bytes:
@@ -192,9 +184,8 @@ class DiskCache:
         if compression not in _CODECS:
             raise ConfigError(f"compression: got {compression!r}, must be one of {', '.join(_CODECS)}")
         if min(expiry_seconds or 0, max_bytes or 0) < 0:
-            raise ConfigError(
-                f"a cache of {max_bytes} bytes for {expiry_seconds} seconds; expected 0 or more of each"
-            )
+            what = f"a cache of {max_bytes} bytes for {expiry_seconds} seconds"
+            raise ConfigError(f"{what}; expected 0 or more of each")
         self.cache_dir, self.max_bytes = Path(cache_dir), max_bytes
         self.compression: Compression = compression
         self.expiry_seconds, self._clock = expiry_seconds, clock
@@ -229,12 +220,13 @@ class DiskCache:
             found = _unpacked(key, memoryview(data))
         except _DAMAGED:
             found = None
+        fresh = found is not None and (found.expires is None or self._clock() < found.expires)
         with suppress(OSError):
-            if found is None or self._stale(found):
-                _remove(path, data)
-                return None
-            self._touch(path)
-        return found
+            if fresh:
+                self._touch(path)
+            elif path.read_bytes() == data:  # else another process has replaced it since
+                path.unlink()
+        return found if fresh else None
 
     def put(
         self, key: str, value: Any, metadata: CacheMetadata | None = None, *, expires: float | None = None
@@ -269,9 +261,6 @@ class DiskCache:
 
     def _path(self, key: str) -> Path:
         return self.cache_dir / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}{_ENTRY}"
-
-    def _stale(self, entry: Entry) -> bool:
-        return entry.expires is not None and self._clock() >= entry.expires
 
     def _write(self, path: Path, data: bytes) -> None:
         self.cache_dir.mkdir(parents=True, exist_ok=True)
@@ -322,14 +311,9 @@ class DiskCache:
 
 def _packed(key: str, entry: Entry, codec: Compression) -> bytes:
     shape, payload = encoded(entry.value)
-    header: dict[str, Any] = {
-        "key": key,
-        "shape": shape,
-        "codec": codec,
-        "size": len(payload),
-        "expires": entry.expires,
-    }
-    header["metadata"] = None if entry.metadata is None else entry.metadata.to_dict()
+    header: dict[str, Any] = {"key": key, "shape": shape, "codec": codec, "size": len(payload)}
+    metadata = None if entry.metadata is None else entry.metadata.to_dict()
+    header |= {"expires": entry.expires, "metadata": metadata}
     if codec != "none":
         payload = _ARROW.compress(payload, codec=codec, asbytes=True)
     try:
@@ -350,12 +334,5 @@ def _unpacked(key: str, data: memoryview) -> Entry | None:
         return None
     if header["codec"] != "none":
         payload = memoryview(_ARROW.decompress(payload, header["size"], codec=header["codec"], asbytes=True))
-    known = header["metadata"]
-    metadata = None if known is None else CacheMetadata.from_dict(known)
+    metadata = header["metadata"] and CacheMetadata.from_dict(header["metadata"])
     return Entry(decoded(header["shape"], payload), metadata, header["expires"])
-
-
-def _remove(path: Path, data: bytes) -> None:
-    """Remove a file that was read to be of no use, unless another process has replaced it since."""
-    if path.stat().st_size == len(data) and path.read_bytes() == data:
-        path.unlink()

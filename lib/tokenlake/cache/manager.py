@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, cast, final
@@ -106,7 +106,12 @@ class TreeCacheManager:
             self.invalidate(key)
 
         def make() -> Entry:
-            return self._on_disk(key) or self._kept(key, Entry(compute_fn(), metadata))
+            if (there := self._on_disk(key)) is not None:
+                return there
+            value = compute_fn()
+            if self._disk is not None:
+                self._disk.put(key, value, metadata)
+            return Entry(value, metadata)
 
         return self._memory.compute(key, make).value
 
@@ -130,21 +135,14 @@ class TreeCacheManager:
         parts.append(fingerprint(config)[:_DIGITS])
         if include_content_hash:
             if content is None:
-                raise ConfigError(
-                    "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
-                )
-            parts.append(
-                sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:_DIGITS]
-            )
+                told = "compute_key: include_content_hash=True needs `content`, a text or bytes; got None"
+                raise ConfigError(told)
+            data = content.encode() if isinstance(content, str) else content
+            parts.append(sha256(data).hexdigest()[:_DIGITS])
         return "_".join(parts)
 
     def _on_disk(self, key: str) -> Entry | None:
         return None if self._disk is None else self._disk.entry(key)
-
-    def _kept(self, key: str, entry: Entry) -> Entry:
-        if self._disk is not None:
-            self._disk.put(key, entry.value, entry.metadata)
-        return entry
 
 
 _CHUNK_BYTES: Final = 4 << 20
@@ -168,10 +166,9 @@ class DatasetCache:
         *,
         max_bytes: int | None = None,
     ) -> None:
-        given = isinstance(cache_dir, DiskCache | TreeCacheManager)
-        self._layer = (
-            cache_dir if given else DiskCache(cache_dir, compression, expiry_seconds, max_bytes=max_bytes)
-        )
+        if not isinstance(cache_dir, DiskCache | TreeCacheManager):
+            cache_dir = DiskCache(cache_dir, compression, expiry_seconds, max_bytes=max_bytes)
+        self._layer = cache_dir
 
     def put(self, key: str, dataset: Any, metadata: CacheMetadata | None = None) -> None:
         """Keep a dataset.
@@ -189,7 +186,7 @@ class DatasetCache:
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
         kind, table = _table_of(dataset)
-        writer = ChunkWriter(self, key)
+        writer = self.writer(key)
         rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
         for first in range(0, max(len(table), 1), rows):
             writer.add(first, table.slice(first, rows))
@@ -232,6 +229,10 @@ class DatasetCache:
         for number in range(len((index or {}).get("firsts", ()))):
             self._layer.invalidate(_chunk_key(str(key), number))
 
+    def writer(self, key: str) -> ChunkWriter:
+        """Return what writes a dataset chunk by chunk."""
+        return ChunkWriter(self._layer, key)
+
     def index(self, key: str) -> dict[str, Any] | None:
         """Return the kind of a dataset and the number of the first row of each chunk; None for a miss."""
         found = self._layer.get(key)
@@ -247,41 +248,36 @@ class DatasetCache:
 
         A chunk that is missing is None, and the last one. None as a whole if the dataset is missing.
         """
-        index = self.index(key)
-        return None if index is None else self._chunks(key, index["firsts"], row)
+        if (index := self.index(key)) is None:
+            return None
+        firsts: list[int] = index["firsts"]
 
-    def add(self, key: str, number: int, table: pa.Table) -> None:
-        """Keep a chunk of a dataset that is not finished."""
-        self._layer.put(_chunk_key(key, number), table)
+        def some() -> Iterator[tuple[int, pa.Table | None]]:
+            for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
+                if (found := self.chunk(key, number)) is None:
+                    self.invalidate(key)
+                yield firsts[number], found
+                if found is None:
+                    return
 
-    def finish(self, key: str, firsts: Sequence[int], kind: str, metadata: CacheMetadata | None) -> None:
-        """Keep what makes chunks a dataset: the number of the first row of each."""
-        self._layer.put(key, {"kind": kind, "firsts": list(firsts)}, metadata)
-
-    def _chunks(self, key: str, firsts: Sequence[int], row: int) -> Iterator[tuple[int, pa.Table | None]]:
-        for number in range(max(bisect_right(firsts, row) - 1, 0), len(firsts)):
-            if (found := self.chunk(key, number)) is None:
-                self.invalidate(key)
-            yield firsts[number], found
-            if found is None:
-                return
+        return some()
 
 
 @final
 class ChunkWriter:
     """Writes a dataset chunk by chunk; it is there once it is finished."""
 
-    def __init__(self, cache: DatasetCache, key: str) -> None:
-        self._cache, self._key, self._firsts = cache, key, list[int]()
+    def __init__(self, layer: DiskCache | TreeCacheManager, key: str) -> None:
+        self._layer, self._key, self._firsts = layer, key, list[int]()
 
     def add(self, first: int, table: pa.Table) -> None:
         """Keep rows, of which the first has this number; numbers grow."""
-        self._cache.add(self._key, len(self._firsts), table)
+        self._layer.put(_chunk_key(self._key, len(self._firsts)), table)
         self._firsts.append(first)
 
     def finish(self, metadata: CacheMetadata | None = None, *, kind: str = "table") -> None:
         """Make what was added a dataset."""
-        self._cache.finish(self._key, self._firsts, kind, metadata)
+        self._layer.put(self._key, {"kind": kind, "firsts": self._firsts}, metadata)
 
 
 def _chunk_key(key: str, number: int) -> str:

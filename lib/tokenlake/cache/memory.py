@@ -52,10 +52,8 @@ class CacheMetadata:
             ConfigError: there is another name.
         """
         known = [each.name for each in fields(cls)]
-        if unknown := sorted(set(data) - set(known)):
-            raise ConfigError(
-                f"metadata of a cache entry: got {', '.join(unknown)}; expected {', '.join(known)}"
-            )
+        if unknown := ", ".join(sorted(set(data) - set(known))):
+            raise ConfigError(f"metadata of a cache entry: got {unknown}; expected {', '.join(known)}")
         return cls(**data)
 
 
@@ -194,7 +192,18 @@ class MemoryCache(Generic[K]):
                 with self._lock:
                     self._misses, self._hits = self._misses - 1, self._hits + 1
                 return other.result()
-        return self._make(key, make, own)
+        try:
+            found = make()
+        except BaseException as error:
+            with self._lock:
+                del self._under_way[key]
+            own.set_exception(error)
+            raise
+        with self._lock:
+            self._add(key, found)
+            del self._under_way[key]
+        own.set_result(found)
+        return found
 
     def contains(self, key: K) -> bool:
         """Say whether an entry is here and holds still; that is no use of it."""
@@ -206,20 +215,6 @@ class MemoryCache(Generic[K]):
         with self._lock:
             for each in [*self._kept] if key is None else [key]:
                 self._forget(each)
-
-    def _make(self, key: K, make: Callable[[], Entry], promise: Future[Entry]) -> Entry:
-        try:
-            found = make()
-        except BaseException as error:
-            with self._lock:
-                del self._under_way[key]
-            promise.set_exception(error)
-            raise
-        with self._lock:
-            self._add(key, found)
-            del self._under_way[key]
-        promise.set_result(found)
-        return found
 
     def _find(self, key: K) -> Entry | None:
         there = self._kept.pop(key, None)
@@ -243,11 +238,9 @@ class MemoryCache(Generic[K]):
             entry = entry._replace(expires=self._clock() + self._expiry)
         self._kept[key] = entry, size
         self._held += size
-        while self._too_much() and len(self._kept) > self._stay:
+        most = sys.maxsize if self.max_size is None else self.max_size
+        while (self._held > self.max_bytes or len(self._kept) > most) and len(self._kept) > self._stay:
             self._forget(next(iter(self._kept)) if self._first_out is None else self._first_out(self._kept))
-
-    def _too_much(self) -> bool:
-        return self._held > self.max_bytes or (self.max_size is not None and len(self._kept) > self.max_size)
 
     def _forget(self, key: K) -> None:
         if (there := self._kept.pop(key, None)) is not None:

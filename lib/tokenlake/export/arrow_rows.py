@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Final, final
 
@@ -85,11 +85,13 @@ class RowsToArrow:
             return _array(values, kind)
         except _UNFIT as error:
             place = _culprit(values, kind)
+            text = repr(values[place])
             why = "cannot stand in a column with the values before it"
             if kind is not None:
                 hint = "; the first rows held nothing but null there, so give a schema"
                 why = f"is no {kind}, which the first rows decided{hint if kind == pa.null() else ''}"
-            raise self._error(place, name, f"{_shown(values[place])} {why}", error) from error
+            shown = f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(values[place]).__name__})"
+            raise self._error(place, name, f"{shown} {why}", error) from error
 
     def _error(self, place: int, name: str, why: str, cause: Exception | None = None) -> BadRecordError:
         row, because = self._rows + place, f" ({cause})" if cause is not None and str(cause) else ""
@@ -101,29 +103,20 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     """Return values as an array of the type `kind`, None for their own; what would become another value is an error."""
     array = _joined(values)
     if array is None:
-        array = _natural(values)
+        array = _ARROW.array(values)
+        # As Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text.
+        suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
+        if suspect and (mixed := _mixed_kinds(array.type, values)):
+            raise TypeError(f"values of {', '.join(sorted(each.__name__ for each in mixed))}")
         if kind is None and (own := column_type(array.type)) != JSON:
             return array.cast(arrow_type(own))
-    return array if kind is None else _cast(array, kind)
-
-
-def _cast(array: Any, kind: Any) -> Any:
-    if array.type == kind:
+    if kind is None or array.type == kind:
         return array
     if not _becomes(array.type, kind):
         raise TypeError(f"values of {array.type}")
     array = array.cast(kind)
     if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
         raise TypeError("null inside a list that may hold none")
-    return array
-
-
-def _natural(values: Sequence[Any]) -> Any:
-    """Return values as Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text."""
-    array = _ARROW.array(values)
-    suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
-    if suspect and (mixed := _mixed_kinds(array.type, values)):
-        raise TypeError(f"values of {', '.join(sorted(kind.__name__ for kind in mixed))}")
     return array
 
 
@@ -187,11 +180,6 @@ def _culprit(values: Sequence[Any], kind: Any) -> int:
     return next(filter(is_unfit, range(len(values))), 0)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(value).__name__})"
-
-
 def is_list(kind: Any) -> bool:
     """Return whether values of an Arrow type are lists, whatever their layout."""
     types = _ARROW.types
@@ -213,23 +201,18 @@ def text_of(batch: pa.RecordBatch) -> bytes:
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)
         return b"".join(lines.to_pylist())
-    return b"".join(_line(row, place) for place, row in enumerate(_rows(batch)))
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows; lists of integers stay arrays, so that there is no Python object for each number."""
+    columns: list[Iterable[Any]] = []
+    for column in list[Any](batch.columns):
+        kind = column.type
+        integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
+        if integers and not column.null_count and not column.flatten().null_count:
+            # They stay arrays, so that there is no Python object for each number.
+            columns.append(value.values.to_numpy() for value in column)
+        else:
+            columns.append(column.to_pylist())
+    rows = zip(*columns, strict=True) if columns else ((),) * len(batch)
     names: Sequence[str] = batch.schema.names
-    columns = [_values(column) for column in batch.columns]
-    for values in zip(*columns, strict=True) if columns else ((),) * len(batch):
-        yield dict(zip(names, values, strict=True))
-
-
-def _values(column: Any) -> Iterable[Any]:
-    kind = column.type
-    integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
-    if integers and not column.null_count and not column.flatten().null_count:
-        return (value.values.to_numpy() for value in column)
-    return column.to_pylist()
+    return b"".join(_line(dict(zip(names, row, strict=True)), place) for place, row in enumerate(rows))
 
 
 def _line(row: Any, number: int) -> bytes:

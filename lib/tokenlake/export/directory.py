@@ -31,12 +31,13 @@ from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.export.manifest import FOLDER, MANIFEST, FlatManifest
 from tokenlake.store.address import open_store, options_here, scratch_folder
-from tokenlake.store.local_files import fsync_directory, hash_regular, lock
+from tokenlake.store.local_files import fsync_directory, hash_regular, is_still, lock
 from tokenlake.store.remote.url import parse_url
 
 NEW, STORE, OLD = "new", "store", "old"  # folders of the table above
 
 _DATA: Final = re.compile(r"\.(parquet|arrow|jsonl|json|ndjson|csv)(\.\w+)?$", re.IGNORECASE)
+_MANIFEST: Final = f"{FOLDER}/{MANIFEST}"
 _UNFINISHED: Final = f"{FOLDER}/unfinished"  # object of a bucket that is being written to
 _HOW: Final = "Give another path, or overwrite its data files (overwrite=True, --overwrite)"
 
@@ -183,9 +184,17 @@ class FolderTarget(Target):
                 shutil.rmtree(left)
 
     def _put(self, new: Path) -> None:
-        self._keep_others(new)
-        _make_durable(new)
         target, old = self.folder, self.beside / OLD
+        for entry in target.iterdir() if target.exists() else ():
+            if entry.name != FOLDER and not _DATA.search(entry.name):  # what people put there by hand stays
+                shutil.copy2(entry, new / entry.name)
+        for path in sorted(new.rglob("*")):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        fsync_directory(new)
         if target.exists() and any(target.iterdir()):
             target.rename(old)
         try:
@@ -195,14 +204,6 @@ class FolderTarget(Target):
                 old.rename(target)
             raise
         fsync_directory(target.parent)
-
-    def _keep_others(self, new: Path) -> None:
-        """Take over what lies in the target and is no data: what people put there by hand."""
-        if not self.folder.exists():
-            return
-        for entry in self.folder.iterdir():
-            if entry.name != FOLDER and not _DATA.search(entry.name):
-                shutil.copy2(entry, new / entry.name)
 
 
 @final
@@ -221,9 +222,8 @@ class BucketTarget(Target):
             raise _not_empty(self._what, self.url, min(keys))
 
     def manifest(self) -> FlatManifest | None:
-        key = f"{FOLDER}/{MANIFEST}"
         with suppress(NotFoundError, IntegrityError):
-            return FlatManifest.from_bytes(self.store.read(key), f"{self.url}/{key}")
+            return FlatManifest.from_bytes(self.store.read(_MANIFEST), f"{self.url}/{_MANIFEST}")
         return None
 
     def _sizes(self) -> dict[str, int]:
@@ -231,12 +231,11 @@ class BucketTarget(Target):
         return {entry.key: entry.size for entry in found if not entry.key.startswith("_probe")}
 
     def _put(self, new: Path) -> None:
-        key = f"{FOLDER}/{MANIFEST}"
         files = [path.relative_to(new).as_posix() for path in sorted(new.rglob("*")) if path.is_file()]
         self.store.put_new(_UNFINISHED, b"")
         with suppress(NotFoundError):
-            self.store.delete(key)
-        for name in sorted(files, key=key.__eq__):
+            self.store.delete(_MANIFEST)
+        for name in sorted(files, key=_MANIFEST.__eq__):
             temp = self.store.temp("")
             (new / name).replace(temp)
             self.store.publish(temp, name, hash_regular(temp), replace_orphan=True)
@@ -279,7 +278,7 @@ def _held(beside: Path) -> Generator[None]:
             continue  # its last user removed it
         try:
             lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, beside)
-            if not _is_same(descriptor, beside):
+            if not is_still(descriptor, beside):
                 continue
             yield
             return
@@ -288,23 +287,6 @@ def _held(beside: Path) -> Generator[None]:
             raise StoreError(f"another process is writing {beside}; {how}") from error
         finally:
             os.close(descriptor)
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _make_durable(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    fsync_directory(folder)
 
 
 @contextmanager

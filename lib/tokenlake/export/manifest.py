@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self, final, get_type_hints
+from typing import Any, ClassVar, Final, Self, final
 
-import msgspec
 import pyarrow as pa
 
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import NotFoundError
-from tokenlake.fingerprint import canonical_members
-from tokenlake.store.sealed import FORMAT_VERSION, Count, Sha256, seal_members, unseal
+from tokenlake.store.sealed import Count, Sealed, SealedDocument, Sha256
 
 FOLDER: Final = "_tokenlake"
 MANIFEST: Final = "manifest.json"
@@ -78,7 +76,7 @@ class Origin:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlatManifest:
+class FlatManifest(Sealed):
     """What a flat directory is: sealed canonical JSON without clock, host or user.
 
     Attributes:
@@ -91,13 +89,15 @@ class FlatManifest:
         produced_by: names and versions of what wrote it.
     """
 
+    FREE: ClassVar = ("made_of",)
+
     kind: str
     format: str
     compression: str
     columns: dict[str, str]
     files: tuple[FlatFile, ...]
-    made_of: dict[str, Any] = field(default_factory=dict[str, Any])
-    produced_by: dict[str, str] = field(default_factory=dict[str, str])
+    made_of: dict[str, Any]
+    produced_by: dict[str, str]
 
     @property
     def rows(self) -> int:
@@ -113,24 +113,10 @@ class FlatManifest:
         found = {one["eos_id"] if one["pad_id"] is None else one["pad_id"] for one in each}
         return found.pop() if len(found) == 1 and self.kind == "tokens" else None
 
-    def to_bytes(self) -> bytes:
-        """Return the file's bytes."""
-        return seal_members(self._canonical())
-
-    def _canonical(self) -> dict[str, bytes]:
-        files = msgspec.to_builtins(self.files)
-        return canonical_members({"format_version": FORMAT_VERSION, **asdict(self), "files": files})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str = MANIFEST) -> Self:
-        """Read a manifest; any change after it was written is an IntegrityError."""
-        document = unseal(data, where)
-        found = cls(**{name: document.get(name, kind) for name, kind in get_type_hints(cls).items()})
-        for index, file in enumerate(found.files):
+    def _check(self, document: SealedDocument) -> None:
+        for index, file in enumerate(self.files):
             if "/" in file.path or file.path in ("", ".", ".."):
                 document.fail(f"files[{index}].path", "the name of a file in the directory", file.path)
-        document.end(found._canonical())
-        return found
 
     @classmethod
     def of(cls, directory: str | Path) -> Self:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -29,7 +29,7 @@ from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.config.stores import scheme_of, store_of
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import Target, require_apart, target_of
-from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatFile, FlatManifest
+from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatManifest
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.push import commit_all, groups_of, push_to_hub
@@ -116,10 +116,9 @@ def wanted_beside(config: PipelineConfig) -> list[dict[str, Any]]:
         for export in exports_of(config)
     ]
     if config.save.push_to_hub:
-        seen = "private" if config.save.hub_private else "public"
+        form = "private repository" if config.save.hub_private else "public repository"
         place = f"https://huggingface.co/datasets/{config.save.hub_repo_id}"
-        push = {"option": "save.push_to_hub", "dataset": config.name, "form": f"{seen} repository"}
-        found.append(push | {"place": place})
+        found.append({"option": "save.push_to_hub", "dataset": config.name, "form": form, "place": place})
     return found
 
 
@@ -182,9 +181,8 @@ def check_exports(config: PipelineConfig) -> None:
     wanted = {export.key: (export, export.target(config)) for export in exports_of(config)}
     for (key, (_, target)), (other, (_, place)) in permutations(wanted.items(), 2):
         if target.is_within(place.url):
-            raise ConfigError(
-                f"{key}: {target.url} lies in {place.url} of {other}; give each a folder of its own"
-            )
+            told = f"{target.url} lies in {place.url} of {other}; give each a folder of its own"
+            raise ConfigError(f"{key}: {told}")
     folder = _store_folder(config)
     store = folder if scheme_of(folder) else str(Path(folder).expanduser().resolve())
     for export, target in wanted.values():
@@ -213,8 +211,10 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
     made: list[str] = []
     address, options = store_of(config), plain_options(config.save.storage_options or {})
     for export in exports_of(config):
-        store = open_read_store(address, storage_options=options)
-        version = _version_of(Catalog(store), export, manifest)
+        store, version = open_read_store(address, storage_options=options), manifest
+        if export.dataset != manifest.dataset:  # what the committed version was mixed of
+            numbers_of = {parent.dataset: parent.version for parent in manifest.parents}
+            version = Catalog(store).manifest(export.dataset, numbers_of[export.dataset])
         target = export.target(config, version)
         overwrite = export.replaces(target, config)
         exported(store, version, target, export.form, export.options, overwrite=overwrite)
@@ -230,14 +230,6 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
         )
         made.append(report.url)
     return tuple(made)
-
-
-def _version_of(catalog: Catalog, export: Export, manifest: Manifest) -> Manifest:
-    """Return the version that an export is of: the committed one, or what that was mixed of."""
-    if export.dataset == manifest.dataset:
-        return manifest
-    number = next(parent.version for parent in manifest.parents if parent.dataset == export.dataset)
-    return catalog.manifest(export.dataset, number)
 
 
 _GIT: Final = ".gitattributes"  # the Hub's own
@@ -272,15 +264,21 @@ def push_directories(
     """
     places = {"" if len(folders) == 1 else f"{name}/": Path(folder) for name, folder in folders.items()}
     manifests = {prefix: FlatManifest.of(folder) for prefix, folder in places.items()}
-    texts = [_text(CARD, _card(manifests, repo)), _text(CROISSANT, _croissant(manifests, repo))]
+    groups = [RowFiles(prefix, each.format, each.columns, each.files) for prefix, each in manifests.items()]
+    facts = metadata(repo, _said(manifests), groups, url=f"https://huggingface.co/datasets/{repo}")
+    texts = [_text(CARD, _card(manifests, repo)), _text(CROISSANT, json.dumps(facts, indent=2).encode())]
+    data: dict[PublishedFile, Path] = {}
     for prefix, folder in places.items():
-        texts += [_text(f"{prefix}{path}", data) for path, data in _beside(folder)]
+        for path in sorted((folder / FOLDER).rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if path.is_file() and not name.startswith(f"{FOLDER}/{QUARANTINE}/"):
+                texts.append(_text(f"{prefix}{name}", path.read_bytes()))
+        for file in manifests[prefix].files:
+            path = folder / file.path
+            # The Hub may keep small ones in git itself, and lists these by git's hash of the bytes.
+            held = path.read_bytes() if file.bytes <= _IN_GIT else None
+            data[PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, held)] = path
     require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
-    data = {
-        _data(prefix, file, places[prefix] / file.path): places[prefix] / file.path
-        for prefix, manifest in manifests.items()
-        for file in manifest.files
-    }
     hub = HubRepository(HubTarget(repo, token=token))
     state = hub.state() or hub.created(public=public)
     if not public:
@@ -288,10 +286,24 @@ def push_directories(
     files, there = [*texts, *data], hub.files(state.head or "")
     others = partial(differing, files, ours=_GIT.__ne__)
     if others(there):
-        _require_ours(repo, there)
+        mine = any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in there)
+        if not mine and (foreign := sorted(there.keys() - {_GIT})):  # a push would remove them
+            raise VersionConflictError(
+                f"{repo} holds {', '.join(foreign[:5])}, which no flat directory was pushed with; remove them there, "
+                "or push to a repository of its own",
+                repo=repo,
+                files=foreign[:100],
+            )
+
+        def send() -> list[Any]:
+            sent = [
+                each for group in groups_of(list(data)) for each in hub.upload([(f, data[f]) for f in group])
+            ]
+            return sent + hub.upload([(text, None) for text in texts])
+
         told = ("Saved rows", "Flat directories, pushed by tokenlake.")
         gone = sorted(there.keys() - {file.path for file in files} - {_GIT})
-        commit_all(hub, state, gone, told, partial(_send, hub, texts, data), others)
+        commit_all(hub, state, gone, told, send, others)
     return hub.url
 
 
@@ -301,49 +313,8 @@ def hub_token(save: SaveStageConfig) -> str | None:
     return None if given is None else resolve_options(plain_options({"token": given}))["token"]
 
 
-def _send(
-    hub: HubRepository, texts: Sequence[PublishedFile], data: Mapping[PublishedFile, Path]
-) -> list[Any]:
-    additions: list[Any] = []
-    for group in groups_of(list(data)):
-        additions += hub.upload([(file, data[file]) for file in group])
-    return additions + hub.upload([(text, None) for text in texts])
-
-
-def _require_ours(repo: str, there: Mapping[str, Any]) -> None:
-    """Raise VersionConflictError for a repository of somebody else's files, which a push would remove."""
-    mine = any(path.endswith(f"{FOLDER}/{MANIFEST}") for path in there)
-    if not mine and (others := sorted(there.keys() - {_GIT})):
-        raise VersionConflictError(
-            f"{repo} holds {', '.join(others[:5])}, which no flat directory was pushed with; remove them there, or "
-            "push to a repository of its own",
-            repo=repo,
-            files=others[:100],
-        )
-
-
-def _beside(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files in ``_tokenlake/`` by path, but for bad records."""
-    for path in sorted((folder / FOLDER).rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and not name.startswith(f"{FOLDER}/{QUARANTINE}/"):
-            yield name, path.read_bytes()
-
-
-def _data(prefix: str, file: FlatFile, path: Path) -> PublishedFile:
-    # The Hub may keep small ones in git itself, and lists these by git's hash of the bytes.
-    held = path.read_bytes() if file.bytes <= _IN_GIT else None
-    return PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, held)
-
-
 def _text(path: str, data: bytes) -> PublishedFile:
     return PublishedFile(path, len(data), hashlib.sha256(data).hexdigest(), data)
-
-
-def _croissant(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
-    groups = [RowFiles(prefix, each.format, each.columns, each.files) for prefix, each in manifests.items()]
-    url = f"https://huggingface.co/datasets/{repo}"
-    return json.dumps(metadata(repo, _said(manifests), groups, url=url), indent=2).encode()
 
 
 def _said(manifests: Mapping[str, FlatManifest]) -> str:
@@ -381,15 +352,5 @@ def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
         for split in dict.fromkeys(file.split for file in manifest.files):
             paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
             lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
-    lines += [
-        "tags:",
-        "- tokenlake",
-        "---",
-        "",
-        _said(manifests),
-        "",
-        "## Reading it",
-        "",
-        _reading(manifests, repo),
-    ]
-    return "\n".join(lines).encode()
+    head = "\n".join([*lines, "tags:", "- tokenlake", "---"])
+    return f"{head}\n\n{_said(manifests)}\n\n## Reading it\n\n{_reading(manifests, repo)}".encode()

@@ -97,7 +97,11 @@ class ShardFiles:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         while len(batch):
-            part = batch.slice(0, min(self._room(), self._fitting(batch)))
+            # So many rows make a row group.
+            rows = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
+            while self._tight and rows > 1 and batch.slice(0, rows).nbytes > 2 * self._group_bytes:
+                rows //= 2
+            part = batch.slice(0, min(self._room(), rows))
             self._waiting.append(part)
             self._waiting_bytes += part.nbytes
             self._rows += len(part)
@@ -114,7 +118,11 @@ class ShardFiles:
             self._end()
         if self._open is not None or not self._done:
             self._end()
-        return [self._named(index, naming) for index in range(len(self._done))]
+        for index, file in enumerate(self._done):
+            name = _shard_name(self._split, index, len(self._done), self._form, naming)
+            (self._folder / file.path).rename(self._folder / name)
+            self._done[index] = replace(file, path=name)
+        return self._done
 
     def __enter__(self) -> Self:
         return self
@@ -134,13 +142,6 @@ class ShardFiles:
         if self._edge == len(edges):
             raise _miscounted(edges[-1], f"more than {edges[-1]}")
         return edges[self._edge] - self._rows
-
-    def _fitting(self, batch: pa.RecordBatch) -> int:
-        """Return how many rows of a batch make a row group."""
-        rows = max(1, len(batch) * self._group_bytes // max(batch.nbytes, 1))
-        while self._tight and rows > 1 and batch.slice(0, rows).nbytes > 2 * self._group_bytes:
-            rows //= 2
-        return rows
 
     def _flush(self) -> None:
         """Write what waits as one row group, and end the file if it is full."""
@@ -163,11 +164,6 @@ class ShardFiles:
         self._done.append(replace(self._opened().close(), split=self._split))
         self._open = None
         self._edge += not rolled
-
-    def _named(self, index: int, naming: str) -> FlatFile:
-        name = _shard_name(self._split, index, len(self._done), self._form, naming)
-        (self._folder / self._done[index].path).rename(self._folder / name)
-        return replace(self._done[index], path=name)
 
 
 @final
@@ -208,7 +204,17 @@ class FilesByValue:
         codes = values.indices.to_numpy()
         for code, value in enumerate(values.dictionary.to_pylist()):
             rows = _ARROW.array(np.flatnonzero(codes == code))
-            self._of(value).add(batch.take(rows))
+            name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
+            if name not in self._files:
+                too_long = len(name) > _LONGEST_VALUE
+                if too_long or len(self._files) == _MOST_VALUES:
+                    what = f"the value {name}" if too_long else f"more than {_MOST_VALUES} values"
+                    raise ConfigError(
+                        f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
+                    )
+                column = quote(self._column, safe="")
+                self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
+            self._files[name].add(batch.take(rows))
 
     def finish(self, naming: str) -> list[FlatFile]:
         """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
@@ -222,20 +228,6 @@ class FilesByValue:
     def __exit__(self, *error: object) -> None:
         """Close what is open after an error; the files are for the caller to remove."""
         self._stack.close()
-
-    def _of(self, value: object) -> ShardFiles:
-        name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
-        if name not in self._files:
-            if len(self._files) == _MOST_VALUES or len(name) > _LONGEST_VALUE:
-                what = (
-                    f"more than {_MOST_VALUES} values" if len(name) <= _LONGEST_VALUE else f"the value {name}"
-                )
-                raise ConfigError(
-                    f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
-                )
-            column = quote(self._column, safe="")
-            self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
-        return self._files[name]
 
     def _opened(self, split: str) -> ShardFiles:
         folder, _, form, schema = self._place
@@ -315,8 +307,9 @@ def _nothing() -> None:
 
 
 def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
-    # Not of token ids, where they cost size and time.
-    encoded = [path for field in schema for path in _leaves(field.name, field.type) if not _is_ids(field)]
+    # Not of lists of int32 (ids, labels, masks), where they cost size and time.
+    fields = [each for each in schema if not (is_list(each.type) and each.type.value_type == pa.int32())]
+    encoded = [path for field in fields for path in _leaves(field.name, field.type)]
     writer: Any = open_writer(sink, schema, compression, encoded)
     return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _nothing, writer.close
 
@@ -354,8 +347,3 @@ def _leaves(path: str, kind: Any) -> list[str]:
     if is_list(kind):
         return _leaves(f"{path}.list.element", kind.value_type)
     return [path]
-
-
-def _is_ids(field: Any) -> bool:
-    """Whether a column holds lists of int32: ids, labels, masks."""
-    return is_list(field.type) and field.type.value_type == pa.int32()

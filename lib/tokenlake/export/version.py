@@ -169,40 +169,50 @@ def write_version(
     Raises:
         ConfigError, IntegrityError: as :func:`export_version`.
     """
-    splits = _splits(manifest, options.split)
-    _check_names(options, splits, form)
+    splits, column = tuple(manifest.splits) or ("train",), options.shard_column
+    if options.split is not None:
+        if options.split not in splits:
+            name = f"{manifest.dataset}@v{manifest.version}"
+            raise ConfigError(f"split: {name} has no {options.split!r}; expected one of {', '.join(splits)}")
+        splits = (options.split,)
+    if column is not None and options.num_shards is not None:
+        why = f"set beside num_shards {options.num_shards}, but each value has files of its own; leave one of them out"
+        raise ConfigError(f"shard_column: {why}")
+    names = splits if column is None else tuple(f"{split}-{value}" for split in splits for value in "ab")
+    check_naming(options.naming, names, form)
     chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
     schema = _as_exported(no_rows, options).schema
     files: list[FlatFile] = []
     for split in splits:
         rows = chosen.splits[split].rows if split in chosen.splits else 0
-        with _shards(folder, split, form, schema, options, rows) as shards:
+        edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
+        limit = options.max_bytes
+        with (
+            ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges)
+            if column is None
+            else FilesByValue(folder, split, form, schema, column, max_bytes=limit)
+        ) as shards:
             for batch in version_batches(store, chosen, split):
                 shards.add(_as_exported(batch, options))
             files += shards.finish(options.naming)
     kept = (f"{TOKENIZER}/", f"{QUARANTINE}/") if quarantine else (f"{TOKENIZER}/",)
-    _keep_beside(store, manifest, folder / FOLDER, kept)
-    return put_manifest(folder, form, schema, files, _origin(manifest, options))
-
-
-def _check_names(options: ExportOptions, splits: tuple[str, ...], form: FileFormat) -> None:
-    column = options.shard_column
-    if column is not None and options.num_shards is not None:
-        why = f"set beside num_shards {options.num_shards}, but each value has files of its own; leave one of them out"
-        raise ConfigError(f"shard_column: {why}")
-    names = splits if column is None else tuple(f"{split}-{value}" for split in splits for value in "ab")
-    check_naming(options.naming, names, form)
-
-
-def _shards(
-    folder: Path, split: str, form: FileFormat, schema: pa.Schema, options: ExportOptions, rows: int
-) -> ShardFiles | FilesByValue:
-    limit = options.max_bytes
-    if options.shard_column is not None:
-        return FilesByValue(folder, split, form, schema, options.shard_column, max_bytes=limit)
-    edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
-    return ShardFiles(folder, split, form, schema, max_bytes=limit, edges=edges)
+    layout = Layout(manifest.dataset, manifest.version)
+    for path in manifest.other_files:
+        if path == CONFIG or path.startswith(kept):
+            target = folder / FOLDER / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            store.download(layout.key(path), target)
+    made_of = {
+        "fingerprint": manifest.fingerprint,
+        "config": manifest.config,
+        "tokenizer": manifest.tokenizer,
+        "inputs": msgspec.to_builtins(manifest.inputs),
+        "account": manifest.account.to_json(),
+        "export": _export_of(manifest, options),
+    }
+    origin = Origin(manifest.kind, made_of, manifest.produced_by)
+    return put_manifest(folder, form, schema, files, origin)
 
 
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
@@ -228,14 +238,6 @@ def version_batches(store: ReadStore, manifest: Manifest, split: str) -> Iterato
             yield from map(rows.read, range(len(rows.group_rows)))
 
 
-def _splits(manifest: Manifest, split: str | None) -> tuple[str, ...]:
-    found = tuple(manifest.splits) or ("train",)
-    if split is not None and split not in found:
-        name = f"{manifest.dataset}@v{manifest.version}"
-        raise ConfigError(f"split: {name} has no {split!r}; expected one of {', '.join(found)}")
-    return found if split is None else (split,)
-
-
 def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
     """Return a version as if it had the files of one source alone; a unit is of one source."""
     place = f"{manifest.dataset}@v{manifest.version}"
@@ -249,9 +251,8 @@ def _of_source(store: ReadStore, manifest: Manifest, source: str) -> Manifest:
         raise ConfigError(
             f"source: {place} has no ledger, which says what units are of {source!r}; export all"
         )
-    return replace(
-        manifest, files=tuple(each for each in manifest.files if records[each.unit].source == source)
-    )
+    files = tuple(each for each in manifest.files if records[each.unit].source == source)
+    return replace(manifest, files=files)
 
 
 def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch:
@@ -260,7 +261,9 @@ def _as_exported(rows: pa.RecordBatch, options: ExportOptions) -> pa.RecordBatch
     names, columns, nullable = rows.schema.names, dict[str, Any](), dict[str, bool]()
     for name, column in zip(names, rows.columns, strict=True):
         if name not in left_out:
-            columns[name], nullable[name] = _named(column), rows.schema.field(name).nullable
+            # The values of a list are called `item`, as Arrow does; Parquet gives them back as `element`.
+            columns[name] = column.cast(_named_type(column.type)) if is_list(column.type) else column
+            nullable[name] = rows.schema.field(name).nullable
         if name == "input_ids" and options.attention_mask and "attention_mask" not in names:
             columns["attention_mask"], nullable["attention_mask"] = _mask(rows), False
     fields = [pa.field(name, column.type, nullable[name]) for name, column in columns.items()]
@@ -281,33 +284,6 @@ def _mask(rows: pa.RecordBatch) -> Any:
     return _ARROW.FixedSizeListArray.from_arrays(_ARROW.array(mask), type=_named_type(column.type))
 
 
-def _named(column: Any) -> Any:
-    """Call the values of a list ``item``, as Arrow does; Parquet gives them back as ``element``."""
-    return column.cast(_named_type(column.type)) if is_list(column.type) else column
-
-
 def _named_type(kind: Any) -> Any:
     size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
     return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
-
-
-def _keep_beside(store: ReadStore, built: Manifest, folder: Path, kept: tuple[str, ...]) -> None:
-    """Copy the configuration of a version, and its files in some folders, into `folder`."""
-    layout = Layout(built.dataset, built.version)
-    for path in built.other_files:
-        if path == CONFIG or path.startswith(kept):
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            store.download(layout.key(path), target)
-
-
-def _origin(manifest: Manifest, options: ExportOptions) -> Origin:
-    made_of = {
-        "fingerprint": manifest.fingerprint,
-        "config": manifest.config,
-        "tokenizer": manifest.tokenizer,
-        "inputs": msgspec.to_builtins(manifest.inputs),
-        "account": manifest.account.to_json(),
-        "export": _export_of(manifest, options),
-    }
-    return Origin(manifest.kind, made_of, manifest.produced_by)

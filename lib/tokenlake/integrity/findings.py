@@ -115,9 +115,8 @@ class VerifyReport:
         return {"ok": self.ok, **asdict(self)}
 
     def __repr__(self) -> str:
-        version, found = one_line(f"{self.dataset}@v{self.version}"), self._found
         read = f"{numbers.plural(self.files, 'file')}, {numbers.size(self.bytes)}"
-        return f"VerifyReport({version}: {found}, {read})"
+        return f"VerifyReport({one_line(f'{self.dataset}@v{self.version}')}: {self._found}, {read})"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -195,22 +194,17 @@ def damages(store: ReadStore, layout: Layout, files: Entries, words: Mapping[str
     Args:
         words: path -> what is wrong, as verification calls it, of the files that are looked at.
     """
-    found = (
-        look(store, layout, path, files[path].sha256, word)
-        for path, word in sorted(words.items())
-        if path in files
-    )
+    there = [(path, word) for path, word in sorted(words.items()) if path in files]
+    found = [look(store, layout, path, files[path].sha256, word) for path, word in there]
     return [damage for damage in found if damage is not None]
 
 
 def unit_of(manifest: Manifest, path: str) -> int | None:
     """Return the unit whose work a file is; None for a file of the whole version."""
-    quarantine = _UNIT_FILE.fullmatch(path)
-    if quarantine is not None:
+    if quarantine := _UNIT_FILE.fullmatch(path):
         return int(quarantine[1])
-    if (unit := ledger_unit(path)) is not None:
-        return unit
-    return next((shard.unit for shard in manifest.files if shard.path == path), None)
+    of_shard = next((shard.unit for shard in manifest.files if shard.path == path), None)
+    return of_shard if of_shard is not None else ledger_unit(path)
 
 
 How = Literal["copied", "rebuilt", "rendered", "new version", "not repaired"]

@@ -127,18 +127,28 @@ class Workshop:
             Unit -> its record as it is now, or why it could not be built.
         """
         publish_preamble(self.store, self.plan, self.layout)
-        claim = Claim(
-            dataset=self.layout.dataset,
-            version=self.layout.version,
-            fingerprint=self.plan.fingerprint,
-            meta={},
-        )
+        dataset, version = self.layout.dataset, self.layout.version
+        claim = Claim(dataset=dataset, version=version, fingerprint=self.plan.fingerprint, meta={})
         self.store.put_new(self.layout.claim, claim.to_bytes())
         count = max(1, min(pool.workers, len(units)))
         pool.expect(len(units), lambda: [self._job(unit, *units[unit]) for unit in units])
+
+        def one(unit: int) -> UnitRecord | TokenlakeError:
+            index, engine = units[unit]
+            failed = list[TokenlakeError]()
+            for chosen in (engine, *[REFERENCE] * (_TRIES - 1)):
+                job = self._job(unit, index, chosen)
+                try:
+                    done = pool.run(job, lambda fields: on_bytes(fields.get("bytes", 0)))
+                    return UnitRecord.from_bytes(done.encode())
+                except (WorkerDiedError, EngineMismatchError) as error:
+                    failed.append(error)
+                except TokenlakeError as error:
+                    return error
+            return failed[-1]
+
         try:
-            found = in_order(lambda unit: self._one(unit, *units[unit], pool, on_bytes), list(units), count)
-            return dict(zip(units, found, strict=True))
+            return dict(zip(units, in_order(one, list(units), count), strict=True))
         except BaseException:
             pool.cancel()
             raise
@@ -150,23 +160,6 @@ class Workshop:
         job = self.plan.job(self.plan.units[index], self.address, self.layout, chosen)
         # Files are named by the unit's place in the version, which may be another one in the plan.
         return replace(job, unit=unit)
-
-    def _one(
-        self, unit: int, index: int, engine: str | None, pool: Pool, on_bytes: OnBytes
-    ) -> UnitRecord | TokenlakeError:
-        def progress(fields: Mapping[str, int]) -> None:
-            on_bytes(fields.get("bytes", 0))
-
-        failed = list[TokenlakeError]()
-        for chosen in (engine, *[REFERENCE] * (_TRIES - 1)):
-            job = self._job(unit, index, chosen)
-            try:
-                return UnitRecord.from_bytes(pool.run(job, progress).encode())
-            except (WorkerDiedError, EngineMismatchError) as error:
-                failed.append(error)
-            except TokenlakeError as error:
-                return error
-        return failed[-1]
 
 
 def _clear(store: Store) -> None:
@@ -194,18 +187,13 @@ def other_rows(
             continue
         pieces = _hashed(_tables(store, layout, ours), [part.rows for part in theirs])
         for part, logical in zip(theirs, pieces, strict=True):
-            found += _differences(part, logical)
+            found += (
+                f"the rows of {part.path} came out with the logical hash {logical.get(name)} of {name}; "
+                f"expected {wanted_hash}"
+                for name, wanted_hash in sorted(part.logical.items())
+                if part.rows and logical.get(name) != wanted_hash
+            )
     return found
-
-
-def _differences(part: ShardEntry, logical: dict[str, str]) -> list[str]:
-    if not part.rows:
-        return []
-    return [
-        f"the rows of {part.path} came out with the logical hash {logical.get(name)} of {name}; expected {expected}"
-        for name, expected in sorted(part.logical.items())
-        if logical.get(name) != expected
-    ]
 
 
 def _tables(store: ReadStore, layout: Layout, parts: Sequence[ShardEntry]) -> Iterator[pa.Table]:
@@ -253,30 +241,18 @@ def judge(
     elif unlike := _unlike(workshop, layout, manifest, built, others.get(built.unit)):
         lost = "it came out with other rows, so that nothing was changed: " + "; ".join(unlike[:3])
     else:
+        held = () if built.quarantine is None else (built.quarantine,)
+        came = {part.path: part.sha256 for part in (*built.parts, *held)}
         for file in files:
-            file.good = _came_out(workshop, manifest, built, others, file)
+            sha256 = file.damage.sha256
+            if came.get(file.path) == sha256:
+                file.good = Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
+            elif file.path == ledger_path(built.unit):
+                record = exact(_as_listed(built, manifest), others.values(), sha256)
+                file.good = record and Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
         return
     for file in files:
         file.lost = lost
-
-
-def _came_out(
-    workshop: ReadStore,
-    manifest: Manifest,
-    built: UnitRecord,
-    others: Mapping[int, UnitRecord],
-    file: DamagedFile,
-) -> Good | None:
-    sha256 = file.damage.sha256
-    if file.path == ledger_path(built.unit):
-        record = exact(_as_listed(built, manifest), others.values(), sha256)
-        return None if record is None else Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
-    came = {part.path: part.sha256 for part in built.parts}
-    if built.quarantine is not None:
-        came[built.quarantine.path] = built.quarantine.sha256
-    if came.get(file.path) != sha256:
-        return None
-    return Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
 
 
 def _unlike(
@@ -284,15 +260,12 @@ def _unlike(
 ) -> list[str]:
     """Return a clause for everything that came out otherwise, bytes aside."""
     wanted = [shard for shard in manifest.files if shard.unit == built.unit]
-    if {part.path: part.sha256 for part in wanted} == {part.path: part.sha256 for part in built.parts}:
-        found = list[str]()
-    else:
-        found = other_rows(workshop, layout, wanted, built.parts)
+    same = {(part.path, part.sha256) for part in wanted} == {(part.path, part.sha256) for part in built.parts}
+    found = [] if same else other_rows(workshop, layout, wanted, built.parts)
     listed = quarantine_path(built.unit) in manifest.other_files
     if listed != (built.quarantine is not None):
-        found.append(
-            f"{'no' if listed else 'some'} bad records came out; expected {'some' if listed else 'none'}"
-        )
+        came, expected = ("no", "some") if listed else ("some", "none")
+        found.append(f"{came} bad records came out; expected {expected}")
     if before is not None and before.account != built.account:
         found.append(f"its account is {built.account}; expected {before.account}")
     return found
@@ -331,9 +304,8 @@ class LostManifest:
     @property
     def inputs(self) -> frozenset[tuple[str, str]]:
         """(source, path) of the files that were read."""
-        return frozenset(
-            (entry.source, entry.path) for record in self.records.values() for entry in record.inputs
-        )
+        entries = [entry for record in self.records.values() for entry in record.inputs]
+        return frozenset((entry.source, entry.path) for entry in entries)
 
     @classmethod
     def look(cls, store: ReadStore, layout: Layout) -> LostManifest:
@@ -349,12 +321,10 @@ class LostManifest:
                 "version again under another name, and restore this one from a backup",
                 file=layout.manifest,
             )
-        return cls(
-            layout,
-            store.read(layout.manifest),
-            claim.fingerprint,
-            readable_records(store, layout, _units(store, layout)),
-        )
+        paths = [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
+        units = [unit for unit in map(ledger_unit, paths) if unit is not None]
+        damaged, records = store.read(layout.manifest), readable_records(store, layout, units)
+        return cls(layout, damaged, claim.fingerprint, records)
 
     def again(self, store: ReadStore, plan: Plan, names: Mapping[str, str], *, fewer: bool) -> Manifest:
         """Make the manifest.
@@ -366,20 +336,23 @@ class LostManifest:
         Raises:
             IntegrityError: it would not be the one that was committed, or nobody could tell; says why.
         """
-        self._check_plan(plan)
+        if plan.fingerprint != self.fingerprint:
+            entries = [entry for record in self.records.values() for entry in record.inputs]
+            known = {(entry.source, entry.path): entry.file for entry in entries}
+            changes = "; ".join(input_changes(known.values(), plan.inputs, added=True))
+            raise self._refused(
+                "the configuration and its inputs are not what the claim was for: "
+                + (changes or f"their fingerprint is {plan.fingerprint}; expected {self.fingerprint}")
+            )
         missing = [unit.index for unit in plan.units if unit.index not in self.records]
         if missing:
             raise self._refused(
                 f"{len(missing)} ledger records are damaged as well (first: {ledger_path(missing[0])})"
             )
         records = [self.records[unit.index] for unit in plan.units]
-        strange = [
-            record.unit
-            for record, unit in zip(records, plan.units, strict=True)
-            if record.fingerprint != unit.fingerprint
-        ]
-        if strange:
-            raise self._refused(f"{ledger_path(strange[0])} is of another unit than the plan's")
+        for record, unit in zip(records, plan.units, strict=True):
+            if record.fingerprint != unit.fingerprint:
+                raise self._refused(f"{ledger_path(record.unit)} is of another unit than the plan's")
         return self._chosen(store, list(self._candidates(plan, records, names)), fewer)
 
     def _chosen(self, store: ReadStore, made: Sequence[Manifest], fewer: bool) -> Manifest:
@@ -406,20 +379,6 @@ class LostManifest:
             raise self._refused("too little is left of it to tell which release of which writer committed it")
         return made[alike.index(best)]
 
-    def _check_plan(self, plan: Plan) -> None:
-        if plan.fingerprint == self.fingerprint:
-            return
-        known = {
-            (entry.source, entry.path): entry.file
-            for record in self.records.values()
-            for entry in record.inputs
-        }
-        changes = input_changes(known.values(), plan.inputs, added=True)
-        raise self._refused(
-            "the configuration and its inputs are not what the claim was for: "
-            + ("; ".join(changes) or f"their fingerprint is {plan.fingerprint}; expected {self.fingerprint}")
-        )
-
     def _candidates(
         self, plan: Plan, records: Sequence[UnitRecord], names: Mapping[str, str]
     ) -> Iterator[Manifest]:
@@ -443,7 +402,9 @@ class LostManifest:
             for source, facts in plain.tokenizer.items()
         }
         for writer in dict.fromkeys(tuple(sorted(each.items())) for each in [*writers, produced_by()]):
-            yield _with_card(replace(plain, tokenizer=tokenizers, produced_by=dict(writer)))
+            draft = replace(plain, tokenizer=tokenizers, produced_by=dict(writer))
+            card = FileEntry.of(rendered(draft, CARD) or b"")
+            yield replace(draft, other_files=dict(sorted({**draft.other_files, CARD: card}.items())))
 
     def _refused(self, why: str) -> IntegrityError:
         return IntegrityError(
@@ -451,13 +412,6 @@ class LostManifest:
             "a backup, or build the version again under another name",
             file=self.layout.manifest,
         )
-
-
-def _units(store: ReadStore, layout: Layout) -> Iterator[int]:
-    """Yield the units of which there is a file in the ledger."""
-    for info in store.list(layout.key(LEDGER)):
-        if (unit := ledger_unit(layout.path(info.key))) is not None:
-            yield unit
 
 
 def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
@@ -471,15 +425,7 @@ def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
         if tag is not None and tag[0].version == layout.version:
             found.add(tag[0].manifest_sha256)
     for _, child in manifests(store):
-        named = ((parent.dataset, parent.version, parent.sha256) for parent in child.parents)
-        found |= {
-            sha256
-            for dataset, version, sha256 in named
-            if (dataset, version) == (layout.dataset, layout.version)
-        }
+        for parent in child.parents:
+            if (parent.dataset, parent.version) == (layout.dataset, layout.version):
+                found.add(parent.sha256)
     return found
-
-
-def _with_card(draft: Manifest) -> Manifest:
-    card = rendered(draft, CARD) or b""
-    return replace(draft, other_files=dict(sorted({**draft.other_files, CARD: FileEntry.of(card)}.items())))

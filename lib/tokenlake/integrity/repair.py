@@ -1,4 +1,10 @@
-"""Repairing a version: what is damaged is found, made again, compared, and swapped in whole."""
+"""Repairing a version: what is damaged is found, made again, compared, and swapped in whole.
+
+To build again what a version was built from, it is planned once more. The configuration is that of the version's newest
+run, or the user's. ``runs/`` lies in the store, and whoever writes a store may write there that a function is to run,
+or that a variable of this machine is a password to be sent to a server. Inputs are compared with the manifest's
+fingerprints; for the rest the user gives the configuration, and with it the word that it may be done.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,22 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from tokenlake.config.load import load_config
+from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.resolve import first_steps, last_step, tokens_name
 from tokenlake.config.stages import RayConfig
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.config.stores import is_local
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
 from tokenlake.etl.plan.held_out import Precedent
+from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
+from tokenlake.etl.run_log import recorded
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.findings import (
@@ -33,7 +45,6 @@ from tokenlake.integrity.findings import (
     look,
 )
 from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
-from tokenlake.integrity.repair_plan import BuildRequest, Replanned
 from tokenlake.integrity.repair_sources import (
     DamagedFile,
     Good,
@@ -46,10 +57,10 @@ from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
+from tokenlake.store.entries import Parent
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.threads import available_cpus
 
 _UNLISTED: Final = "unlisted"
 
@@ -95,10 +106,13 @@ def repair(
     place, name = parted(where, name)
     store = place if isinstance(place, Store) else open_store(place)
     address = StoreAddress(place.url) if isinstance(place, Store) else StoreAddress.of(place)
+    catalog, asked = Catalog(store), Reference.parse(name)
+    # Unlike elsewhere a tag may mean a version whose manifest is damaged.
+    version = catalog.tag(asked.dataset, asked.tag).version if asked.tag else catalog.resolve(name)[1]
     work = _Repair(
         store=store,
         address=address,
-        layout=_named(Catalog(store), name),
+        layout=Layout(asked.dataset, version),
         config=config,
         overrides=tuple(overrides),
         dry_run=dry_run,
@@ -106,17 +120,11 @@ def repair(
         engine=engine or "local",
         on_progress=on_progress,
     )
-    return work.run()
-
-
-def _named(catalog: Catalog, reference: str) -> Layout:
-    """Return the version that a reference means; unlike elsewhere a tag may mean one whose manifest is damaged."""
-    found = Reference.parse(reference)
-    if found.tag is not None:
-        return Layout(found.dataset, catalog.tag(found.dataset, found.tag).version)
-    if found.version is None:
-        return Layout(found.dataset, catalog.latest(found.dataset))
-    return Layout(*catalog.resolve(reference))
+    try:
+        return work.run()
+    finally:
+        if work.pool is not None:
+            work.pool.close()
 
 
 @final
@@ -127,6 +135,7 @@ class _Repair:
     Attributes:
         address: of the store, for the workers.
         files: of the report, so far.
+        pool: who builds, once something is to be built.
     """
 
     store: Store
@@ -141,16 +150,9 @@ class _Repair:
     files: list[RepairedFile] = field(default_factory=list[RepairedFile])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _replanned: Replanned | None = None
-    _pool: Pool | None = None
+    pool: Pool | None = None
 
     def run(self) -> RepairReport:
-        try:
-            return self._run()
-        finally:
-            if self._pool is not None:
-                self._pool.close()
-
-    def _run(self) -> RepairReport:
         if not self.dry_run:
             self.store.sweep_temp(self.layout.prefix)
         manifest = self._manifest()
@@ -160,7 +162,15 @@ class _Repair:
         listed = listed_files(manifest)
         words = dict.fromkeys(listed, "") if unverified else {one.path: one.problem for one in problems}
         damaged = damages(self.store, self.layout, listed, words)
-        self._claim(manifest, problems)
+        for problem in problems:  # the claim, which no manifest lists
+            if problem.path != CLAIM:
+                continue
+            data = b""
+            with contextlib.suppress(NotFoundError, StoreError):
+                data = self.store.read(self.layout.claim)
+            damage = look(self.store, self.layout, CLAIM, "", problem.problem)
+            if damage is not None:
+                self._put(damage, Good("rendered", "from the manifest", data=claim_bytes(manifest, data)))
         intact, new_version = self._repair(manifest, damaged) if damaged else ([], None)
         if self.files and not self.dry_run:
             problems = self._verify()
@@ -175,8 +185,6 @@ class _Repair:
             problems=tuple(problem for problem in problems if problem.problem != _UNLISTED),
         )
 
-    # The manifest and the claim, which no manifest lists
-
     def _manifest(self) -> Manifest:
         """Return the manifest, and repair it first where it is damaged."""
         catalog = Catalog(self.store)
@@ -184,49 +192,33 @@ class _Repair:
             return catalog.manifest(self.layout.dataset, self.layout.version)
         except IntegrityError:
             lost = LostManifest.look(self.store, self.layout)
-        replanned, fewer = self._plan_of(lost)
-        made = lost.again(self.store, replanned.plan, replanned.names, fewer=fewer)
+        # What it held out is not known, but what the versions before it did.
+        again, fewer = Precedent(version=self.layout.version, held_out={}), False
+        planned = self._replanned = self._plan(lost.fingerprint, (), again)
+        if planned.plan.fingerprint != lost.fingerprint:  # perhaps without files that have been added since
+            trial = self._plan(lost.fingerprint, (), replace(again, inputs=lost.inputs))
+            fewer = trial.plan.fingerprint == lost.fingerprint
+            if fewer:
+                planned = self._replanned = trial
+        made = lost.again(self.store, planned.plan, planned.names, fewer=fewer)
         data = made.to_bytes()
         damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
             self._put(damage, Good("rendered", "from claim, ledger and configuration", data=data))
         return made
 
-    def _plan_of(self, lost: LostManifest) -> tuple[Replanned, bool]:
-        """Return the plan of a lost manifest, and whether it leaves out files that have been added since."""
-        # What it held out is not known, but what the versions before it did.
-        again = Precedent(version=self.layout.version, held_out={})
-        request = BuildRequest(
-            self.address, self.layout, lost.fingerprint, (), again, self.config, self.overrides
-        )
-        replanned = self._plan(request)
-        if replanned.plan.fingerprint == lost.fingerprint:
-            return replanned, False
-        fewer = replace(request, again=replace(again, inputs=lost.inputs)).plan(self.store, self._on_event)
-        if fewer.plan.fingerprint != lost.fingerprint:
-            return replanned, False
-        self._replanned = fewer
-        return fewer, True
-
-    def _claim(self, manifest: Manifest, problems: Sequence[Problem]) -> None:
-        for problem in problems:
-            if problem.path != CLAIM:
-                continue
-            data = b""
-            with contextlib.suppress(NotFoundError, StoreError):
-                data = self.store.read(self.layout.claim)
-            damage = look(self.store, self.layout, CLAIM, "", problem.problem)
-            if damage is not None:
-                self._put(damage, Good("rendered", "from the manifest", data=claim_bytes(manifest, data)))
-
-    # Everything else
-
     def _repair(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
         """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
         records = readable_records(self.store, self.layout, units_of(manifest), manifest)
-        request = BuildRequest.of(self.address, manifest, self.config, self.overrides)
+
+        def make_plan() -> Plan:
+            if self._replanned is None:
+                again = Precedent.of(manifest)
+                self._replanned = self._plan(manifest.fingerprint, manifest.parents, again)
+            return self._replanned.plan
+
         self._say("looking for copies")
-        files, intact = find(self.store, manifest, records, damaged, lambda: self._plan(request).plan)
+        files, intact = find(self.store, manifest, records, damaged, make_plan)
         self._put_all(files)
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
@@ -318,18 +310,47 @@ class _Repair:
 
     def _workers(self) -> Pool:
         """Return whoever builds; nobody starts before something is to be built."""
-        if self._pool is None:
+        if self.pool is None:
             ray = RayConfig() if self._replanned is None else self._replanned.config.ray
-            self._pool = open_pool(self.engine, self.workers, ray)
-        return self._pool
+            self.pool = open_pool(self.engine, self.workers, ray)
+        return self.pool
 
-    # Small things
+    def _plan(self, fingerprint: str, parents: tuple[Parent, ...], again: Precedent) -> Replanned:
+        """Plan what the version was built from, as its inputs are now.
 
-    def _plan(self, request: BuildRequest) -> Replanned:
-        if self._replanned is None:
-            self._say("planning")
-            self._replanned = request.plan(self.store, self._on_event)
-        return self._replanned
+        Args:
+            parents: that it was made of: a configuration may have said "the newest", which is another by now.
+            again: as the version was planned, whatever was added since.
+
+        Raises:
+            ConfigError: there is no configuration of it.
+            SourceError, TokenizerError: an input or a tokenizer cannot be read.
+        """
+        self._say("planning")
+        names: dict[str, str] = {}
+        if self.config is not None:
+            loaded = load_config(self.config, self.overrides)
+        else:
+            how = "give the configuration with --config FILE (in Python config=...)"
+            asked, found = recorded(self.store, self.layout, fingerprint, how)
+            names = dict(zip(_tokenizers(found), _tokenizers(asked), strict=True))
+            loaded = load_config(found, self.overrides)
+        whole, address = _step(loaded, self.layout.dataset, parents), self.address
+        # Not those of a record: they could lead this machine's credentials to another server.
+        own = {} if self.config is None or is_local(address.url) else whole.save.storage_options
+        options = address.options or own or None
+        save = whole.save.model_copy(update={"output_dir": address.url, "storage_options": options})
+        # Versions of stored datasets that were the newest ones then are named.
+        named = {dataset.dataset for dataset in whole.datasets}
+        made_of = [(parent.dataset, f"{parent.dataset}@v{parent.version}") for parent in parents]
+        newest = {dataset: name for dataset, name in made_of if name not in named}
+        datasets = tuple(
+            each.model_copy(update={"dataset": newest[each.dataset]}) if each.dataset in newest else each
+            for each in whole.datasets
+        )
+        changes = {"name": self.layout.dataset, "save": save, "datasets": datasets}
+        config = whole.model_copy(update=changes)
+        return Replanned(planner.plan(config, self._on_event, again=again), config, names)
 
     def _put(self, damage: Damage, good: Good) -> None:
         if damage.obstacle:
@@ -342,13 +363,12 @@ class _Repair:
     def _report(self, file: DamagedFile, how: How, note: str) -> None:
         self._note(file.damage, how, note)
         version = file.damage.version
+        why = f"damaged as {version}: {file.path} is; repair this version, too"
         for other in file.shared:
-            if how == "rebuilt":
-                self._note(other, "rebuilt", f"with {version}")
-            else:
-                self._note(
-                    other, "not repaired", f"damaged as {version}: {file.path} is; repair this version, too"
-                )
+            of_other: tuple[How, str] = (
+                ("rebuilt", f"with {version}") if how == "rebuilt" else ("not repaired", why)
+            )
+            self._note(other, *of_other)
 
     def _note(self, damage: Damage, how: How, note: str) -> None:
         self.files.append(RepairedFile(damage.version, damage.path, damage.word, how, note))
@@ -358,9 +378,7 @@ class _Repair:
             self._say("verifying", progress.bytes, progress.bytes_total)
 
         dataset, version = self.layout.dataset, self.layout.version
-        return verify(
-            self.store, dataset, version, workers=self.workers or available_cpus(), on_progress=on_progress
-        ).problems
+        return verify(self.store, dataset, version, workers=self.workers, on_progress=on_progress).problems
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Planning):
@@ -369,3 +387,41 @@ class _Repair:
     def _say(self, doing: str, done: int = 0, total: int = 0) -> None:
         if self.on_progress is not None:
             self.on_progress(RepairProgress(doing, done, total))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Replanned:
+    """A plan, its configuration, and the names of its tokenizers as they were given, of those made absolute."""
+
+    plan: Plan
+    config: PipelineConfig
+    names: Mapping[str, str]
+
+
+def _tokenizers(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of tokenizers in a configuration, in a fixed order."""
+    sections = [config, config.get("tokenize") or {}]
+    found = [section.get("default_tokenizer") for section in sections]
+    found += [entry.get("tokenizer") for entry in config.get("datasets") or ()]
+    return [str(each["name_or_path"] if isinstance(each, Mapping) else each) for each in found]
+
+
+def _step(whole: PipelineConfig, dataset: str, parents: Sequence[Parent]) -> PipelineConfig:
+    """Return the one build of a configuration that made a dataset: a mixture of text is several."""
+    steps = first_steps(whole)
+    if not steps:
+        return whole
+    for step in steps.values():
+        if step.name == dataset:
+            return step
+    versions = {parent.dataset: parent.version for parent in parents}
+    datasets = {dataset.name or "": dataset for dataset in whole.datasets}
+    names = {source: tokens_name(whole, datasets[source]) for source in steps}
+    missing = [name for name in names.values() if name not in versions]
+    if missing:
+        made = ", ".join([*names.values(), whole.name or ""])
+        raise ConfigError(
+            f"the configuration makes {made}, and {dataset} was made from none of these. Give its own with --config"
+        )
+    return last_step(whole, {source: versions[name] for source, name in names.items()})

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.job import REFERENCE, produced_by
+from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, config_yaml
+from tokenlake.etl.planner import input_changes
 from tokenlake.etl.reuse import renamed_record
 from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
-from tokenlake.integrity.repair_plan import planned_unit, why_not
 from tokenlake.reports.card import render_card
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim
+from tokenlake.store.diff import changes_between
 from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
@@ -32,6 +34,7 @@ from tokenlake.store.manifest import Manifest
 MakePlan = Callable[[], Plan]
 
 _ENGINES: Final = ("gigatoken", REFERENCE)
+_SHOWN: Final = 5  # inputs that a message names
 
 
 @final
@@ -62,7 +65,14 @@ class Good:
         """
         if self.key and self.workshop is None:
             # Linked where nothing is there, else copied.
-            store.link(self.key, damage.key, damage.sha256, replace_orphan=lambda: _is_seen(store, damage))
+
+            def is_seen() -> bool:
+                with contextlib.suppress(NotFoundError, StoreError):
+                    return store.digest(damage.key).sha256 == damage.found
+                return False
+
+            # Whether the damage still is what was seen is asked at the last moment, with other writers locked out.
+            store.link(self.key, damage.key, damage.sha256, replace_orphan=is_seen)
             return
         if self.workshop is None:
             sha256 = damage.sha256 or FileEntry.of(self.data).sha256
@@ -75,14 +85,6 @@ class Good:
             store.replace(temp, damage.key, damage.sha256, damage.found)
         finally:
             temp.unlink(missing_ok=True)
-
-
-def _is_seen(store: ReadStore, damage: Damage) -> bool:
-    """Whether the damage is still what was seen: asked at the last moment, with other writers locked out."""
-    try:
-        return store.digest(damage.key).sha256 == damage.found
-    except (NotFoundError, StoreError):
-        return False
 
 
 @final
@@ -133,7 +135,12 @@ def find(
     """
     files = [DamagedFile(damage, unit_of(manifest, damage.path)) for damage in damages]
     intact = list[str]()
-    everywhere = _places(store, {damage.sha256 for damage in damages})
+    # Every file of every committed version that should hold the same bytes, by what manifests say.
+    everywhere: dict[str, list[tuple[Layout, str]]] = {damage.sha256: [] for damage in damages}
+    for layout, other in manifests(store):
+        for path, entry in listed_files(other).items():
+            if entry.sha256 in everywhere:
+                everywhere[entry.sha256].append((layout, path))
     for file in files:
         intact += _look_elsewhere(store, file, everywhere[file.damage.sha256])
         if file.damage.obstacle:
@@ -161,25 +168,12 @@ def _look_elsewhere(store: ReadStore, file: DamagedFile, places: Sequence[tuple[
     return intact
 
 
-def _places(store: ReadStore, hashes: Collection[str]) -> dict[str, list[tuple[Layout, str]]]:
-    """Return sha256 -> every file of every committed version that should hold it; by what manifests say."""
-    found: dict[str, list[tuple[Layout, str]]] = {sha256: [] for sha256 in hashes}
-    for layout, manifest in manifests(store):
-        for path, entry in listed_files(manifest).items():
-            if entry.sha256 in found:
-                found[entry.sha256].append((layout, path))
-    return found
-
-
 def manifests(store: ReadStore) -> Iterator[tuple[Layout, Manifest]]:
     """Yield the manifest of every committed version of a store; a damaged one tells nothing, and is left out."""
     catalog = Catalog(store)
     for layout in catalog.committed_versions():
-        try:
-            manifest = catalog.manifest(layout.dataset, layout.version)
-        except (IntegrityError, StoreError):
-            continue
-        yield layout, manifest
+        with contextlib.suppress(IntegrityError, StoreError):
+            yield layout, catalog.manifest(layout.dataset, layout.version)
 
 
 def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | None:
@@ -205,8 +199,17 @@ def _plan(
             file.lost = str(error)
         return
     for file in left:
-        if file.unit is not None:
-            _plan_unit(manifest, records.get(file.unit), plan, file, file.unit)
+        if (unit := file.unit) is not None:
+            record = records.get(unit)
+            # Units are found by what they are, not by where they stand: a file that was added since moves others.
+            index = unit if plan.fingerprint == manifest.fingerprint and unit < len(plan.units) else None
+            if record is not None:
+                same = (planned.index for planned in plan.units if planned.fingerprint == record.fingerprint)
+                index = next(same, None)
+            if index is None:
+                file.lost = f"unit {unit} cannot be built again: {_why_not(plan, manifest, record)}"
+            else:
+                file.planned = index, None if record is None else record.engine
         elif file.is_data(data := preamble.get(file.path)):
             file.good = Good("rendered", "from the configuration", data=data or b"")
         elif file.path.startswith(f"{TOKENIZER}/"):
@@ -214,14 +217,22 @@ def _plan(
         # Else another release of this library writes it otherwise: for a new version.
 
 
-def _plan_unit(
-    manifest: Manifest, record: UnitRecord | None, plan: Plan, file: DamagedFile, unit: int
-) -> None:
-    index = planned_unit(plan, manifest, unit, record)
-    if index is None:
-        file.lost = f"unit {unit} cannot be built again: {why_not(plan, manifest, record)}"
-    else:
-        file.planned = index, None if record is None else record.engine
+def _why_not(plan: Plan, manifest: Manifest, record: UnitRecord | None) -> str:
+    """Say what of a plan is not what a version, or one unit of which there is a record, was built from."""
+    wanted = manifest.inputs if record is None else tuple(entry.file for entry in record.inputs)
+    inputs = input_changes(wanted, plan.inputs)
+    if inputs:
+        return "its inputs are not what they were: " + "; ".join(inputs)
+    if record is None and (added := input_changes(manifest.inputs, plan.inputs, added=True)):
+        why = "the list of inputs is not what it was, and its ledger record is damaged as well"
+        return f"{why}: {'; '.join(added)}"
+    gone = [one for one in manifest.parents if one not in lineage(plan.parents)]
+    wrong = [f"its parent {one.dataset}@v{one.version} is another one" for one in gone]
+    changes = changes_between("", manifest.config, dict(plan.config))
+    wrong += [f"{one.key} is {one.b!r}; expected {one.a!r}" for one in changes]
+    others = "other units, another tokenizer, other files to exclude or other functions"
+    shown = "; ".join(wrong[:_SHOWN]) or others
+    return f"the configuration is not what it was built with: {shown}; give the one of then with --config"
 
 
 # Files that follow from a manifest alone
@@ -251,12 +262,11 @@ def claim_bytes(manifest: Manifest, damaged: bytes) -> bytes:
 
 def common(form: bytes, damaged: bytes) -> int:
     """Return how many bytes two texts begin with in common, and end with."""
-    return _run(form, damaged) + _run(form[::-1], damaged[::-1])
-
-
-def _run(form: bytes, damaged: bytes) -> int:
-    pairs = zip(form, damaged, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(form), len(damaged)))
+    found = 0
+    for one, other in ((form, damaged), (form[::-1], damaged[::-1])):
+        unlike = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+        found += next(unlike, min(len(one), len(other)))
+    return found
 
 
 # Ledger records. A record holds what follows from the unit's work, and two things that do not: which engine encoded it,
@@ -286,24 +296,14 @@ def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitR
         others: records of the version that are intact.
         sha256: of the record's file, as the manifest has it.
     """
-    for engine, writer in _writers(built, others):
-        found = replace(built, engine=engine, produced_by=writer)
-        if _is_bytes_of(found, sha256):
-            return found
-    return None
-
-
-def _writers(built: UnitRecord, others: Iterable[UnitRecord]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield engines and writers to try: as it came out, as the others have it, and as another engine would be."""
-    yield built.engine, built.produced_by
-    for record in others:
-        yield record.engine, record.produced_by
+    # As it came out, as the others have it, and as another engine would be.
+    writers = [(record.engine, record.produced_by) for record in (built, *others)]
     for engine in _ENGINES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             version(engine)
-        except PackageNotFoundError:
-            continue
-        yield engine, produced_by(engine)
+            writers.append((engine, produced_by(engine)))
+    made = (replace(built, engine=engine, produced_by=writer) for engine, writer in writers)
+    return next((found for found in made if _is_bytes_of(found, sha256)), None)
 
 
 def readable_records(

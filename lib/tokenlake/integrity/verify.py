@@ -14,16 +14,28 @@ from typing import Any, BinaryIO, Final, cast, final
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
 from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress, VerifyReport, listed_files
-from tokenlake.integrity.verify_records import ledger_problems, parent_problems, read_ledger, tag_problems
 from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
+from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog, Reference, lists_ledger, parted
+from tokenlake.store.catalog import Catalog, Reference, lists_ledger, parted, read_record
 from tokenlake.store.entries import FileEntry, ShardEntry
-from tokenlake.store.layout import CLAIM, MANIFEST, QUARANTINE, RUNS, Layout, ledger_unit
+from tokenlake.store.layout import (
+    CLAIM,
+    LEDGER,
+    MANIFEST,
+    QUARANTINE,
+    RUNS,
+    Layout,
+    ledger_path,
+    ledger_unit,
+    tag_of,
+    tags_prefix,
+)
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.tags import stored_tag
 from tokenlake.threads import Stop, available_cpus, in_order
 
 _NEAR: Final = 1 << 20  # bytes read at once: they stay in the processor's cache until they are hashed
@@ -76,8 +88,47 @@ def verify(
         problem = "damaged" if isinstance(error, IntegrityError) else "unreadable"
         damaged = Problem(MANIFEST, problem, "a sealed manifest of this version", str(error))
         return VerifyReport(dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,))
-    work = _Verification(catalog.store, Layout(dataset, version), manifest, deep, workers or available_cpus())
-    return work.run(on_progress)
+    store, layout = catalog.store, Layout(dataset, version)
+    threads, stop = workers or available_cpus(), Stop()
+    ledger = _read_ledger(store, layout, manifest, threads=threads, stop=stop)
+    from_hub = not _exists(store, layout.claim)  # a version that was built here has its claim
+    expected = _expected(store, layout, manifest, ledger.records or [], from_hub)
+    problems = [*ledger.problems, *_own_problems(store, layout, manifest, deep=deep)]
+    problems += _parent_problems(store, manifest)
+    if store.can_list:
+        problems += _listable(".", lambda: _unlisted(store, layout, manifest, expected, from_hub))
+        problems += _listable("../tags", lambda: _tag_problems(store, layout, manifest))
+    # Shards are read, and where it is deep decoded too.
+    work = {
+        path: each.bytes * (1 + (deep and isinstance(each, ShardEntry))) for path, each in expected.items()
+    }
+    progress = _Progress(work, stop, on_progress)
+    for path in expected.keys() & ledger.intact:
+        progress.count(path, expected[path].bytes, read=expected[path].bytes)
+        progress.end(path)
+    rules, seen = RowRules.of(manifest), SeenLevels(manifest.width or 1)
+
+    def read(path: str) -> ShardResult:
+        result = _read(store, layout.key(path), path, expected[path], rules, seen, progress, deep)
+        progress.end(path)
+        return result
+
+    # The largest first would end sooner; in order of their names they lie together on a disk.
+    results = list(in_order(read, sorted(expected.keys() - ledger.intact), threads, stop=stop))
+    problems += [problem for result in results for problem in result.problems]
+    if ledger.records is not None:
+        problems += _ledger_problems(manifest, ledger.records, {problem.path for problem in problems})
+    return VerifyReport(
+        dataset=dataset,
+        version=version,
+        deep=deep,
+        listed=store.can_list,
+        files=len(expected),
+        bytes=progress.read_bytes,
+        rows=sum(result.rows for result in results),
+        tokens=sum(result.tokens for result in results),
+        problems=tuple(sorted(set(problems), key=lambda one: (one.path, one.problem, one.expected))),
+    )
 
 
 def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
@@ -87,163 +138,107 @@ def named_version(catalog: Catalog, name: str) -> tuple[str, int]:
     return catalog.resolve(name) if found.version is None else (found.dataset, found.version)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Verification:
-    store: ReadStore
-    layout: Layout
-    manifest: Manifest
-    deep: bool
-    threads: int
+def _exists(store: ReadStore, key: str) -> bool:
+    try:
+        return store.exists(key)
+    except StoreError:
+        return True  # whatever it is, it is there, and is looked at
 
-    def run(self, on_progress: OnProgress | None) -> VerifyReport:
-        stop = Stop()
-        ledger = read_ledger(self.store, self.layout, self.manifest, threads=self.threads, stop=stop)
-        expected = self._expected(ledger.records or [])
-        problems = [*ledger.problems, *self._account(), *self._claim(), *self._config()]
-        problems += parent_problems(self.store, self.manifest)
-        if self.store.can_list:
-            problems += self._unreadable(".", lambda: self._unlisted(expected))
-            problems += self._unreadable(
-                "../tags", lambda: tag_problems(self.store, self.layout, self.manifest)
-            )
-        progress = _Progress({path: self._work(entry) for path, entry in expected.items()}, stop, on_progress)
-        results = self._read_all(expected, ledger.intact, progress)
-        problems += [problem for result in results for problem in result.problems]
-        if ledger.records is not None:
-            problems += ledger_problems(self.manifest, ledger.records, {problem.path for problem in problems})
-        return VerifyReport(
-            dataset=self.layout.dataset,
-            version=self.layout.version,
-            deep=self.deep,
-            listed=self.store.can_list,
-            files=len(expected),
-            bytes=progress.read_bytes,
-            rows=sum(result.rows for result in results),
-            tokens=sum(result.tokens for result in results),
-            problems=tuple(sorted(set(problems), key=lambda one: (one.path, one.problem, one.expected))),
-        )
 
-    def _expected(self, records: list[UnitRecord]) -> Entries:
-        """Return path -> entry of every file with a known hash that should be there."""
-        held = [record.quarantine for record in records if record.quarantine is not None]
-        found: Entries = {bad.path: FileEntry(bytes=bad.bytes, sha256=bad.sha256) for bad in held}
-        found |= listed_files(self.manifest)
-        if not self._from_hub():
-            return found
-        # Bad records are never published.
-        return {
-            path: entry
-            for path, entry in found.items()
-            if not path.startswith(f"{QUARANTINE}/") or self._exists(path)
-        }
+def _expected(
+    store: ReadStore, layout: Layout, manifest: Manifest, records: list[UnitRecord], from_hub: bool
+) -> Entries:
+    """Return path -> entry of every file with a known hash that should be there."""
+    held = [record.quarantine for record in records if record.quarantine is not None]
+    found: Entries = {bad.path: FileEntry(bytes=bad.bytes, sha256=bad.sha256) for bad in held}
+    found |= listed_files(manifest)
+    if from_hub:  # bad records are never published
+        bad_records = [path for path in found if path.startswith(f"{QUARANTINE}/")]
+        for path in bad_records:
+            if not _exists(store, layout.key(path)):
+                del found[path]
+    return found
 
-    def _from_hub(self) -> bool:
-        """Whether the version was downloaded from the Hub: one that was built here has its claim."""
-        return not self._exists(CLAIM)
 
-    def _exists(self, path: str) -> bool:
-        try:
-            return self.store.exists(self.layout.key(path))
-        except StoreError:
-            return True  # whatever it is, it is there, and is looked at
-
-    def _account(self) -> list[Problem]:
-        try:
-            self.manifest.check()
-        except AccountError as error:
-            return [Problem(MANIFEST, "account", "an account that closes", str(error))]
-        return []
-
-    def _claim(self) -> list[Problem]:
-        try:
-            claim = Catalog(self.store).read_claim(self.layout.dataset, self.layout.version)
-        except IntegrityError as error:
-            return [Problem(CLAIM, "damaged", "a sealed claim of this version", str(error))]
-        except StoreError as error:
-            return [Problem(CLAIM, "unreadable", "a regular file that can be read", str(error))]
-        if claim is None or claim.fingerprint == self.manifest.fingerprint:
-            return []
-        return [Problem(CLAIM, "fingerprint", self.manifest.fingerprint, claim.fingerprint)]
-
-    def _config(self) -> list[Problem]:
-        if not self.deep:
-            return []
+def _own_problems(store: ReadStore, layout: Layout, manifest: Manifest, *, deep: bool) -> list[Problem]:
+    """Look at account and claim, and with `deep` at what the version's files say of its configuration."""
+    found: list[Problem] = []
+    try:
+        manifest.check()
+    except AccountError as error:
+        found.append(Problem(MANIFEST, "account", "an account that closes", str(error)))
+    try:
+        claim = Catalog(store).read_claim(layout.dataset, layout.version)
+        if claim is not None and claim.fingerprint != manifest.fingerprint:
+            found.append(Problem(CLAIM, "fingerprint", manifest.fingerprint, claim.fingerprint))
+    except IntegrityError as error:
+        found.append(Problem(CLAIM, "damaged", "a sealed claim of this version", str(error)))
+    except StoreError as error:
+        found.append(Problem(CLAIM, "unreadable", "a regular file that can be read", str(error)))
+    if deep:
         try:
             from tokenlake.integrity.verify_config import config_problems
         except ImportError:  # a trainer's installation has neither tokenizers nor YAML
-            return []
-        return config_problems(self.store, self.layout, self.manifest)
+            return found
+        found += config_problems(store, layout, manifest)
+    return found
 
-    def _unreadable(self, path: str, look: Callable[[], list[Problem]]) -> list[Problem]:
-        try:
-            return look()
-        except StoreError as error:
-            return [Problem(path, "unreadable", "a folder that can be listed", str(error))]
 
-    def _unlisted(self, expected: Collection[str]) -> list[Problem]:
-        from_hub, listed = self._from_hub(), lists_ledger(self.manifest)
-        known = (f"{RUNS}/", *_HUB_MARKS) if from_hub else (f"{RUNS}/",)
-        return [
-            Problem(path, "unlisted", "only files that the manifest names", "a file of unknown origin")
-            for path in (self.layout.path(info.key) for info in self.store.list(self.layout.prefix))
-            if path not in expected
-            and path not in (MANIFEST, CLAIM)
-            and not path.startswith(known)
-            # Sealed ledger records prove themselves where a manifest does not list them.
-            and (listed or ledger_unit(path) is None)
-        ]
+def _listable(path: str, look: Callable[[], list[Problem]]) -> list[Problem]:
+    try:
+        return look()
+    except StoreError as error:
+        return [Problem(path, "unreadable", "a folder that can be listed", str(error))]
 
-    def _work(self, entry: Entry) -> int:
-        """Bytes of work on a file: shards are read, and decoded too where it is `deep`."""
-        return entry.bytes * (2 if self.deep and isinstance(entry, ShardEntry) else 1)
 
-    def _read_all(self, expected: Entries, intact: Collection[str], progress: _Progress) -> list[ShardResult]:
-        """Read all files but those which are known to be intact."""
-        for path in expected.keys() & intact:
-            progress.on_read(path, expected[path].bytes)
-            progress.end(path)
-        rules, seen = RowRules.of(self.manifest), SeenLevels(self.manifest.width or 1)
+def _unlisted(
+    store: ReadStore, layout: Layout, manifest: Manifest, expected: Collection[str], from_hub: bool
+) -> list[Problem]:
+    listed = lists_ledger(manifest)
+    known = (f"{RUNS}/", *_HUB_MARKS) if from_hub else (f"{RUNS}/",)
+    return [
+        Problem(path, "unlisted", "only files that the manifest names", "a file of unknown origin")
+        for path in (layout.path(info.key) for info in store.list(layout.prefix))
+        if path not in expected
+        and path not in (MANIFEST, CLAIM)
+        and not path.startswith(known)
+        # Sealed ledger records prove themselves where a manifest does not list them.
+        and (listed or ledger_unit(path) is None)
+    ]
 
-        def read(path: str) -> ShardResult:
-            result = self._read(path, expected[path], rules, seen, progress)
-            progress.end(path)
-            return result
 
-        # The largest first would end sooner; in order of their names they lie together on a disk.
-        paths = sorted(expected.keys() - intact)
-        return list(in_order(read, paths, self.threads, stop=progress.stop))
+def _read(
+    store: ReadStore,
+    key: str,
+    path: str,
+    entry: Entry,
+    rules: RowRules,
+    seen: SeenLevels,
+    progress: _Progress,
+    deep: bool,
+) -> ShardResult:
+    """Read a file, compare it with its entry, and look into it where it is a shard."""
+    shard = entry if isinstance(entry, ShardEntry) else None
 
-    def _read(
-        self, path: str, entry: Entry, rules: RowRules, seen: SeenLevels, progress: _Progress
-    ) -> ShardResult:
-        try:
-            return self._compare(path, entry, rules, seen, progress)
-        except NotFoundError:
-            return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
-        except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
-            return _wrong(path, "unreadable", "a regular file that can be read", str(error))
+    def on_read(size: int) -> None:
+        progress.count(path, size, read=size)
 
-    def _compare(
-        self, path: str, entry: Entry, rules: RowRules, seen: SeenLevels, progress: _Progress
-    ) -> ShardResult:
-        shard = entry if isinstance(entry, ShardEntry) else None
-        key = self.layout.key(path)
+    def on_decoded(rows: int) -> None:
+        progress.count(path, entry.bytes * rows // max(1, shard.rows if shard else 1))
 
-        def on_read(size: int) -> None:
-            progress.on_read(path, size)
-
-        def on_decoded(rows: int) -> None:
-            progress.on_decoded(path, entry.bytes * rows // max(1, shard.rows if shard else 1))
-
-        with read_whole(self.store, key, entry.bytes, keep=shard is not None, on_read=on_read) as whole:
+    try:
+        with read_whole(store, key, entry.bytes, keep=shard is not None, on_read=on_read) as whole:
             if whole.sha256 is None:
                 return _wrong(path, "size", f"{entry.bytes} bytes", f"{whole.size} bytes")
             if whole.sha256 != entry.sha256:
                 return _wrong(path, "sha256", entry.sha256, whole.sha256)
             if shard is None or whole.stream is None:
                 return ShardResult(0, 0, ())
-            return check_shard(whole.stream, shard, rules, seen, deep=self.deep, on_decoded=on_decoded)
+            return check_shard(whole.stream, shard, rules, seen, deep=deep, on_decoded=on_decoded)
+    except NotFoundError:
+        return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
+    except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
+        return _wrong(path, "unreadable", "a regular file that can be read", str(error))
 
 
 def _wrong(path: str, problem: str, expected: str, got: str) -> ShardResult:
@@ -265,21 +260,16 @@ class _Progress:
         self.stop, self._report, self._lock = stop, report, threading.Lock()
         self._done_files = self._done = self.read_bytes = 0
 
-    def on_read(self, path: str, size: int) -> None:
-        """Count bytes of a file that were read."""
+    def count(self, path: str, size: int, *, read: int = 0) -> None:
+        """Count bytes of a file that were read, or decoded."""
         self.stop.check()
-        self._count(path, size, read=size)
-
-    def on_decoded(self, path: str, size: int) -> None:
-        """Count bytes of a file that were decoded."""
-        self.stop.check()
-        self._count(path, size)
+        self._count(path, size, read, 0)
 
     def end(self, path: str) -> None:
         """Count the rest of a file, also where damage was found first."""
-        self._count(path, self._left[path], files=1)
+        self._count(path, self._left[path], 0, 1)
 
-    def _count(self, path: str, size: int, *, read: int = 0, files: int = 0) -> None:
+    def _count(self, path: str, size: int, read: int, files: int) -> None:
         with self._lock:
             size = min(size, self._left[path])
             self._left[path] -= size
@@ -334,24 +324,171 @@ def read_whole(
             return
         stream.seek(0)
         spool = None if near or not keep else cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
-        sha256 = _hashed(stream, size, _NEAR if near else _FAR, spool, on_read)
+        # The buffer of the stream would only be filled to be copied from.
+        source: Any = stream.raw if isinstance(stream, io.BufferedReader) else stream
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(min(_NEAR if near else _FAR, size + 1)))
+        done = 0
+        # A byte too many is enough: a file that grows while it is read is not read for ever.
+        while done <= size and (count := source.readinto(buffer)):
+            digest.update(buffer[:count])
+            if spool is not None:
+                spool.write(buffer[:count])
+            done += count
+            on_read(count)
         kept = stream if spool is None else spool
         kept.seek(0)
-        yield Whole(size, sha256, kept if keep else None)
+        yield Whole(size, digest.hexdigest(), kept if keep else None)
 
 
-def _hashed(
-    stream: BinaryIO, size: int, piece: int, spool: BinaryIO | None, on_read: Callable[[int], None]
-) -> str:
-    # The buffer of the stream would only be filled to be copied from.
-    source: Any = stream.raw if isinstance(stream, io.BufferedReader) else stream
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(piece, size + 1)))
-    done = 0
-    # A byte too many is enough: a file that grows while it is read is not read for ever.
-    while done <= size and (count := source.readinto(buffer)):
-        digest.update(buffer[:count])
-        if spool is not None:
-            spool.write(buffer[:count])
-        done += count
-        on_read(count)
-    return digest.hexdigest()
+@final
+@dataclass(frozen=True, slots=True)
+class _LedgerRead:
+    """The ledger of a version, as it was read.
+
+    Attributes:
+        records: that belong to the version and can be read; None where it cannot be known which ones there are.
+        intact: paths of files whose bytes are those that the manifest lists.
+        problems: what is wrong with others.
+    """
+
+    records: list[UnitRecord] | None
+    intact: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+def _read_ledger(
+    store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop
+) -> _LedgerRead:
+    """Read every ledger record that belongs to the version and can be read.
+
+    Where the manifest lists ledger records, it lists all of them: one that is not listed is no record of this version,
+    and one that is not as it is listed is left to whoever compares bytes, and says so.
+    """
+    listed = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
+    if not listed and not store.can_list:
+        return _LedgerRead(None)
+    try:
+        paths = listed or [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
+    except StoreError as error:
+        problem = Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))
+        return _LedgerRead(None, problems=(problem,))
+
+    def read(path: str) -> UnitRecord | Problem | None:
+        unit = ledger_unit(path)
+        try:
+            return None if unit is None else read_record(store, layout, unit, manifest)
+        except (IntegrityError, StoreError) as error:
+            return None if listed else Problem(path, "damaged", "a sealed ledger record", str(error))
+
+    found = dict(zip(paths, in_order(read, paths, threads, stop=stop), strict=True))
+    records = {path: record for path, record in found.items() if isinstance(record, UnitRecord)}
+    problems = tuple(problem for problem in found.values() if isinstance(problem, Problem))
+    return _LedgerRead(list(records.values()), frozenset(records if listed else ()), problems)
+
+
+def _ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collection[str]) -> list[Problem]:
+    """Compare the records with the manifest.
+
+    Args:
+        seen: paths that are reported already; what follows from their absence is not repeated.
+    """
+    found: list[Problem] = []
+    shards = {shard.path: shard for shard in manifest.files}
+    inputs = set(manifest.inputs)
+    for record in records:
+        path = ledger_path(record.unit)
+        unlike = [part for part in record.parts if shards.get(part.path) != part]
+        found += [Problem(path, "parts", f"{shards.get(part.path)}", f"{part}") for part in unlike]
+        if any(entry.file not in inputs for entry in record.inputs):
+            found.append(Problem(path, "inputs", "files of the manifest's inputs", "others"))
+        try:
+            record.account.check(manifest.width, where=path)
+            for source, share in record.shares.items():
+                share.check(where=f"{path}: share of {source!r}")
+        except AccountError as error:
+            found.append(Problem(path, "account", "an account that closes", str(error)))
+    units = {record.unit for record in records}
+    absent = sorted({shard.unit for shard in manifest.files} - units)
+    missing = [path for path in map(ledger_path, absent) if path not in seen]
+    found += [Problem(path, "missing", "a ledger record of the unit", "no file") for path in missing]
+    if missing or any(path.startswith(f"{LEDGER}/") for path in seen):
+        return found
+    held = {part.path for record in records for part in record.parts}
+    strays = [shard.path for shard in manifest.files if shard.path not in held]
+    found += [Problem(path, "parts", "named by its unit's ledger record", "not named") for path in strays]
+    shares = [record.by_source() for record in records]
+    for source in sorted(manifest.accounts.keys() | {name for share in shares for name in share}):
+        expected = Account.total(share[source] for share in shares if source in share)
+        found += _differ(f"account of {source}", expected, manifest.accounts.get(source))
+    if manifest.mixture is not None:  # the rows of mixed units, which are of no one source
+        rows = Account.total(record.account for record in records).of_rows
+        found += _differ("rows of the mixture", rows, manifest.mixture.rows)
+    return found
+
+
+def _differ(problem: str, expected: Account, got: Account | None) -> list[Problem]:
+    # A mixed unit may name a source that has no weight in it, and is none of the version.
+    if Account.total([expected]) == Account.total([] if got is None else [got]):
+        return []
+    return [Problem(MANIFEST, problem, f"the ledger's sum {expected}", f"{got}")]
+
+
+def _parent_problems(store: ReadStore, manifest: Manifest) -> list[Problem]:
+    """Compare what a manifest says of its parents with those that the store has; one that is gone is no problem."""
+    catalog, found = Catalog(store), list[Problem]()
+    for parent in manifest.parents:
+        name = f"{parent.dataset}@v{parent.version}"
+        try:
+            there = catalog.manifest(parent.dataset, parent.version)
+        except NotFoundError:
+            continue
+        except (IntegrityError, StoreError) as error:
+            found.append(Problem(MANIFEST, f"parent {name}", "a sealed manifest", str(error)))
+            continue
+        if there.sha256 != parent.sha256:
+            found.append(Problem(MANIFEST, f"parent {name}", parent.sha256, there.sha256))
+            continue
+        for source_name, source in manifest.mixture.sources.items() if manifest.mixture else ():
+            if (source.dataset, source.version) != (parent.dataset, parent.version):
+                continue
+            shards = [shard for shard in there.files if shard.split == source.split]
+            rows, groups = sum(each.rows for each in shards), sum(len(each.row_groups) for each in shards)
+            window = max(1, -(-rows // max(1, groups)))
+            expected = {"rows": rows, "tokens": sum(each.tokens for each in shards), "window": window}
+            got = {key: getattr(source, key) for key in expected}
+            if expected != got:
+                found.append(Problem(MANIFEST, f"mixture source {source_name}", f"{expected}", f"{got}"))
+    return found
+
+
+def _tag_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
+    """Compare tags with the version that they are of.
+
+    A damaged one may be of any version, and one whose version is gone is of none: every version reports both.
+
+    Raises:
+        StoreError: the tags cannot be listed.
+    """
+    found: list[Problem] = []
+    for key in [info.key for info in store.list(tags_prefix(layout.dataset))]:
+        path, name = f"../{key.removeprefix(f'{layout.dataset}/')}", tag_of(key)
+        if name is None:
+            found.append(Problem(path, "unlisted", "only tags", "a file that is no tag"))
+            continue
+        try:
+            stored = stored_tag(store, layout.dataset, name)
+        except IntegrityError as error:
+            found.append(Problem(path, "damaged", "a sealed tag", str(error)))
+        except StoreError as error:
+            found.append(Problem(path, "unreadable", "a regular file that can be read", str(error)))
+        else:
+            if stored is None:
+                continue
+            tag = stored[0]
+            if tag.version != manifest.version:
+                if not store.exists(Layout(tag.dataset, tag.version).manifest):
+                    expected = f"version v{tag.version}, which it names"
+                    found.append(Problem(path, "tag", expected, "no such version"))
+            elif tag.manifest_sha256 != manifest.sha256:
+                found.append(Problem(path, "tag", f"the manifest {tag.manifest_sha256}", manifest.sha256))
+    return found

@@ -30,31 +30,25 @@ _SHOWN: Final = 100
 
 def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> list[Problem]:
     """Return what the version's files say otherwise; files that are damaged themselves are not looked into."""
-    return [*_of_config(store, layout, manifest), *_of_tokenizers(store, layout, manifest)]
-
-
-def _of_config(store: ReadStore, layout: Layout, manifest: Manifest) -> Iterator[Problem]:
+    of_tokenizers = list(_of_tokenizers(store, layout, manifest))
     if CONFIG not in manifest.other_files:
-        yield Problem(MANIFEST, "config", f"a file {CONFIG}", "none is listed")
-        return
+        return [Problem(MANIFEST, "config", f"a file {CONFIG}", "none is listed"), *of_tokenizers]
     data = _intact(store, layout, manifest, CONFIG, MAX_BYTES)
     if data is None:
-        return
+        return of_tokenizers
     try:
         stated = dict(_leaves(parse_yaml(data.decode(), CONFIG).data))
     except (ConfigError, UnicodeDecodeError) as error:
-        yield Problem(CONFIG, "config", "the configuration as YAML", str(error))
-        return
-    yield from _differences("config", stated, dict(_leaves(manifest.config)))
+        return [Problem(CONFIG, "config", "the configuration as YAML", str(error)), *of_tokenizers]
+    return [*_differences("config", stated, dict(_leaves(manifest.config))), *of_tokenizers]
 
 
 def _of_tokenizers(store: ReadStore, layout: Layout, manifest: Manifest) -> Iterator[Problem]:
     sources = _mapping(manifest.config.get("sources"))
     made_of_versions = "around" in _mapping(manifest.config.get("build"))
     if not made_of_versions and sources.keys() != manifest.tokenizer.keys():
-        yield Problem(
-            MANIFEST, "tokenizer", f"one of each of {sorted(sources)}", f"{sorted(manifest.tokenizer)}"
-        )
+        got = f"{sorted(manifest.tokenizer)}"
+        yield Problem(MANIFEST, "tokenizer", f"one of each of {sorted(sources)}", got)
     loaded: dict[str, TokenizerFiles | None] = {}
     described: dict[str, dict[str, Any]] = {}
     for source, facts in manifest.tokenizer.items():
@@ -92,12 +86,9 @@ def _ids(
     if "around" not in build:
         asked = pack.get("eos_token_id"), pack.get("pad_token_id")
         return special_ids(files, suffix if settings.get("add_special_tokens") else None, *asked)
-    packed_here = (
-        ("eos_id", "pad_id", "append_eos") if pack else ("eos_id", "pad_id") * (manifest.kind == "packed")
-    )
-    return {
-        key: (build if key in packed_here else facts).get(key) for key in ("eos_id", "pad_id", "append_eos")
-    }
+    keys = ("eos_id", "pad_id", "append_eos")
+    packed_here = keys if pack else keys[:2] if manifest.kind == "packed" else ()
+    return {key: (build if key in packed_here else facts).get(key) for key in keys}
 
 
 def _load(store: ReadStore, layout: Layout, manifest: Manifest, folder: str) -> TokenizerFiles | None:

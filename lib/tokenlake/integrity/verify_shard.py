@@ -22,7 +22,7 @@ from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.ragged import offsets_of
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
-from tokenlake.reading.shard_file import ColumnChunk, ShardBytes, ShardFile
+from tokenlake.reading.shard_file import ShardBytes
 from tokenlake.reading.version import DAMAGE, stored_schema
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.entries import ShardEntry
@@ -93,16 +93,13 @@ class RowCheck:
             self._fault("nulls", "no nulls in any column", f"some in {', '.join(nulls)}")
         else:
             self.hasher.update(table)
-            self._by_kind(table)
+            if self.rules.preference is not None:
+                self._judged(table)
+            elif self.rules.width:
+                self._packed(table)
+            else:
+                self._ragged(table)
         self.rows += table.num_rows
-
-    def _by_kind(self, table: pa.Table) -> None:
-        if self.rules.preference is not None:
-            self._judged(table)
-        elif not self.rules.width:
-            self._ragged(table)
-        else:
-            self._packed(table)
 
     def _packed(self, table: pa.Table) -> None:
         length = self.rules.width
@@ -113,9 +110,8 @@ class RowCheck:
         used = np.diff(ends)
         self._rows("segment lengths", "at least one piece in every row", lengths < 1)
         self._rows("segment lengths", f"at most {length} ids in a row", used > length)
-        self._rows(
-            "segment lengths", "pieces of at least one id", np.diff(offsets_of(pieces < 1)[limits]) > 0
-        )
+        empty = np.diff(offsets_of(pieces < 1)[limits]) > 0
+        self._rows("segment lengths", "pieces of at least one id", empty)
         self._rows("provenance", "a document for every segment", lengths != documents)
         start = values(provenance.field("start"))
         self._provenance(values(provenance.field("file")), values(provenance.field("position")))
@@ -213,21 +209,20 @@ def _list(table: pa.Table, name: str) -> tuple[Int64s, Any]:
 
 def _nulls(column: Any) -> bool:
     """Say whether an array or anything nested in it holds a null."""
-    chunks: list[Any] = getattr(column, "chunks", [column])
-    return any(chunk.null_count > 0 or any(_nulls(child) for child in _children(chunk)) for chunk in chunks)
-
-
-def _children(array: Any) -> list[Any]:
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return [array.field(index) for index in range(kind.num_fields)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return [array.flatten()]
-    return []
+    for chunk in getattr(column, "chunks", [column]):
+        kind, children = chunk.type, list[Any]()
+        if pa.types.is_struct(kind):
+            children = [chunk.field(index) for index in range(kind.num_fields)]
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            children = [chunk.flatten()]
+        if chunk.null_count > 0 or any(map(_nulls, children)):
+            return True
+    return False
 
 
 _TOGETHER: Final = 1 << 22  # bytes that Arrow decodes in one call, which costs as much as 20,000 ids
 _MOST: Final = 64  # row groups in one call
+_COUNTED: Final = ("rows", "tokens", "documents")
 
 
 @final
@@ -261,36 +256,31 @@ def check_shard(
     """
     try:
         file = ShardBytes(stream).parquet()
-        wrong = _check_footer(file, entry, rules.schema)
+        metadata: pq.FileMetaData = file.metadata
+        schema: Any = file.schema_arrow
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        facts: list[tuple[str, Any, Any]] = [
+            ("rows", entry.rows, metadata.num_rows),
+            ("row groups", list(entry.row_groups), list(accumulate(sizes, initial=0))[:-1]),
+            ("row groups", metadata.num_rows, sum(sizes)),
+            ("columns", sorted(entry.logical), sorted(schema.names)),
+        ]
+        for name in rules.schema.names:
+            got = schema.field(name).type if name in schema.names else None
+            facts.append((f"type of {name}", rules.schema.field(name).type, got))
+        wrong = _unequal(entry, facts)
     except DAMAGE as error:
         return ShardResult(0, 0, (Problem(entry.path, "footer", "a readable Parquet footer", str(error)),))
     if wrong or not deep:
         return ShardResult(0, 0, tuple(wrong))
-    schema: Any = file.schema_arrow
     fixed = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
     if rules.width and fixed:
         try:
             pages = _FixedColumns(file.source, fixed, rules.width, seen)
-            return _Decoding(file, entry, rules, on_decoded, pages).run()
+            return _decoded(file, entry, rules, on_decoded, pages)
         except Unfamiliar:
             pass  # written by another writer: all over again, through Arrow
-    return _Decoding(file, entry, rules, on_decoded, None).run()
-
-
-def _check_footer(file: ShardFile, entry: ShardEntry, wanted: Any) -> list[Problem]:
-    metadata: pq.FileMetaData = file.metadata
-    schema: Any = file.schema_arrow
-    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    facts: list[tuple[str, Any, Any]] = [
-        ("rows", entry.rows, metadata.num_rows),
-        ("row groups", list(entry.row_groups), list(accumulate(sizes, initial=0))[:-1]),
-        ("row groups", metadata.num_rows, sum(sizes)),
-        ("columns", sorted(entry.logical), sorted(schema.names)),
-    ]
-    for name in wanted.names:
-        got = schema.field(name).type if name in schema.names else None
-        facts.append((f"type of {name}", wanted.field(name).type, got))
-    return _unequal(entry, facts)
+    return _decoded(file, entry, rules, on_decoded, None)
 
 
 @final
@@ -333,105 +323,82 @@ class _FixedColumns:
                 raise ValueError(f"{chunk.values} values of {name}; expected {rows * self._length}")
             # A page is decompressed whole, and may say that it is 2 GB of zeros.
             check_unfolded(VALUE_BITS[chunk.kind] * chunk.values // 8, chunk.size)
-            self._hash(name, chunk, hasher)
+            data = memoryview(self._source.read(chunk.begin, chunk.size))
+            at, bits = 0, VALUE_BITS[chunk.kind]
+            for page in pages_of(data, chunk.values, bits):
+                self._seen.check(at % self._length, page)
+                if bits == 1:
+                    packed = np.frombuffer(page.data, np.uint8)
+                    found = np.unpackbits(packed, count=page.values, bitorder="little")
+                else:
+                    found = page.numbers.astype("<i4", copy=False)
+                hasher.update_list(name, found)
+                at += page.values
         return rows
 
-    def _hash(self, name: str, chunk: ColumnChunk, hasher: LogicalHasher) -> None:
-        data = memoryview(self._source.read(chunk.begin, chunk.size))
-        at, bits = 0, VALUE_BITS[chunk.kind]
-        for page in pages_of(data, chunk.values, bits):
-            self._seen.check(at % self._length, page)
-            if bits == 1:
-                packed = np.frombuffer(page.data, np.uint8)
-                values = np.unpackbits(packed, count=page.values, bitorder="little")
-            else:
-                values = page.numbers.astype("<i4", copy=False)
-            hasher.update_list(name, values)
-            at += page.values
 
+def _decoded(
+    file: Any,
+    entry: ShardEntry,
+    rules: RowRules,
+    on_decoded: Callable[[int], None],
+    pages: _FixedColumns | None,
+) -> ShardResult:
+    """Decode a shard, some row groups at a time; `pages` hashes some of its columns, if any."""
+    apart = [] if pages is None else pages.names
+    columns = [name for name in file.schema_arrow.names if name not in apart]
 
-@final
-class _Decoding:
-    """Decodes a shard, some row groups at a time; `pages` hashes some of its columns, if any."""
-
-    def __init__(
-        self,
-        file: Any,
-        entry: ShardEntry,
-        rules: RowRules,
-        on_decoded: Callable[[int], None],
-        pages: _FixedColumns | None,
-    ) -> None:
-        self._file, self._entry, self._rules, self._pages = file, entry, rules, pages
-        self._on_decoded, self._check = on_decoded, RowCheck(rules)
-        apart = [] if pages is None else pages.names
-        self._columns = [name for name in file.schema_arrow.names if name not in apart]
-
-    def run(self) -> ShardResult:
-        damaged = [problem for groups in self._batches() for problem in self._add(groups)]
-        # Counts and hashes of the rest would only repeat what is damaged.
-        problems = damaged or self._problems()
-        return ShardResult(self._check.rows, self._check.tokens, tuple(problems))
-
-    def _batches(self) -> Iterator[list[int]]:
-        """Yield the row groups, so many at a time that what Arrow decodes of them is little."""
-        held, size = list[int](), 0
-        for index in range(self._file.metadata.num_row_groups):
-            group = self._file.metadata.row_group(index)
-            apart = 0 if self._pages is None else self._pages.row_bytes * group.num_rows
-            held.append(index)
-            size += max(0, group.total_byte_size - apart)
-            if size >= _TOGETHER or len(held) == _MOST:
-                yield held
-                held, size = [], 0
-        if held:
-            yield held
-
-    def _add(self, groups: list[int]) -> list[Problem]:
-        """Check some row groups; say which of them are damaged."""
-        try:
-            table = self._read(groups)
-            for group in groups:
-                self._hash(group, self._check.hasher)
-            self._check.add(table)
-        except DAMAGE as error:
-            found = [problem for group in groups if (problem := self._damage(group)) is not None]
-            return found or [self._undecodable(groups[0], error)]
-        if self._pages is None:
-            self._on_decoded(table.num_rows)
-        return []
-
-    def _damage(self, group: int) -> Problem | None:
-        try:
-            RowCheck(self._rules).add(self._read([group]))
-            self._hash(group, LogicalHasher())
-        except DAMAGE as error:
-            return self._undecodable(group, error)
-        return None
-
-    def _undecodable(self, group: int, error: Exception) -> Problem:
-        return Problem(self._entry.path, "decode", f"row group {group} decodes", str(error))
-
-    def _read(self, groups: list[int]) -> pa.Table:
-        table = self._file.read_row_groups(groups, self._columns)
+    def add(groups: list[int], check: RowCheck) -> None:
+        table = file.read_row_groups(groups, columns)
         table.validate(full=True)
-        return table
+        if pages is not None:
+            for group in groups:
+                on_decoded(pages.hash(group, check.hasher))
+        check.add(table)
 
-    def _hash(self, group: int, hasher: LogicalHasher) -> None:
-        if self._pages is not None:
-            self._on_decoded(self._pages.hash(group, hasher))
-
-    def _problems(self) -> list[Problem]:
-        entry, check = self._entry, self._check
-        facts: list[tuple[str, Any, Any]] = [
-            ("rows", entry.rows, check.rows),
-            ("tokens", entry.tokens, check.tokens),
-            ("documents", entry.documents, check.documents),
-        ]
+    check, problems = RowCheck(rules), list[Problem]()
+    for groups in _batches(file.metadata, 0 if pages is None else pages.row_bytes):
+        before = check.rows
+        try:
+            add(groups, check)
+        except DAMAGE as error:
+            found: dict[int, Exception] = {}
+            for group in groups:  # one by one
+                try:
+                    add([group], RowCheck(rules))
+                except DAMAGE as why:
+                    found[group] = why
+            for group, why in (found or {groups[0]: error}).items():
+                problems.append(Problem(entry.path, "decode", f"row group {group} decodes", str(why)))
+            continue
+        if pages is None:
+            on_decoded(check.rows - before)
+    if not problems:  # counts and hashes of the rest would only repeat what is damaged
+        facts = [(name, getattr(entry, name), getattr(check, name)) for name in _COUNTED]
         digest = check.hasher.digest()
         for name, want in sorted(entry.logical.items()) if check.rows else ():
             facts.append((f"logical hash of {name}", want, digest.get(name)))
-        return [Problem(entry.path, *fault) for fault in check.faults.values()] + _unequal(entry, facts)
+        problems = [Problem(entry.path, *fault) for fault in check.faults.values()]
+        problems += _unequal(entry, facts)
+    return ShardResult(check.rows, check.tokens, tuple(problems))
+
+
+def _batches(metadata: Any, row_bytes: int) -> Iterator[list[int]]:
+    """Yield the row groups, so many at a time that what Arrow decodes of them is little.
+
+    Args:
+        row_bytes: of a row, which Arrow does not decode.
+    """
+    held, size = list[int](), 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        held.append(index)
+        size += max(0, group.total_byte_size - row_bytes * group.num_rows)
+        if size >= _TOGETHER or len(held) == _MOST:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 def _unequal(entry: ShardEntry, facts: list[tuple[str, Any, Any]]) -> list[Problem]:

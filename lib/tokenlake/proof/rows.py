@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -56,14 +56,20 @@ class RowContents:
         names = sorted({entry.source for entry in entries})
         source_of = np.array([names.index(entry.source) for entry in entries], np.int64)
         ids = np.zeros((len(names), len(dataset)), np.int64)
-        wanted = _WantedDocuments(
-            *([np.zeros((0, 2), np.int64)] if takedown is None else [takedown.among(entries)])
-        )
+        wanted = _WantedDocuments(np.zeros((0, 2), np.int64) if takedown is None else takedown.among(entries))
         marked = list[Int64]()
-        lengths = None if dataset.kind == "packed" else _lengths(dataset)
+        lengths = None
+        if dataset.kind != "packed":  # ids of each row, of all its columns of ids
+            ragged = dataset.rows.ragged
+            each = (ragged.lengths(name).astype(np.int64) for name in ragged.columns)
+            lengths = sum(each, np.zeros(len(dataset), np.int64))
         for group in range(len(dataset.rows.group_rows)):
             first = dataset.rows.row_of(group)
-            pieces = _pieces(dataset, group, lengths)
+            if lengths is None:
+                pieces = Provenance.of(dataset.rows.read(group, _PIECES))
+            else:
+                some = lengths[first : first + int(dataset.rows.group_rows[group])]
+                pieces = Provenance.of_documents(dataset.rows.read(group, _PLACE), some)
             row = first + np.repeat(np.arange(len(pieces.offsets) - 1), np.diff(pieces.offsets))
             file = np.minimum(np.searchsorted(files, pieces.file), len(files) - 1)
             if (files[file] != pieces.file).any():
@@ -145,22 +151,6 @@ def _keys(file: Int64, position: Int64) -> UInt64:
     return splitmix64(file.astype(np.uint64)) ^ position.astype(np.uint64)
 
 
-def _pieces(dataset: Dataset, group: int, lengths: Int64 | None) -> Provenance:
-    if lengths is None:
-        return Provenance.of(dataset.rows.read(group, _PIECES))
-    first = dataset.rows.row_of(group)
-    some = lengths[first : first + int(dataset.rows.group_rows[group])]
-    return Provenance.of_documents(dataset.rows.read(group, _PLACE), some)
-
-
-def _lengths(dataset: Dataset) -> Int64:
-    """Return the ids of each row, of all its columns of ids, int64[rows]."""
-    ragged = dataset.rows.ragged
-    return sum(
-        (ragged.lengths(name).astype(np.int64) for name in ragged.columns), np.zeros(len(dataset), np.int64)
-    )
-
-
 def _file(value: Any) -> int | str:
     if isinstance(value, str) and not value.lstrip("-").isdecimal():
         return value.removeprefix("file://").removeprefix("./")
@@ -201,17 +191,18 @@ class EvaluationSet:
         """Tokenize the column `text` of a Parquet file or of JSON Lines; ConfigError where there is none."""
         try:
             data = path.read_bytes()
-            texts = _texts(path, data)
+            if path.suffix == ".parquet":
+                texts: Any = pq.read_table(pa.BufferReader(data), columns=[_TEXT])[_TEXT].to_pylist()
+            else:
+                texts = [json.loads(line)[_TEXT] for line in data.splitlines() if line.strip()]
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise ConfigError(
                 f"evaluation set {path}: {error!r}; expected a Parquet file or JSON Lines with the column {_TEXT!r}"
             ) from error
         found = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
         ids = np.array([one for each in found for one in each], np.int32)
-        return cls(
-            {"sha256": hashlib.sha256(data).hexdigest()},
-            Ragged(ids, offsets_of([len(each) for each in found])),
-        )
+        documents = Ragged(ids, offsets_of([len(each) for each in found]))
+        return cls({"sha256": hashlib.sha256(data).hexdigest()}, documents)
 
 
 def overlap_of(
@@ -323,10 +314,3 @@ def _marked(size: int, index: npt.NDArray[Any]) -> Bools:
     found = np.zeros(size, np.bool_)
     found[index] = True
     return found
-
-
-def _texts(path: Path, data: bytes) -> Sequence[str]:
-    if path.suffix == ".parquet":
-        found: Any = pq.read_table(pa.BufferReader(data), columns=[_TEXT])[_TEXT].to_pylist()
-        return found
-    return [json.loads(line)[_TEXT] for line in data.splitlines() if line.strip()]

@@ -42,7 +42,8 @@ def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
     if key is None or noise is None or scalar >= _ORDER:
         return False
     challenge = int.from_bytes(hashlib.sha512(signature[:32] + public_key + message).digest(), "little")
-    return _equal(_times(scalar, _BASE), _sum(noise, _times(challenge % _ORDER, key)))
+    a, b = _times(scalar, _BASE), _sum(noise, _times(challenge % _ORDER, key))
+    return (a[0] * b[2] - b[0] * a[2]) % _FIELD == 0 and (a[1] * b[2] - b[1] * a[2]) % _FIELD == 0
 
 
 def signed(message: bytes, key: Any) -> bytes:
@@ -102,9 +103,8 @@ def _text_of(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[str, b
     if isinstance(reference, dict):
         name = reference.get("env", "")
         if list(reference) != ["env"] or name not in os.environ:
-            raise ConfigError(
-                f"key: the environment variable {name!r} is not set; expected the text of a PEM file"
-            )
+            told = f"key: the environment variable {name!r} is not set; expected the text of a PEM file"
+            raise ConfigError(told)
         return f"the environment variable {name}", os.environ[name].encode()
     try:
         return os.fspath(reference), Path(reference).read_bytes()
@@ -127,10 +127,6 @@ def _times(scalar: int, point: Point) -> Point:
             found = _sum(found, point)
         point, scalar = _sum(point, point), scalar >> 1
     return found
-
-
-def _equal(a: Point, b: Point) -> bool:
-    return (a[0] * b[2] - b[0] * a[2]) % _FIELD == 0 and (a[1] * b[2] - b[1] * a[2]) % _FIELD == 0
 
 
 def _point(data: bytes) -> Point | None:

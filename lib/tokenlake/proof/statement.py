@@ -107,16 +107,28 @@ def check_statement(
     found = read_statement(statement, public_key)
     if state is not None and canonical_json(state) != canonical_json(found["state"]):
         raise IntegrityError("the statement is of another state than the checkpoint's")
-    _check_given(found, takedown, evaluation or {})
-    overlap = found["overlap"] or {"n": NGRAM}
-    claims = claims_of(
-        found["state"], open_dataset, found["steps"][0], takedown, evaluation or {}, overlap["n"]
-    )
-    wrong = [name for name, value in claims.items() if canonical_json(found[name]) != canonical_json(value)]
-    if wrong:
-        raise IntegrityError(
-            f"the statement does not hold: {'; '.join(_differs(found, claims, name) for name in wrong)}"
+    stated, given = (found["takedown"] or {}).get("sha256"), takedown and takedown.sha256
+    if stated != given:
+        raise ConfigError(
+            f"takedown: the statement speaks of {'no list' if stated is None else f'the list with sha256 {stated}'}, "
+            f"got {'none' if given is None else given}; give the same list"
         )
+    overlap: dict[str, Any] = found["overlap"] or {"n": NGRAM, "sets": {}}
+    sets = {name: each["identity"] for name, each in overlap["sets"].items()}
+    ours = {name: each.identity for name, each in (evaluation or {}).items()}
+    if sets != ours:
+        raise ConfigError(
+            f"evaluation: the statement speaks of {sets or 'no sets'}, got {ours or 'none'}; give the same"
+        )
+    first, n = found["steps"][0], overlap["n"]
+    claims = claims_of(found["state"], open_dataset, first, takedown, evaluation or {}, n)
+    wrong: list[str] = []
+    for name, value in claims.items():
+        said, real = canonical_json(found[name]).decode(), canonical_json(value).decode()
+        if said != real:
+            wrong.append(f"{name} is {said[:200]} there and {real[:200]} by the datasets")
+    if wrong:
+        raise IntegrityError(f"the statement does not hold: {'; '.join(wrong)}")
     return found
 
 
@@ -158,104 +170,66 @@ def claims_of(
 ) -> Statement:
     """Return what a statement says, but its key and its signature; arguments and errors as of :func:`prove_state`."""
     plan, place = restored(state, open_dataset)
-    run = _ProvenSteps(plan, deliveries_of(plan, first_step, place.step), first_step, place.step)
+    deliveries, names = deliveries_of(plan, first_step, place.step), list(plan.datasets)
     contents = [RowContents.of(dataset, takedown) for dataset in plan.datasets.values()]
+    datasets, sources = dict[str, Any](), dict[str, Any]()
+    for number, (name, found) in enumerate(plan.datasets.items()):
+        own = {"name": found.name, "manifest": found.manifest.sha256}
+        datasets[name] = own | {"kind": found.kind, "rows": len(found)}
+        # Ids are those that are stored, before a loader cuts rows.
+        mine = [each for each in deliveries if each.source == number]
+        rows, of = sum(each.rows for each in mine), plan.sources[number].rows
+        sums = contents[number].sums
+        tokens = {source: sum(each.total(before) for each in mine) for source, before in sums.items()}
+        told = {"rows": rows, "repetitions": {"whole": rows // of, "rest": rows % of, "of": of}}
+        sources[name] = told | {"tokens": sum(tokens.values()), "tokens_by_source": tokens}
+    overlap = None
+    if evaluation:
+        times = [np.zeros(source.rows, np.int64) for source in plan.sources]
+        for each in deliveries:
+            times[each.source] += each.times()
+        found = overlap_of(evaluation, list(zip(plan.datasets.values(), times, strict=True)), ngram)
+        read = sum(int((each > 0).sum()) for each in times)
+        overlap = {"n": ngram, "method": METHOD, "rows": read, "sets": found}
     return {
         "format": FORMAT,
         "state": json.loads(canonical_json(state)),
         "steps": [first_step, place.step],
-        "datasets": {name: run.dataset(name) for name in plan.datasets},
-        "deliveries": [each.to_json(run.names) for each in run.deliveries],
-        "sources": {name: run.delivered(number, contents[number]) for number, name in enumerate(run.names)},
-        "takedown": None if takedown is None else run.taken_down(takedown, contents),
-        "overlap": run.overlap(evaluation, ngram) if evaluation else None,
+        "datasets": datasets,
+        "deliveries": [each.to_json(names) for each in deliveries],
+        "sources": sources,
+        "takedown": None
+        if takedown is None
+        else _taken_down(plan, deliveries, first_step, place.step, takedown, contents),
+        "overlap": overlap,
     }
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _ProvenSteps:
-    """The steps of a statement."""
-
-    plan: BatchPlan
-    deliveries: Sequence[Delivery]
-    first: int
-    end: int
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.plan.datasets)
-
-    def dataset(self, name: str) -> dict[str, Any]:
-        found = self.plan.datasets[name]
-        return {"name": found.name, "manifest": found.manifest.sha256, "kind": found.kind, "rows": len(found)}
-
-    def delivered(self, number: int, contents: RowContents) -> dict[str, Any]:
-        """Rows, ids and epochs of a dataset; ids are those that are stored, before a loader cuts rows."""
-        mine = [each for each in self.deliveries if each.source == number]
-        rows, of = sum(each.rows for each in mine), self.plan.sources[number].rows
-        tokens = {source: sum(each.total(sums) for each in mine) for source, sums in contents.sums.items()}
-        repetitions = {"whole": rows // of, "rest": rows % of, "of": of}
-        return {
-            "rows": rows,
-            "repetitions": repetitions,
-            "tokens": sum(tokens.values()),
-            "tokens_by_source": tokens,
-        }
-
-    def taken_down(self, takedown: Takedown, contents: Sequence[RowContents]) -> dict[str, Any]:
-        """When rows with a piece of the listed documents were delivered, and since when none was."""
-        steps = [
-            found
-            for each in self.deliveries
-            if (found := steps_of_rows(self.plan, each, *self._stored(each.source, contents[each.source])))
-        ]
-        clear = self.first if not steps else max(last for _, last in steps) + 1
-        return {
-            "sha256": takedown.sha256,
-            "documents": len(takedown.documents),
-            "stored": len(frozenset().union(*(each.stored for each in contents))),
-            "rows": sum(len(each.marked) for each in contents),
-            "first_step": min(first for first, _ in steps) if steps else None,
-            "last_step": clear - 1 if steps else None,
-            "none_from": clear,
-            "deliveries": [each.to_json(self.names) for each in deliveries_of(self.plan, clear, self.end)],
-        }
-
-    def overlap(self, evaluation: Mapping[str, EvaluationSet], n: int) -> dict[str, Any]:
-        """What evaluation sets have in common with all rows of the steps."""
-        times = [np.zeros(source.rows, np.int64) for source in self.plan.sources]
-        for each in self.deliveries:
-            times[each.source] += each.times()
-        read = list(zip(self.plan.datasets.values(), times, strict=True))
-        rows = sum(int((each > 0).sum()) for each in times)
-        return {"n": n, "method": METHOD, "rows": rows, "sets": overlap_of(evaluation, read, n)}
-
-    def _stored(self, number: int, contents: RowContents) -> tuple[Any, Any]:
-        return self.plan.sources[number].group_of(contents.marked)
-
-
-def _check_given(
-    found: Statement, takedown: Takedown | None, evaluation: Mapping[str, EvaluationSet]
-) -> None:
-    """ConfigError unless what is given is what the statement speaks of."""
-    stated, given = (found["takedown"] or {}).get("sha256"), takedown and takedown.sha256
-    if stated != given:
-        raise ConfigError(
-            f"takedown: the statement speaks of {'no list' if stated is None else f'the list with sha256 {stated}'}, "
-            f"got {'none' if given is None else given}; give the same list"
-        )
-    sets = {name: each["identity"] for name, each in (found["overlap"] or {"sets": {}})["sets"].items()}
-    ours = {name: each.identity for name, each in evaluation.items()}
-    if sets != ours:
-        raise ConfigError(
-            f"evaluation: the statement speaks of {sets or 'no sets'}, got {ours or 'none'}; give the same"
-        )
-
-
-def _differs(found: Statement, claims: Statement, name: str) -> str:
-    stated, real = (canonical_json(each[name]).decode() for each in (found, claims))
-    return f"{name} is {stated[:200]} there and {real[:200]} by the datasets"
+def _taken_down(
+    plan: BatchPlan,
+    deliveries: Sequence[Delivery],
+    first: int,
+    end: int,
+    takedown: Takedown,
+    contents: Sequence[RowContents],
+) -> dict[str, Any]:
+    """When rows with a piece of the listed documents were delivered, and since when none was."""
+    steps: list[tuple[int, int]] = []
+    for each in deliveries:
+        rows = plan.sources[each.source].group_of(contents[each.source].marked)
+        if found := steps_of_rows(plan, each, *rows):
+            steps.append(found)
+    clear = first if not steps else max(last for _, last in steps) + 1
+    return {
+        "sha256": takedown.sha256,
+        "documents": len(takedown.documents),
+        "stored": len(frozenset().union(*(each.stored for each in contents))),
+        "rows": sum(len(each.marked) for each in contents),
+        "first_step": min(first for first, _ in steps) if steps else None,
+        "last_step": clear - 1 if steps else None,
+        "none_from": clear,
+        "deliveries": [each.to_json([*plan.datasets]) for each in deliveries_of(plan, clear, end)],
+    }
 
 
 @final
@@ -315,7 +289,8 @@ class Delivery:
             of each delivery the number in its lane, the epoch, and the index among the rows, int64[3, m].
         """
         each, found = self.order.lengths, [np.empty((3, 0), np.int64)]
-        spans = [range(begin // rows, -(-end // rows)) for begin, end, rows in self._lanes() if begin < end]
+        lanes = zip(self.begin.tolist(), self.end.tolist(), each.tolist(), strict=True)
+        spans = [range(begin // rows, -(-end // rows)) for begin, end, rows in lanes if begin < end]
         for epoch in sorted(set[int]().union(*spans)):
             lane, place = self.order.place_of(self.epoch + epoch, group, row)
             number = epoch * each[lane] + place
@@ -329,18 +304,15 @@ class Delivery:
         counts = {"begin": self.begin.tolist(), "end": self.end.tolist()}
         return {"source": names[self.source], "seed": seed, "epoch": self.epoch, **counts}
 
-    def _lanes(self) -> Iterator[tuple[int, int, int]]:
-        """Yield begin, end and the rows of an epoch of each lane."""
-        yield from zip(self.begin.tolist(), self.end.tolist(), self.order.lengths.tolist(), strict=True)
-
     def _epochs(self, counts: Int64) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
         """Return how many epochs all lanes gave whole, and the stored rows, as ranges, of each that some did not."""
         each = self.order.lengths
-        whole, last = _least(counts, each), _most(counts, each)
-        places = (np.clip(counts - epoch * each, 0, each) for epoch in range(whole, last))
+        there, of = counts[each > 0], each[each > 0]  # lanes without rows have no say
+        whole = int((there // of).min(initial=np.iinfo(np.int64).max))
+        last = int((-(-there // of)).max(initial=0))
         parts = (
-            self.order.taken(self.epoch + epoch, some)
-            for epoch, some in zip(range(whole, last), places, strict=True)
+            self.order.taken(self.epoch + epoch, np.clip(counts - epoch * each, 0, each))
+            for epoch in range(whole, last)
         )
         return whole, parts
 
@@ -400,22 +372,18 @@ def _edge(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, last
         # Lanes keep pace, so that the highest number is nearly always the last; what may come later is looked at again.
         while (seen := some.seen(group, row)).shape[1]:
             chosen = np.argmax(seen[0]) if last else np.argmin(seen[0])
-            found = _step_of(plan, delivery, seen[:, chosen], group, row)
+            _, epoch, index = seen[:, chosen].tolist()
+            passes = delivery.passes
+            if not isinstance(plan.data, Mixture) and plan.epochs is not None:
+                passes = epoch // plan.epochs
+            (at,) = plan.places(passes, delivery.source, epoch, group[[index]], row[[index]])
+            assert at is not None
+            found = at[0].step
             counts = _given(plan, delivery.passes, found + last)[delivery.source]
             some = replace(delivery, begin=counts) if last else replace(delivery, end=counts)
         if found is not None:
             break
     return found
-
-
-def _step_of(plan: BatchPlan, delivery: Delivery, seen: Int64, group: Int64, row: Int64) -> int:
-    _, epoch, index = seen.tolist()
-    passes = (
-        delivery.passes if isinstance(plan.data, Mixture) or plan.epochs is None else epoch // plan.epochs
-    )
-    (found,) = plan.places(passes, delivery.source, epoch, group[[index]], row[[index]])
-    assert found is not None
-    return found[0].step
 
 
 def _since(plan: BatchPlan, passes: int, first: int, end: int) -> Iterator[Delivery]:
@@ -436,13 +404,3 @@ def _given(plan: BatchPlan, since: int, step: int) -> Int64:
     stream = plan.stream(batch.passes)
     passed = [(batch.passes - since) * (plan.epochs or 0) * order.lengths for order in stream.orders]
     return stream.drawn(batch.start, batch.size, batch.rows) + passed
-
-
-def _least(counts: Int64, each: Int64) -> int:
-    """Return how many epochs all lanes gave whole; lanes without rows have no say."""
-    return int((counts[each > 0] // each[each > 0]).min(initial=np.iinfo(np.int64).max))
-
-
-def _most(counts: Int64, each: Int64) -> int:
-    """Return how many epochs some lane began."""
-    return int((-(-counts[each > 0] // each[each > 0])).max(initial=0))

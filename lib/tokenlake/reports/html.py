@@ -13,13 +13,13 @@ from typing import Any, Final, final
 
 from tokenlake import numbers
 from tokenlake.markup import Html, Part, tag, together
-from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.numbers import count, percent
 from tokenlake.reports import dataset
 from tokenlake.reports.dataset import CALLED
 from tokenlake.reports.mixture import mixture_table, order_table, share
 from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import LAWS, Account
+from tokenlake.store.draws import mixture_of
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord
 
@@ -414,11 +414,7 @@ def _shares(record: MixtureRecord) -> Html:
 
 
 def _weights(record: MixtureRecord) -> Html:
-    order, names = record.order, list(record.sources)
-    points = [
-        {"step": each.step, "weights": {name: each.weights[name] for name in names}} for each in order.points
-    ]
-    scheduler = WeightScheduler(points, order.interpolation)
+    order, scheduler = record.order, mixture_of(record).scheduler
     last = max(order.points[-1].step, -(-order.rows // order.step_rows))
     if not scheduler.changes:
         return tag("p", "The weights are the same at every step.")

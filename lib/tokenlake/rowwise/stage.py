@@ -284,7 +284,7 @@ class CachedShardedSource(DerivedSource):
         chunks = self._kept.chunks(key, row)
         if chunks is None:
             rows = self._source.open_shard_numbered(name, row)
-            yield from rows if row else _keeping(rows, ChunkWriter(self._kept, key))
+            yield from rows if row else _keeping(rows, self._kept.writer(key))
             return
         for first, table in chunks:
             if table is None:

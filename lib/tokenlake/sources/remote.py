@@ -32,8 +32,7 @@ from tokenlake.sources.formats import (
 )
 from tokenlake.sources.inputs import InputFile, changed, planned
 from tokenlake.sources.readahead import ReadAheadBytes
-from tokenlake.store.remote.connection import client_at
-from tokenlake.store.remote.filesystems import on_loop
+from tokenlake.store.remote.filesystems import client_at, on_loop
 from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
 from tokenlake.store.remote.retry import Failures
 from tokenlake.store.remote.store import spooled

@@ -11,7 +11,7 @@ Each unit keeps one, they are summed per source and for the version, and they mu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, final
 
 from tokenlake.errors import AccountError
@@ -75,8 +75,16 @@ class Account:
     @classmethod
     def total(cls, accounts: Iterable[Self]) -> Self:
         """Return the sum of any number of accounts, field by field and reason by reason; of none, an empty one."""
-        found = [dict(account._items()) for account in (cls(), *accounts)]
-        return cls(**{name: _sum([each[name] for each in found]) for name in found[0]})
+        found = [cls(), *accounts]
+        sums: dict[str, Any] = {}
+        for name in _NAMES:
+            values: list[Any] = [getattr(account, name) for account in found]
+            if isinstance(values[0], int):
+                sums[name] = sum(values)
+            else:
+                reasons = sorted({reason for value in values for reason in value})
+                sums[name] = {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}
+        return cls(**sums)
 
     @property
     def of_rows(self) -> Self:
@@ -85,7 +93,7 @@ class Account:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict with every field."""
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in self._items()}
+        return asdict(self)
 
     def check(self, width: int | None = None, *, where: str = "account") -> None:
         """Check that the account closes.
@@ -102,7 +110,14 @@ class Account:
                 f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
                 where=where,
             )
-        for equation, left, right in self._equations(width):
+        equations = [
+            (f"{whole} = {' + '.join(parts)}", self.count(whole), [*map(self.count, parts)])
+            for whole, parts in LAWS.items()
+            if whole != "slots" or width
+        ]
+        if width:
+            equations.insert(-1, (f"slots = sequences * {width}", self.slots, [self.sequences * width]))
+        for equation, left, right in equations:
             if left != sum(right):
                 terms = " + ".join(str(term) for term in right)
                 raise AccountError(
@@ -120,25 +135,5 @@ class Account:
         value = getattr(self, name)
         return value if isinstance(value, int) else sum(value.values())
 
-    def _items(self) -> list[tuple[str, int | dict[str, int]]]:
-        return [(name, getattr(self, name)) for name in _NAMES]
-
-    def _equations(self, width: int | None) -> list[tuple[str, int, tuple[int, ...]]]:
-        found = [
-            (f"{whole} = {' + '.join(parts)}", getattr(self, whole), tuple(map(self.count, parts)))
-            for whole, parts in LAWS.items()
-            if whole != "slots" or width
-        ]
-        if width:
-            found.insert(-1, (f"slots = sequences * {width}", self.slots, (self.sequences * width,)))
-        return found
-
 
 _NAMES: Final = tuple(each.name for each in fields(Account))
-
-
-def _sum(values: list[Any]) -> Any:
-    if isinstance(values[0], int):
-        return sum(values)
-    reasons = sorted({reason for value in values for reason in value})
-    return {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}

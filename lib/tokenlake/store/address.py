@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, final
@@ -76,10 +77,9 @@ def options_here(
     text = environ.get(OPTIONS_VARIABLE)
     if not text:
         return {}
-    try:
-        found: object = json.loads(text)
-    except ValueError:
-        found = None
+    found: object = None
+    with suppress(ValueError):
+        found = json.loads(text)
     if not isinstance(found, dict):
         raise ConfigError(
             f"{OPTIONS_VARIABLE} is not a JSON object (its value is not shown); expected one such as "
@@ -177,15 +177,13 @@ def _local_store(address: str, options: Mapping[str, Any]) -> LocalStore | None:
     scheme, separator, _ = address.partition("://")
     if separator and scheme.lower() != "file":
         return None
-    local = LocalStore(_file_path(address) if separator else address)
+    if separator:
+        parts = urlsplit(address)
+        if parts.netloc not in ("", "localhost") or not parts.path or parts.query or parts.fragment:
+            raise StoreError(f"the store URL {address!r} is refused; expected file:///absolute/path")
+        address = unquote(parts.path)
+    local = LocalStore(address)
     if options:
         names = ", ".join(sorted(options))
         raise ConfigError(f"storage_options ({names}) for {local.url}, which is local; leave them out")
     return local
-
-
-def _file_path(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or not parts.path or parts.query or parts.fragment:
-        raise StoreError(f"the store URL {url!r} is refused; expected file:///absolute/path")
-    return unquote(parts.path)

@@ -89,8 +89,8 @@ class Catalog:
         Args:
             swept: also those of which there are only numbers whose build was given up and removed.
         """
-        names = (name for name in self.store.list_dirs("") if DATASET_NAME.fullmatch(name))
-        return [name for name in names if self._is_there(name, swept)]
+        found = self.store.list_dirs("")
+        return [name for name in found if DATASET_NAME.fullmatch(name) and self._is_there(name, swept)]
 
     def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
         """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
@@ -98,7 +98,7 @@ class Catalog:
         Args:
             swept: also numbers whose build was given up and removed; they are taken for ever.
         """
-        found = [info for info in self._infos(check_dataset_name(dataset)) if swept or not info.swept]
+        found = [info for info in self._states(check_dataset_name(dataset)) if swept or not info.swept]
         if not found:
             raise self._no_dataset(dataset)
         return found
@@ -227,7 +227,7 @@ class Catalog:
         """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
         key = Layout(dataset, version).claim
         try:
-            found, data = looked_twice(lambda: _claim_of(self.store.read(key), key))
+            data, found = looked_twice(lambda: _claim_of(self.store.read(key), key))
         except NotFoundError:
             return None
         _same_place(key, (dataset, version), (found.dataset, found.version))
@@ -247,7 +247,7 @@ class Catalog:
         """
         check_dataset_name(dataset)
         for _ in range(_CLAIM_TRIES):
-            infos = self._infos(dataset)
+            infos = list(self._states(dataset))
             later = [info for info in infos if info.version > after]
             if (found := self._find(dataset, fingerprint, later)) is not None:
                 return found
@@ -265,7 +265,8 @@ class Catalog:
 
     def committed(self, dataset: str, fingerprint: str) -> int | None:
         """Return the committed version that a build of this fingerprint would end on; None if there is none yet."""
-        found = self._find(dataset, fingerprint, self._infos(check_dataset_name(dataset)))
+        infos = list(self._states(check_dataset_name(dataset)))
+        found = self._find(dataset, fingerprint, infos)
         return found.version if found is not None and found.status == "committed" else None
 
     def ledger(
@@ -282,9 +283,7 @@ class Catalog:
         for info in self.store.list(layout.key(LEDGER)):
             unit = ledger_unit(layout.path(info.key))
             if unit is None:
-                raise IntegrityError(
-                    f"{info.key}: not a ledger record's name; remove the file", file=info.key
-                )
+                raise IntegrityError(f"{info.key}: no ledger record has this name; remove it", file=info.key)
             found[unit] = read_record(self.store, layout, unit, manifest)
         for path in manifest.other_files if manifest is not None and found else ():
             if path.startswith(f"{LEDGER}/") and ledger_unit(path) not in found:
@@ -309,24 +308,24 @@ class Catalog:
         """Versions with a folder, ascending; they may hold nothing."""
         return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
 
-    def _infos(self, dataset: str) -> list[VersionInfo]:
-        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
-        return [info for info in found if info is not None]
+    def _states(self, dataset: str) -> Iterator[VersionInfo]:
+        for version in self._numbers(dataset):
+            if (info := state_of(self.store, Layout(dataset, version))) is not None:
+                yield info
 
     def _is_there(self, dataset: str, swept: bool = False) -> bool:
-        found = (state_of(self.store, Layout(dataset, version)) for version in self._numbers(dataset))
-        return any(info is not None and (swept or not info.swept) for info in found)
+        return any(swept or not info.swept for info in self._states(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
         found = state_of(self.store, Layout(dataset, version))
         if found is not None and found.committed:
             return
         self.versions(dataset, swept=True)
-        state = "does not exist"
-        if found is not None:
-            state = "is not committed; run its build again: it resumes"
-            if found.swept:
-                state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
+        state = "is not committed; run its build again: it resumes"
+        if found is None:
+            state = "does not exist"
+        elif found.swept:
+            state = "was removed, by rm or as an unfinished build by gc; its build makes a new version"
         raise NotFoundError(
             f"{dataset}@v{version} in {self.store.url} {state}. There are: {self._describe(dataset)}.",
             dataset=dataset,
@@ -334,7 +333,7 @@ class Catalog:
         )
 
     def _describe(self, dataset: str) -> str:
-        infos = [info for info in self._infos(dataset) if not info.swept]
+        infos = [info for info in self._states(dataset) if not info.swept]
         more = f"{len(infos) - _SHOWN} older ones, " if len(infos) > _SHOWN else ""
         return (more + ", ".join(map(str, infos[-_SHOWN:]))) or "none"
 
@@ -432,41 +431,34 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
         NotFoundError: there is none.
         IntegrityError: it is damaged, another unit's, or not of this version.
     """
-    return looked_twice(lambda: _record_of(store, layout, unit, manifest))
-
-
-def _record_of(store: ReadStore, layout: Layout, unit: int, manifest: Manifest | None) -> UnitRecord:
     key = layout.ledger(unit)
-    data = store.read(key)
-    found = UnitRecord.from_bytes(data, key)
-    if found.unit != unit:
-        raise IntegrityError(
-            f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
-            file=key,
-        )
-    if manifest is not None:
-        _require_listed(manifest, layout.path(key), data, key)
-    return found
 
+    def look() -> UnitRecord:
+        data = store.read(key)
+        found = UnitRecord.from_bytes(data, key)
+        if found.unit != unit:
+            raise IntegrityError(
+                f"{key}: unit is {found.unit}; expected {unit}, by its name. Files were swapped; restore them.",
+                file=key,
+            )
+        entry, got = manifest and manifest.other_files.get(layout.path(key)), FileEntry.of(data)
+        if manifest is not None and entry != got and (entry is not None or lists_ledger(manifest)):
+            expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
+            raise IntegrityError(
+                f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the "
+                "record of another version; restore the right one.",
+                file=key,
+                expected=expected,
+                got=got.sha256,
+            )
+        return found
 
-def _require_listed(manifest: Manifest, path: str, data: bytes, key: str) -> None:
-    entry, got = manifest.other_files.get(path), FileEntry.of(data)
-    if entry is None and not lists_ledger(manifest):
-        return
-    if entry != got:
-        expected = "no such record" if entry is None else f"{entry.sha256} of {entry.bytes} bytes"
-        raise IntegrityError(
-            f"{key}: its sha256 is {got.sha256} of {got.bytes} bytes; the manifest lists {expected}. It is the record "
-            "of another version; restore the right one.",
-            file=key,
-            expected=expected,
-            got=got.sha256,
-        )
+    return looked_twice(look)
 
 
 @functools.lru_cache(maxsize=16)  # the same bytes come for every unit of a build
-def _claim_of(data: bytes, key: str) -> tuple[Claim, bytes]:
-    return Claim.from_bytes(data, key), data
+def _claim_of(data: bytes, key: str) -> tuple[bytes, Claim]:
+    return data, Claim.from_bytes(data, key)
 
 
 def lists_ledger(manifest: Manifest) -> bool:

@@ -73,14 +73,8 @@ MOST_BYTES: Final = 400
 
 def closing_note(layout: Layout) -> bytes:
     """Return what is stored in the place of the manifest of a closed number."""
-    return seal(
-        {
-            "format_version": FORMAT_VERSION,
-            "dataset": layout.dataset,
-            "version": layout.version,
-            "closed": True,
-        }
-    )
+    own = {"dataset": layout.dataset, "version": layout.version}
+    return seal({"format_version": FORMAT_VERSION, **own, "closed": True})
 
 
 def is_closing_note(data: bytes, layout: Layout) -> bool:
@@ -166,25 +160,28 @@ def unfinished(store: ReadStore, layout: Layout) -> Unfinished:
     seconds = max(0.0, time.time() - max(changes)) if changes else None
     paths = [layout.path(info.key) for info in objects]
     units = sum(path.startswith(f"{LEDGER}/") and ledger_unit(path) is not None for path in paths)
-    error = _error(store, (info for info in objects if layout.path(info.key).startswith(f"{RUNS}/")))
+    last = _last(info for info in objects if layout.path(info.key).startswith(f"{RUNS}/"))
+    error = _told(store, last, "error") if last is not None and _is_failure(last) else None
     running = seconds is not None and seconds < _QUIET
-    return Unfinished("failed" if error else "running" if running else "idle", units, seconds, error)
+    state: BuildState = "failed" if error else "running" if running else "idle"
+    return Unfinished(state, units, seconds, None if error is None else str(error))
 
 
-def _error(store: ReadStore, runs: Iterable[ObjectInfo]) -> str | None:
-    """Return why the last run failed; None if it did not, or that cannot be read."""
-    last = max(runs, key=_when, default=None)
-    if last is None or not _is_failure(last):
-        return None
+def _last(runs: Iterable[ObjectInfo]) -> ObjectInfo | None:
+    """Return the newest record of a run: by the start of the run, then by when it was written."""
+
+    def when(info: ObjectInfo) -> tuple[str, float, bool]:
+        return info.key.rpartition("/")[2][:_STAMP], info.modified or 0.0, _is_failure(info)
+
+    return max(runs, key=when, default=None)
+
+
+def _told(store: ReadStore, run: ObjectInfo, key: str) -> Any:
+    """Return a member of the record of a run; None where it has none, or cannot be read."""
     try:
-        return str(json.loads(store.read(last.key))["error"])
-    except (ValueError, KeyError, TypeError, StoreError, IntegrityError):
+        return json.loads(store.read(run.key))[key]
+    except (ValueError, KeyError, TypeError, RecursionError, StoreError, IntegrityError):
         return None
-
-
-def _when(info: ObjectInfo) -> tuple[str, float, bool]:
-    """Order the records of runs: by the start of the run, then by when they were written."""
-    return info.key.rpartition("/")[2][:_STAMP], info.modified or 0.0, _is_failure(info)
 
 
 def _is_failure(info: ObjectInfo) -> bool:
@@ -196,12 +193,6 @@ _FINISHED: Final = re.compile(r".*/[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\.json")
 
 def committing_run(store: ReadStore, layout: Layout) -> Mapping[str, str]:
     """Return id, name and deployment of the flow run that committed a version; empty where none says that it did."""
-    runs = [info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key)]
-    last = max(runs, key=_when, default=None)
-    if last is None:
-        return {}
-    try:
-        found: Any = json.loads(store.read(last.key))["flow_run"]
-        return {str(key): str(value) for key, value in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StoreError, IntegrityError):
-        return {}
+    last = _last(info for info in store.list(layout.key(RUNS)) if _FINISHED.fullmatch(info.key))
+    found = None if last is None else _told(store, last, "flow_run")
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}

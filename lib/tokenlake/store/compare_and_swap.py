@@ -46,14 +46,15 @@ class Put:
         """
         if found == self.sha256:
             return "equal"
-        if found == self.expected or (found is not None and self._is_orphan()):
+        if found == self.expected:
+            return None
+        if found is not None and (self.orphan() if callable(self.orphan) else self.orphan):
             return None
         got = "it is not there" if found is None else f"it exists already with other bytes: sha256 {found}"
-        to_be_replaced = (
-            "" if self.expected is None else f", expected {self.expected}, which was to be replaced"
-        )
+        if self.expected is not None:
+            got += f", expected {self.expected}, which was to be replaced"
         raise VersionConflictError(
-            f"{self.key}: {got}{to_be_replaced}; ours is {self.sha256}. Another writer or release made or changed it; "
+            f"{self.key}: {got}; ours is {self.sha256}. Another writer or release made or changed it; "
             "nothing was written. Let that process finish, and run again.",
             key=self.key,
             expected=self.sha256,
@@ -68,9 +69,6 @@ class Put:
                 "Nothing was published. Check the disk and the memory of this machine.",
                 key=self.key,
             )
-
-    def _is_orphan(self) -> bool:
-        return self.orphan() if callable(self.orphan) else self.orphan
 
 
 def compare_and_swap(

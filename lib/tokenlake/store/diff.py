@@ -124,6 +124,7 @@ def _some(entry: ShardEntry | InputFileEntry | None, names: Iterable[str]) -> di
 
 _CHANGES: Final = ("identity", "config", "tokenizer", "others", "mixture", "parents", "produced_by")
 _COUNTS: Final = ("totals", "account")
+_PARTS: Final = (*_CHANGES[:3], "inputs", "files", "others", "figures", *_CHANGES[4:])
 
 
 @final
@@ -164,14 +165,10 @@ class Difference:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts in which they differ; none where one could stand for the other."""
-        found: dict[str, bool] = {
-            **{name: bool(getattr(self, name)) for name in ("identity", "config", "tokenizer", "inputs")},
-            "files": not all(pair.same for pair in self.files),
-            "others": bool(self.others),
-            "figures": any(count.more for count in (*self.totals, *self.account)),
-            **{name: bool(getattr(self, name)) for name in ("mixture", "parents", "produced_by")},
-        }
-        return tuple(name for name, differs in found.items() if differs)
+        found: dict[str, Any] = {name: getattr(self, name) for name in _PARTS if name != "figures"}
+        found["files"] = [pair for pair in self.files if not pair.same]
+        found["figures"] = [count for count in (*self.totals, *self.account) if count.more]
+        return tuple(name for name in _PARTS if found[name])
 
     @property
     def equal(self) -> bool:
@@ -199,8 +196,7 @@ class Difference:
                 "changes": [pair.to_json() for pair in self.files if not pair.same],
             },
             **{
-                name: [{**asdict(count), "more": count.more} for count in getattr(self, name)]
-                for name in _COUNTS
+                name: [asdict(each) | {"more": each.more} for each in getattr(self, name)] for name in _COUNTS
             },
         }
 
@@ -242,8 +238,17 @@ def _manifest(
 
 def compare(a: Manifest, b: Manifest) -> Difference:
     """Compare two versions by what their manifests say; no data is read."""
-    inputs = list(_inputs(a, b))
+    left, right = ({(each.source, each.path): each for each in one.inputs} for one in (a, b))
+    inputs: list[InputPair] = []
+    for key in sorted(left.keys() | right.keys()):
+        before, after = left.get(key), right.get(key)
+        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
+            inputs.append(InputPair(before, after))
     pairs = match_shards(a.files, b.files)
+    # Figures in the order of the account's fields, and of reasons by name.
+    order, ours, theirs = [each.name for each in fields(Account)], _figures(a), _figures(b)
+    names = sorted(ours.keys() | theirs.keys(), key=lambda name: (order.index(name.partition(".")[0]), name))
+    counts = [Count(name, ours.get(name, 0), theirs.get(name, 0)) for name in names]
     return Difference(
         a=f"{a.dataset}@v{a.version}",
         b=f"{b.dataset}@v{b.version}",
@@ -256,7 +261,7 @@ def compare(a: Manifest, b: Manifest) -> Difference:
         units=unit_kinships(pairs),
         others=changes(_others(a), _others(b)),
         totals=tuple(Count(name, n, getattr(b.totals, name)) for name, n in asdict(a.totals).items()),
-        account=tuple(count for count in _counts(a, b) if count.a or count.b),
+        account=tuple(each for each in counts if each.a or each.b),
         mixture=changes(*({} if each.mixture is None else each.mixture.to_json() for each in (a, b))),
         parents=changes(_parents(a), _parents(b)),
         produced_by=changes(a.produced_by, b.produced_by),
@@ -272,15 +277,11 @@ def changes_between(key: str, a: object, b: object) -> Iterator[Change]:
     """Yield what differs between two values as JSON has them, each with its dotted key below `key`."""
     left, right = _children(a), _children(b)
     # Lists of unequal lengths have no places to compare; a list and an object neither.
-    alike = isinstance(a, Mapping) if isinstance(b, Mapping) else not isinstance(a, Mapping)
-    if (
-        left is not None
-        and right is not None
-        and alike
-        and (isinstance(a, Mapping) or len(left) == len(right))
-    ):
+    mapping = isinstance(a, Mapping)
+    alike = mapping == isinstance(b, Mapping)
+    if left is not None and right is not None and alike and (mapping or len(left) == len(right)):
         for name in sorted(left.keys() | right.keys()):
-            below = f"{key}.{name}" if key and isinstance(a, Mapping) else f"{key}{name}"
+            below = f"{key}.{name}" if key and mapping else f"{key}{name}"
             yield from changes_between(below, left.get(name, _NOTHING), right.get(name, _NOTHING))
     elif a is _NOTHING:
         yield Change(key, None, b, "b")
@@ -308,16 +309,6 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _inputs(a: Manifest, b: Manifest) -> Iterator[InputPair]:
-    """Yield the inputs that are not the same, by source and path."""
-    left = {(entry.source, entry.path): entry for entry in a.inputs}
-    right = {(entry.source, entry.path): entry for entry in b.inputs}
-    for key in sorted(left.keys() | right.keys()):
-        before, after = left.get(key), right.get(key)
-        if before is None or after is None or (before.size, before.token) != (after.size, after.token):
-            yield InputPair(before, after)
-
-
 def _others(manifest: Manifest) -> dict[str, Any]:
     found = manifest.other_files.items()
     return {path: entry.sha256 for path, entry in found if path.partition("/")[0] not in _OWN}
@@ -327,18 +318,9 @@ def _figures(manifest: Manifest) -> dict[str, int]:
     """Return the figures of an account, reasons spelled out: ``filtered.empty``."""
     found: dict[str, int] = {}
     for name, value in manifest.account.to_json().items():
-        found |= (
-            {name: value} if isinstance(value, int) else {f"{name}.{each}": value[each] for each in value}
-        )
+        by_reason = {"": value} if isinstance(value, int) else {f".{each}": value[each] for each in value}
+        found |= {name + reason: number for reason, number in by_reason.items()}
     return found
-
-
-def _counts(a: Manifest, b: Manifest) -> tuple[Count, ...]:
-    """Return the figures of both accounts, in the order of their fields, and of reasons by name."""
-    order = [each.name for each in fields(Account)]
-    left, right = _figures(a), _figures(b)
-    names = sorted(left.keys() | right.keys(), key=lambda name: (order.index(name.partition(".")[0]), name))
-    return tuple(Count(name, left.get(name, 0), right.get(name, 0)) for name in names)
 
 
 def _parents(manifest: Manifest) -> dict[str, Any]:
@@ -359,10 +341,9 @@ def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[File
         left = [shard for shard in left if shard.path not in found]
         gone = {pair.b.path for pair in taken if pair.b is not None}
         right = [shard for shard in right if shard.path not in gone]
-    order = {shard.path: index for index, shard in enumerate(a)}
     found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
-    ordered = sorted(found, key=order.__getitem__)
-    return (*(found[path] for path in ordered), *(FilePair("only_b", None, shard) for shard in right))
+    only_b = [FilePair("only_b", None, shard) for shard in right]
+    return (*(found[shard.path] for shard in a), *only_b)
 
 
 def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
@@ -397,14 +378,10 @@ def _match(
     for shard in a:
         if same := waiting.get(key(shard)):
             other = same.pop()
-            columns = () if kinship == "same_bytes" else _unlike(shard, other)
-            found.append(FilePair(kinship, shard, other, columns))
+            names = [] if kinship == "same_bytes" else sorted(shard.logical.keys() | other.logical.keys())
+            unlike = (name for name in names if shard.logical.get(name) != other.logical.get(name))
+            found.append(FilePair(kinship, shard, other, tuple(unlike)))
     return found
-
-
-def _unlike(a: ShardEntry, b: ShardEntry) -> tuple[str, ...]:
-    names = sorted(a.logical.keys() | b.logical.keys())
-    return tuple(name for name in names if a.logical.get(name) != b.logical.get(name))
 
 
 _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (

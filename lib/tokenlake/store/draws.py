@@ -50,9 +50,9 @@ def mixture_of(record: MixtureRecord) -> SourceMixture:
     Raises:
         ConfigError: there is no such mixture.
     """
-    order, names = record.order, tuple(record.sources)
+    order = record.order
     points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in names}}
+        {"step": point.step, "weights": {name: point.weights[name] for name in record.sources}}
         for point in order.points
     ]
     return SourceMixture(
@@ -83,28 +83,20 @@ def outcomes(
     places = mixture.layout.places_before(rows)
     drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
     shares = Counts(mixture.scheduler, step_rows=step_rows).shares(rows)
-    return {
-        name: _outcome(
-            [int(count) for count in drawn[:, at]],
-            [int(count) for count in np.diff(lane_bounds(kept.get(name, lengths[name]), lanes))],
-            lengths[name],
-            float(shares[at] / rows) if rows else 0.0,
+    found: dict[str, SourceDraw] = {}
+    for at, name in enumerate(mixture.names):
+        used: list[int] = np.diff(lane_bounds(kept.get(name, lengths[name]), lanes)).tolist()
+        # Rows drawn and rows used, lane by lane.
+        of_lanes = [(count, each) for count, each in zip(drawn[:, at].tolist(), used, strict=True) if each]
+        left_out = lengths[name] - sum(used)
+        found[name] = SourceDraw(
+            rows=int(drawn[:, at].sum()),
+            full_epochs=0 if left_out else min((count // each for count, each in of_lanes), default=0),
+            epochs=max((-(-count // each) for count, each in of_lanes), default=0),
+            unread=left_out + sum(max(0, each - count) for count, each in of_lanes),
+            asked=float(shares[at] / rows) if rows else 0.0,
         )
-        for at, name in enumerate(mixture.names)
-    }
-
-
-def _outcome(drawn: list[int], used: list[int], rows: int, asked: float) -> SourceDraw:
-    """From rows drawn and rows used, lane by lane, of a source of so many rows."""
-    lanes = [(count, each) for count, each in zip(drawn, used, strict=True) if each]
-    left_out = rows - sum(used)
-    return SourceDraw(
-        rows=sum(drawn),
-        full_epochs=0 if left_out else min((count // each for count, each in lanes), default=0),
-        epochs=max((-(-count // each) for count, each in lanes), default=0),
-        unread=left_out + sum(max(0, each - count) for count, each in lanes),
-        asked=asked,
-    )
+    return found
 
 
 def token_shares(

@@ -231,18 +231,10 @@ def check_entries(
     files = [shard.sha256 for shard in shards]
     columns = list(chain.from_iterable(shard.logical.values() for shard in shards))
     sizes = set(map(len, columns))
-    if (
-        {*map(len, files)} - {64}
-        or 0 in sizes
-        or any(size % 32 for size in sizes)
-        or not _are_hex(files + columns)
-    ):
-        _fail_first(document, key, map(ShardEntry.hash_problem, shards))
-    _fail_first(document, key, (entry.problem() for entry in entries))
-
-
-def _fail_first(document: SealedDocument, key: str, problems: Iterable[Problem | None]) -> None:
-    for index, problem in enumerate(problems):
-        if problem is not None:
-            field, expected, got = problem
-            document.fail(f"{key}[{index}].{field}", expected, got)
+    sound = {*map(len, files)} <= {64} and 0 not in sizes and not any(size % 32 for size in sizes)
+    hashes = () if sound and _are_hex(files + columns) else map(ShardEntry.hash_problem, shards)
+    for problems in (hashes, (entry.problem() for entry in entries)):
+        for index, problem in enumerate(problems):
+            if problem is not None:
+                field, expected, got = problem
+                document.fail(f"{key}[{index}].{field}", expected, got)

@@ -23,7 +23,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
@@ -31,7 +32,7 @@ from tokenlake import numbers
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
-from tokenlake.store.catalog import Catalog, not_among
+from tokenlake.store.catalog import Catalog, lists_ledger, not_among
 from tokenlake.store.claims import is_closing_note
 from tokenlake.store.layout import (
     CLAIM,
@@ -46,7 +47,6 @@ from tokenlake.store.layout import (
     check_dataset_name,
     version_number,
 )
-from tokenlake.store.manifest import Manifest
 from tokenlake.store.remove import (
     Finding,
     Kept,
@@ -157,20 +157,16 @@ def _judge_committed(
         manifest.check(layout.manifest)
     except IntegrityError as error:
         return Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
-    named = _named(objects, manifest)
-    strays = [info for path, info in objects.items() if path not in named and clock.is_old(info.modified)]
+    named = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
+    # Records that are not listed prove themselves, and the bad records that they name.
+    beside = {RUNS} if lists_ledger(manifest) else {RUNS, LEDGER, QUARANTINE}
+    strays = [
+        info
+        for path, info in objects.items()
+        if path not in named and path.partition("/")[0] not in beside and clock.is_old(info.modified)
+    ]
     files = tuple(Removed.of("stray", info) for info in strays)
     return Finding(layout=layout, files=files) if files else None
-
-
-def _named(paths: Iterable[str], manifest: Manifest) -> set[str]:
-    """Return the paths that a manifest names, and of `paths` those that are known beside it."""
-    own = {RUNS}
-    if not any(name.startswith(f"{LEDGER}/") for name in manifest.other_files):
-        # Records that are not listed prove themselves, and the bad records that they name.
-        own |= {LEDGER, QUARANTINE}
-    beside = {path for path in paths if path.partition("/")[0] in own}
-    return {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)} | beside
 
 
 def _judge_claim(
@@ -186,8 +182,10 @@ def _judge_claim(
     claim = read_claim(data, layout)
     if claim is not None and claim.state == "swept":
         return _swept(store, abandoned(layout, "swept", data, objects))
-    if claim is None and _is_newer(data):
-        return Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
+        version = json.loads(data)["format_version"]
+        if claim is None and isinstance(version, int) and version > FORMAT_VERSION:
+            return Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
     changes = [info.modified for info in objects.values()] + [each.modified for each in leftovers]
     known = [change for change in changes if change is not None]
     if len(known) < len(changes):
@@ -202,16 +200,6 @@ def _swept(store: Store, found: Finding) -> Finding | None:
     claim = read_claim(found.claim, found.layout)
     done = found.claim is None or (claim is not None and claim.state == "swept")
     return None if done and not found.files and not store.list_dirs(found.layout.prefix) else found
-
-
-def _is_newer(data: bytes) -> bool:
-    """Say whether a claim that cannot be read looks like one of a later format."""
-    try:
-        value: Any = json.loads(data)
-        version = value["format_version"]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return False
-    return isinstance(version, int) and version > FORMAT_VERSION
 
 
 _DURATION: Final = re.compile(r" *([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhdw]) *", re.ASCII)
@@ -291,9 +279,15 @@ def collect(
         workers: threads that delete.
     """
     clock = Clock(time.time() if now is None else now, grace)
-    datasets = _datasets(store, names)
+    datasets = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
+    for name in map(check_dataset_name, names):
+        if name not in datasets:
+            raise not_among(f"no dataset {name!r} in {store.url}", name, datasets)
     leftovers = [each for prefix in names or ("",) for each in store.leftovers(prefix) if _is_ours(each.name)]
-    findings = [judge(store, layout, leftovers, clock) for layout in _layouts(store, datasets)]
+    findings: list[Finding | Kept | None] = []
+    for dataset in sorted(set(names)) if names else datasets:
+        numbers_there = filter(None, map(version_number, store.list_dirs(dataset)))
+        findings += [judge(store, Layout(dataset, each), leftovers, clock) for each in sorted(numbers_there)]
     remover, swept = Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
     remover.kept += [each for each in findings if isinstance(each, Kept)]
     remover.remove_leftovers(filter(clock.is_over, leftovers))
@@ -310,28 +304,10 @@ def collect(
     )
 
 
-def _datasets(store: Store, names: Sequence[str]) -> list[str]:
-    there = [name for name in store.list_dirs("") if DATASET_NAME.fullmatch(name)]
-    for name in map(check_dataset_name, names):
-        if name not in there:
-            raise not_among(f"no dataset {name!r} in {store.url}", name, there)
-    return sorted(set(names)) if names else there
-
-
-def _layouts(store: Store, datasets: Iterable[str]) -> Iterator[Layout]:
-    for dataset in datasets:
-        numbers = filter(None, map(version_number, store.list_dirs(dataset)))
-        yield from (Layout(dataset, version) for version in sorted(numbers))
-
-
 def _is_ours(name: str) -> bool:
     """Say whether an unpublished thing lies where builds and tags put theirs, not in somebody else's folder."""
-    first, _, rest = name.partition("/")
-    if not rest:
-        return True
-    folder, _, deeper = rest.partition("/")
-    if not DATASET_NAME.fullmatch(first):
-        return False
-    return folder.startswith(TEMP_MARK) or (
-        bool(deeper) and (folder == TAGS or version_number(folder) is not None)
-    )
+    first, slash, rest = name.partition("/")
+    folder, deeper, _ = rest.partition("/")
+    version_or_tags = folder == TAGS or version_number(folder) is not None
+    below = folder.startswith(TEMP_MARK) or (bool(deeper) and version_or_tags)
+    return not slash or (DATASET_NAME.fullmatch(first) is not None and below)

@@ -50,12 +50,9 @@ def key_problem(key: str) -> str | None:
 
 def check_key(key: str) -> str:
     """Return ``key`` if it is a safe relative path, else raise StoreError."""
-    problem = key_problem(key)
-    if problem is not None:
-        raise StoreError(
-            f"the key {key!r} is refused: {problem}. Expected a relative path below the store's root.",
-            key=key,
-        )
+    if (problem := key_problem(key)) is not None:
+        told = f"the key {key!r} is refused: {problem}. Expected a relative path below the store's root."
+        raise StoreError(told, key=key)
     return key
 
 

@@ -65,22 +65,18 @@ class UnitRecord(Sealed):
             document.fail(
                 "inputs", f"files of source {self.source!r} only", [entry.source for entry in self.inputs]
             )
-        self._check_shares(document)
-        if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
-            document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
-
-    def _check_shares(self, document: SealedDocument) -> None:
         if ("shares" in document) != (self.source == MIXED) or (self.source == MIXED and not self.shares):
             document.fail("shares", f"what is each source's, in units of source {MIXED!r} only", self.source)
-        if not self.shares:
-            return
         for source, account in self.shares.items():
             if account != _of_source(account):
                 document.fail(
                     f"shares.{source}", "no sequences, slots or pad: rows are of no one source", account
                 )
-        if Account.total(self.shares.values()) != _of_source(Account.total([self.account])):
+        whole = _of_source(Account.total([self.account]))
+        if self.shares and Account.total(self.shares.values()) != whole:
             document.fail("account", "the sum of the shares, and sequences, slots and pad", self.account)
+        if self.quarantine is not None and self.quarantine.path != quarantine_path(self.unit):
+            document.fail("quarantine.path", quarantine_path(self.unit), self.quarantine.path)
 
 
 def _of_source(account: Account) -> Account:

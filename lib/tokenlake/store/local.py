@@ -68,9 +68,8 @@ class LocalStore(Store):
             above = f"{above}{os.sep}{part}"
             if _is_symlink(above):
                 real = os.path.realpath(self._root / key)
-                raise StoreError(
-                    f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there.", key=key
-                )
+                told = f"the key {key!r} is refused: a symlink leads it to {real}. Put the files there."
+                raise StoreError(told, key=key)
         return Path(above)
 
     def read(self, key: str) -> bytes:
@@ -133,10 +132,20 @@ class LocalStore(Store):
         temps = {put.key: put.data for put in puts if isinstance(put.data, Path)}
         for key, temp in temps.items():
             self.check_temp(temp, key)
+
+        def written(put: Put) -> None:
+            with os_errors("publish", put.key):
+                put.require_written(made_final(temps[put.key]))
+
         try:
-            left = [put for put in puts if self._is_written(paths[put.key], put, temps)]
+            for put in puts:
+                if isinstance(put.data, bytes):
+                    with os_errors("publish", put.key):
+                        if not _holds(paths[put.key], put):
+                            temps[put.key] = self._new_temp(_temp_folder(paths[put.key], put.key), put.data)
+            left = [put for put in puts if put.key in temps]  # of the others an equal object is there
             # Waiting for the disk is what takes the time, and it takes many at once in hardly more of it.
-            for _ in in_order(lambda put: _require_written(put, temps[put.key]), left, _SYNCED):
+            for _ in in_order(written, left, _SYNCED):
                 pass
             done: dict[str, Outcome] = {
                 put.key: self._place(paths[put.key], put, temps[put.key]) for put in left
@@ -147,16 +156,6 @@ class LocalStore(Store):
             for temp in temps.values():
                 remove_temp(temp)
         return [done.get(put.key, "equal") for put in puts]
-
-    def _is_written(self, path: Path, put: Put, temps: dict[str, Path]) -> bool:
-        """See that the bytes of an object are in a file of `temps`; False where an equal object is there already."""
-        if isinstance(put.data, Path):
-            return True
-        with os_errors("publish", put.key):
-            if _holds(path, put):
-                return False
-            temps[put.key] = self._new_temp(_temp_folder(path, put.key), put.data)
-        return True
 
     def _sync(self, paths: Iterable[Path]) -> None:
         for folder in sorted({path.parent for path in paths}):
@@ -255,24 +254,20 @@ class LocalStore(Store):
     def remove_leftover(self, leftover: Leftover) -> bool:
         folder, _, name = leftover.name.rpartition("/")
         if not name.startswith(TEMP_MARK):
-            raise StoreError(
-                f"{leftover.name} is not a temporary file; nothing was removed", key=leftover.name
-            )
+            told = f"{leftover.name} is not a temporary file; nothing was removed"
+            raise StoreError(told, key=leftover.name)
         path = (self.local_path(folder) if folder else self._root) / name
-        try:
-            with os_errors("remove", leftover.name):
-                path.unlink()
-        except NotFoundError:
-            return False
-        return True
+        with contextlib.suppress(NotFoundError), os_errors("remove", leftover.name):
+            path.unlink()
+            return True
+        return False
 
     def remove_folder(self, prefix: str) -> bool:
         path = self.local_path(prefix)
-        try:
+        with contextlib.suppress(OSError):  # not empty, not there, or not ours to remove: it is no harm
             path.rmdir()
-        except OSError:  # not empty, not there, or not ours to remove: an empty folder is no harm
-            return False
-        return True
+            return True
+        return False
 
     def check_temp(self, temp: Path, key: str) -> None:
         """Raise StoreError for a file that :meth:`temp` did not make."""
@@ -302,12 +297,6 @@ def _temp_folder(path: Path, key: str) -> Path:
     return path.parents[max(0, key.count("/") - 2)]
 
 
-def _require_written(put: Put, temp: Path) -> None:
-    """Make a written file durable, and see that it is what was written."""
-    with os_errors("publish", put.key):
-        put.require_written(made_final(temp))
-
-
 def _holds(path: Path, put: Put) -> bool:
     """Say whether an equal object is there, for which nothing need be written."""
     found = _hash_of(path)
@@ -316,10 +305,9 @@ def _holds(path: Path, put: Put) -> bool:
 
 def _hash_of(path: Path) -> tuple[str, str] | None:
     """Return the hash of a file, and a token for it; None where there is none."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return hash_regular(path), ""
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _is_symlink(path: str) -> bool:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import os
+import re
 import secrets
 import socket
 import stat
@@ -96,18 +97,13 @@ def hash_regular(path: Path) -> str:
     """Return the sha256 (hex) of a regular file, read in pieces."""
     descriptor, size = _opened(path)
     try:
-        return _hash_of(descriptor, size)
+        # hashlib.file_digest clears a quarter of a megabyte for every file, and most are smaller than one page of it.
+        found, wanted = hashlib.sha256(), min(size, _PIECE) + 1
+        while piece := os.read(descriptor, wanted):
+            found.update(piece)
+        return found.hexdigest()
     finally:
         os.close(descriptor)
-
-
-def _hash_of(descriptor: int, size: int) -> str:
-    """Return the sha256 (hex) of an open file of about so many bytes."""
-    # hashlib.file_digest clears a quarter of a megabyte for every file, and most are smaller than one page of it.
-    found, wanted = hashlib.sha256(), min(size, _PIECE) + 1
-    while piece := os.read(descriptor, wanted):
-        found.update(piece)
-    return found.hexdigest()
 
 
 def fsync_directory(path: Path) -> None:
@@ -195,6 +191,13 @@ def lock(descriptor: int, kind: int, path: Path) -> None:
         raise
 
 
+def is_still(descriptor: int, path: Path) -> bool:
+    """Say whether an open file or folder is the one that is at a path now."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
 def _unfit(path: Path, call: str, error: OSError) -> StoreError:
     return StoreError(
         f"{path}: its file system has no {call} ({error.strerror}), which writing safely needs. Use a folder on a disk "
@@ -221,23 +224,15 @@ def is_abandoned(name: str) -> bool:
         return True
     except PermissionError:
         return False
-    return _is_zombie(int(rest))
-
-
-def _is_zombie(pid: int) -> bool:
-    """Say whether a process is dead and only waits to be reaped; where that cannot be told, it lives."""
-    try:
-        # The name, in brackets, may hold anything; the state is the first word after it.
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
-    except (OSError, IndexError):
-        return False
+    # A zombie is dead, too. The name, in brackets, may hold anything; the state is the first word after it.
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{rest}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    return False
 
 
 @functools.cache  # asked for each temporary name
 def _machine() -> str:
-    host = "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in socket.gethostname())[
-        :100
-    ]
+    host = re.sub(r"[^\w.]", "_", socket.gethostname())[:100]
     try:
         return f"{host}.{Path('/proc/self/ns/pid').stat().st_ino:x}"
     except OSError:  # no /proc, as on macOS

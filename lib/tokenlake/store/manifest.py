@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, final
@@ -159,7 +158,7 @@ class Manifest(Sealed):
     def held_out(self) -> dict[str, str]:
         """The split of the documents that are held out of training, by source; those of sets that have rows here."""
         sources: dict[str, Any] = self.config.get("sources", {})
-        asked = {name: source["eval"]["split"] for name, source in sources.items() if "eval" in source}
+        asked = {name: each["eval"]["split"] for name, each in sources.items() if "eval" in each}
         return {name: split for name, split in asked.items() if split in self.splits}
 
     @cached_property
@@ -190,8 +189,8 @@ class Manifest(Sealed):
     def __repr__(self) -> str:
         totals = self.totals
         told = f"{numbers.plural(totals.rows, 'row')}, {numbers.plural(totals.tokens, 'token')}"
-        told += f" in {numbers.plural(totals.files, 'shard')}"
-        return f"Manifest({self.dataset}@v{self.version}: {self.kind}, {told})"
+        name = f"{self.dataset}@v{self.version}"
+        return f"Manifest({name}: {self.kind}, {told} in {numbers.plural(totals.files, 'shard')})"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -241,20 +240,16 @@ class Manifest(Sealed):
             account.check(own_rows, where=f"{where}: source {source!r}")
         total, files = self.account, self.totals
         total.check(self.seq_length, where=where)
-        rows, name = (
-            (total.sequences, "sequences") if self.kind == "packed" else (total.documents, "documents")
-        )
+        name = "sequences" if self.kind == "packed" else "documents"
+        rows = total.count(name)
         # Rows that were packed elsewhere and are passed on count as one document each.
         whole_rows = self.mixture is not None and self.mixture.level == "sequences"
         documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
+        ids = total.content_packed + total.bos + total.eos
         for equation, left, right in (
             (f"account.{name} = rows of all files", rows, files.rows),
             (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
-            (
-                "account.content_packed + bos + eos = tokens of all files",
-                total.content_packed + total.bos + total.eos,
-                files.tokens,
-            ),
+            ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
         ):
             if left != right:
                 raise AccountError(
@@ -299,20 +294,15 @@ class Manifest(Sealed):
                 )
 
 
-def _check_config(document: SealedDocument) -> None:
-    shape: _Config = document.get("config", _Config)
-    if shape.build is not UNSET and shape.build.kept:
-        _check_kept(document, shape.build.kept)
-
-
 _PLAIN: Final = frozenset(
     ("bool", "double", "float", "int32", "int64", "json", "large_binary", "large_string")
 )
 """Types of kept fields that are known without Arrow, which takes longer to import than to list a store."""
 
 
-def _check_kept(document: SealedDocument, kept: Sequence[tuple[str, Any]]) -> None:
-    for index, (_, kind) in enumerate(kept):
+def _check_config(document: SealedDocument) -> None:
+    shape: _Config = document.get("config", _Config)
+    for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
         if isinstance(kind, str) and kind in _PLAIN:
             continue
         from tokenlake.column_types import arrow_type

@@ -128,11 +128,8 @@ class MixedSource:
         return self.drawn_tokens - self.full_epochs * self.tokens
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "partial_rows": self.partial_rows,
-            "partial_tokens": self.partial_tokens,
-        }
+        partial = {"partial_rows": self.partial_rows, "partial_tokens": self.partial_tokens}
+        return asdict(self) | partial
 
 
 @final
@@ -159,7 +156,7 @@ class MixtureRecord:
             "level": self.level,
             "weights_by": self.weights_by,
             "order": self.order.to_json(),
-            "rows": rows_to_json(self.rows),
+            "rows": {"sequences": self.rows.sequences, "slots": self.rows.slots, "pad": self.rows.pad},
             # Names apart: their order counts, and canonical JSON sorts keys.
             "names": list(self.sources),
             "sources": {name: source.to_json() for name, source in self.sources.items()},
@@ -169,15 +166,21 @@ class MixtureRecord:
     def read(cls, document: SealedDocument, key: str) -> Self:
         """Read a member of a manifest; IntegrityError for what no writer of ours would write."""
         stored: _Stored = document.get(key, _Stored)
-        if sorted(stored.names) != sorted(stored.sources):
-            document.fail(f"{key}.names", f"each of {sorted(stored.sources)} once", list(stored.names))
-        _check_points(document, f"{key}.order.points", stored)
+        order, names, sources = stored.order, stored.names, stored.sources
+        if sorted(names) != sorted(sources):
+            document.fail(f"{key}.names", f"each of {sorted(sources)} once", list(names))
+        steps = [point.step for point in order.points]
+        if not steps or any(after <= before for before, after in pairwise(steps)):
+            document.fail(f"{key}.order.points", "at least one, steps ascending", steps)
+        for point in order.points:
+            if set(point.weights) != set(names):
+                document.fail(f"{key}.order.points", f"weights of {sorted(names)}", dict(point.weights))
+        for name, rows in order.kept.items():
+            if name not in sources or rows >= sources[name].rows:
+                document.fail(f"{key}.order.kept", "fewer rows of a source than it has", {name: rows})
+        ordered = {name: sources[name] for name in names}
         return cls(
-            level=stored.level,
-            weights_by=stored.weights_by,
-            order=stored.order,
-            rows=stored.rows,
-            sources={name: stored.sources[name] for name in stored.names},
+            level=stored.level, weights_by=stored.weights_by, order=order, rows=stored.rows, sources=ordered
         )
 
 
@@ -190,25 +193,6 @@ class _Stored(msgspec.Struct):
     rows: Account
     names: tuple[str, ...]
     sources: dict[str, MixedSource]
-
-
-def _check_points(document: SealedDocument, key: str, stored: _Stored) -> None:
-    steps = [point.step for point in stored.order.points]
-    if not steps or any(after <= before for before, after in pairwise(steps)):
-        document.fail(key, "at least one, steps ascending", steps)
-    for point in stored.order.points:
-        if set(point.weights) != set(stored.names):
-            document.fail(key, f"weights of {sorted(stored.names)}", dict(point.weights))
-    for name, rows in stored.order.kept.items():
-        if name not in stored.sources or rows >= stored.sources[name].rows:
-            document.fail(
-                f"{key.removesuffix('points')}kept", "fewer rows of a source than it has", {name: rows}
-            )
-
-
-def rows_to_json(rows: Account) -> dict[str, int]:
-    """Return the counts of an account that belong to rows and to no source."""
-    return {"sequences": rows.sequences, "slots": rows.slots, "pad": rows.pad}
 
 
 def share(part: int, whole: int) -> float:

@@ -9,7 +9,7 @@ next ``gc`` goes on where it ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal, Self, TypeAlias, final
@@ -159,9 +159,12 @@ class Remover:
 
     def remove(self, finding: Finding) -> bool:
         """Remove what was found; return False where a build that was to be swept goes on."""
-        if finding.was is not None and not self._dry and not self._swept(finding):
-            self.kept.append(Kept(finding.layout.prefix, "its build went on just now"))
-            return False
+        if finding.was is not None and not self._dry:
+            try:
+                self._sweep(finding)
+            except VersionConflictError:
+                self.kept.append(Kept(finding.layout.prefix, "its build went on just now"))
+                return False
         self._remove((file, partial(self._store.delete, file.name)) for file in finding.files)
         if not self._dry:
             self._prune(finding.layout.prefix)
@@ -169,37 +172,32 @@ class Remover:
                 self._store.remove_folder(finding.layout.prefix)
         return True
 
-    def _swept(self, found: Finding) -> bool:
-        """Make sure that an abandoned version never becomes one."""
+    def _sweep(self, found: Finding) -> None:
+        """Make sure that an abandoned version never becomes one; VersionConflictError where its build goes on."""
         layout, ours = found.layout, read_claim(found.claim, found.layout)
         nobody = Claim(dataset=layout.dataset, version=layout.version, fingerprint=_NOBODY, meta={})
-        try:
-            # From "building" a commit has to swap the claim as well. In any other state it may have done so before it
-            # fell asleep, and only the manifest's own name can keep it from waking up to publish.
-            if found.was in ("committing", "damaged"):
-                self._store.put_new(layout.manifest, closing_note(layout))
-            if found.claim is not None and (ours is None or ours.state != "swept"):
-                self._store.swap(layout.claim, (ours or nobody).turned("swept").to_bytes(), found.claim)
-        except VersionConflictError:
-            return False
-        return True
+        # From "building" a commit has to swap the claim as well. In any other state it may have done so before it fell
+        # asleep, and only the manifest's own name can keep it from waking up to publish.
+        if found.was in ("committing", "damaged"):
+            self._store.put_new(layout.manifest, closing_note(layout))
+        if found.claim is not None and (ours is None or ours.state != "swept"):
+            self._store.swap(layout.claim, (ours or nobody).turned("swept").to_bytes(), found.claim)
 
     def _remove(self, things: Iterable[tuple[Removed, Callable[[], bool | None]]]) -> None:
-        def remove(thing: tuple[Removed, Callable[[], bool | None]]) -> bool | Kept:
+        def remove(thing: tuple[Removed, Callable[[], bool | None]]) -> Removed | Kept | None:
             file, act = thing
             try:
-                return self._dry or act() is not False
+                return file if self._dry or act() is not False else None
             except NotFoundError:  # another collection was faster
-                return False
+                return None
             except StoreError as error:
                 return Kept(file.name, f"it could not be removed: {error}", failed=True)
 
-        found = list(things)
-        for (file, _), done in zip(found, in_order(remove, found, self._workers), strict=True):
+        for done in in_order(remove, list(things), self._workers):
             if isinstance(done, Kept):
                 self.kept.append(done)
-            elif done:
-                self.removed.append(file)
+            elif done is not None:
+                self.removed.append(done)
 
     def _prune(self, folder: str) -> None:
         """Remove the empty folders below one, deepest first."""
@@ -274,7 +272,13 @@ def remove_version(
 def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     """Remove a version of an open store; as :func:`remove_version`."""
     catalog = Catalog(store)
-    manifest = _manifest(catalog, layout)
+    try:
+        manifest = store.read(layout.manifest)  # it may be damaged
+    except NotFoundError:
+        manifest = b""
+    if not manifest or is_closing_note(manifest, layout):
+        catalog.manifest(layout.dataset, layout.version)  # says what there is instead
+        raise NotFoundError(f"{layout.prefix} was removed just now", dataset=layout.dataset)
     _require_unused(catalog, layout)
     note, remover = closing_note(layout), Remover(store, dry_run=dry_run)
     if not dry_run:
@@ -294,18 +298,6 @@ def remove(store: Store, layout: Layout, *, dry_run: bool = False) -> Removal:
     )
 
 
-def _manifest(catalog: Catalog, layout: Layout) -> bytes:
-    """Return the bytes of a version's manifest, which may be damaged."""
-    try:
-        data = catalog.store.read(layout.manifest)
-    except NotFoundError:
-        data = None
-    if data is None or is_closing_note(data, layout):
-        catalog.manifest(layout.dataset, layout.version)  # says what there is instead
-        raise NotFoundError(f"{layout.prefix} was removed just now", dataset=layout.dataset)
-    return data
-
-
 def _require_unused(catalog: Catalog, layout: Layout) -> None:
     name = f"{layout.dataset}@v{layout.version}"
     tags = [tag.tag for tag in read_tags(catalog.store, layout.dataset) if tag.version == layout.version]
@@ -314,17 +306,11 @@ def _require_unused(catalog: Catalog, layout: Layout) -> None:
             f"{name} is not removed: the tag {tags[0]!r} names it. Move the tag, or remove it first: "
             f"`tokenlake tag {layout.dataset} {tags[0]} --remove`"
         )
-    made = next(_children(catalog, layout), None)
-    if made is not None:
-        raise StoreError(
-            f"{name} is not removed: {made} is made from it, and could be neither verified against it nor repaired. "
-            f"Remove that first: `tokenlake rm {made}`"
-        )
-
-
-def _children(catalog: Catalog, layout: Layout) -> Iterator[str]:
-    """Yield the committed versions of the store that are made from this one."""
     for other in catalog.committed_versions():
         parents = () if other == layout else catalog.manifest(other.dataset, other.version).parents
         if any((parent.dataset, parent.version) == (layout.dataset, layout.version) for parent in parents):
-            yield f"{other.dataset}@v{other.version}"
+            made = f"{other.dataset}@v{other.version}"
+            raise StoreError(
+                f"{name} is not removed: {made} is made from it, and could be neither verified against it nor "
+                f"repaired. Remove that first: `tokenlake rm {made}`"
+            )

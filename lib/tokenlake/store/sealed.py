@@ -12,8 +12,7 @@ import functools
 import gc
 import hashlib
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, ClassVar, Final, NoReturn, Self, final, get_type_hints
 
@@ -113,8 +112,15 @@ class Sealed:
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "document") -> Self:
         """Read a file; any change after it was written, or impossible value, is an IntegrityError."""
-        with _uncollected(len(data)):
+        # No cyclic garbage collection: a large document is all of new objects, and no cycle is among them.
+        collects = len(data) > _LARGE and gc.isenabled()
+        if collects:
+            gc.disable()
+        try:
             return cls._read(unseal(data, where))
+        finally:
+            if collects:
+                gc.enable()
 
     @classmethod
     def _read(cls, document: SealedDocument) -> Self:
@@ -124,11 +130,11 @@ class Sealed:
         return found
 
     def _members(self) -> dict[str, Any]:
-        given = {
-            name: (getattr(self, name), default) for name, (_, default) in _fields_of(type(self)).items()
-        }
-        members = {name: value for name, (value, default) in given.items() if value != default}
-        return {"format_version": FORMAT_VERSION, **members}
+        members: dict[str, Any] = {"format_version": FORMAT_VERSION}
+        for name, (_, default) in _fields_of(type(self)).items():
+            if (value := getattr(self, name)) != default:
+                members[name] = value
+        return members
 
     def _canonical(self) -> dict[str, bytes]:
         """Return the canonical form of all members but the seal."""
@@ -138,19 +144,6 @@ class Sealed:
 
     def _check(self, document: SealedDocument) -> None:
         """Check what must hold between members; see :meth:`SealedDocument.fail`."""
-
-
-@contextmanager
-def _uncollected(size: int) -> Generator[None]:
-    """Make no cyclic garbage collection: a large document is all of new objects, and no cycle is among them."""
-    collects = size > _LARGE and gc.isenabled()
-    if collects:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @functools.cache

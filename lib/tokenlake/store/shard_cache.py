@@ -33,7 +33,7 @@ from typing import BinaryIO, Final, final
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.store.base import ByteTarget, CopyError, HashingTarget
 from tokenlake.store.entries import FileEntry
-from tokenlake.store.local_files import lock, locked
+from tokenlake.store.local_files import is_still, lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"
@@ -67,12 +67,7 @@ def open_copy(copy: Path, size: int) -> BinaryIO | None:
 
 def holds_alone(descriptor: int, path: Path) -> bool:
     """Lock a file exclusively, if nobody holds it, and if it still is the one at `path` when it is locked."""
-    if not _hold(descriptor, fcntl.LOCK_EX, path):
-        return False
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+    return _hold(descriptor, fcntl.LOCK_EX, path) and is_still(descriptor, path)
 
 
 def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | None:
@@ -81,7 +76,18 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
         return f"it has {size} bytes, and cache_bytes is {max_bytes}"
     os.ftruncate(part_fd, 0)  # of what a dead process left in it, it would be counted as well
     with locked(folder):
-        kept = _kept(folder)
+        # Copies and what is being fetched, each with its time (ns) and bytes, the least recently opened first; what
+        # dead processes left is swept.
+        kept: list[tuple[int, int, Path]] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                part = entry.name.startswith(PART)
+                if _removed(Path(entry.path)) if part else not COPY_NAME.fullmatch(entry.name):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    there = entry.stat(follow_symlinks=False)
+                    kept.append((there.st_mtime_ns, there.st_size, Path(entry.path)))
+        kept.sort()
         used, fits = sum(bytes_ for _, bytes_, _ in kept), False
         for _, bytes_, path in [*kept, (0, 0, None)]:
             fits = used + size <= max_bytes
@@ -94,49 +100,25 @@ def take_room(folder: Path, part_fd: int, size: int, max_bytes: int) -> str | No
     return f"the {max_bytes} bytes of cache_bytes are taken by shards that are open"
 
 
-def _kept(folder: Path) -> list[tuple[int, int, Path]]:
-    """Return copies and what is being fetched, the least recently opened first; sweeps what dead processes left.
-
-    Returns:
-        When each was opened last (ns), its bytes, its path.
-    """
-    found: list[tuple[int, int, Path]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            part = entry.name.startswith(PART)
-            if not part and not COPY_NAME.fullmatch(entry.name):
-                continue
-            if part and _removed(Path(entry.path)):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                there = entry.stat(follow_symlinks=False)
-                found.append((there.st_mtime_ns, there.st_size, Path(entry.path)))
-    return sorted(found)
-
-
 def _hold(descriptor: int, kind: int, path: Path) -> bool:
     """Lock an open file without waiting; say whether that went."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         lock(descriptor, kind | fcntl.LOCK_NB, path)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _removed(path: Path) -> bool:
     """Remove a file that nobody holds; say whether it is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
     try:
-        if not holds_alone(descriptor, path):
-            return False
-        path.unlink(missing_ok=True)
-        return True
-    except PermissionError:
+        with contextlib.suppress(PermissionError):
+            if holds_alone(descriptor, path):
+                path.unlink(missing_ok=True)
+                return True
         return False
     finally:
         os.close(descriptor)
@@ -166,7 +148,7 @@ STALL_SECONDS: Final = 300.0  # above the time that a failing request is tried a
 _LOOK_SECONDS: Final = (
     0.005,
     0.1,
-)  # the pauses between looks at another process's work, the first and the longest
+)  # between looks at another process's work, the first and the longest pause
 _TRIES: Final = 2
 
 
@@ -225,11 +207,10 @@ class ShardCache:
 
     def discard(self, sha256: str) -> bool:
         """Drop a copy that is damaged, and say whether there was one; who has it open keeps what it has."""
-        try:
+        with contextlib.suppress(OSError):
             (self._folder / _checked(sha256, "a copy")).unlink()
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def _made(self, copy: Path, size: int, fetch: Callable[[ByteTarget], None], what: str) -> BinaryIO | None:
         """Fetch a copy, or wait for the process or thread that does."""
@@ -264,7 +245,8 @@ class ShardCache:
                 return found  # published after we looked and before we held its next temporary file
             if (problem := take_room(self._folder, part_fd, size, self._max_bytes)) is not None:
                 return self._without(what, problem)
-            _fetch(part_fd, size, copy.name, fetch, what)
+            with os.fdopen(part_fd, "r+b", buffering=0, closefd=False) as file:
+                _fetch(file, FileEntry(bytes=size, sha256=copy.name), fetch, what)
             os.fsync(part_fd)
             os.fchmod(part_fd, 0o444)
             with locked(self._folder):  # who counts must not miss it between two names
@@ -295,19 +277,17 @@ def _checked(sha256: str, what: str) -> str:
     return sha256
 
 
-def _fetch(descriptor: int, size: int, sha256: str, fetch: Callable[[ByteTarget], None], what: str) -> None:
-    with os.fdopen(descriptor, "r+b", buffering=0, closefd=False) as file:
-        got, wanted = FileEntry.of(b""), FileEntry(bytes=size, sha256=sha256)
-        for _ in range(_TRIES):
-            target = HashingTarget(file)
-            fetch(target)
-            got = target.finish()
-            if got == wanted:
-                return
+def _fetch(file: BinaryIO, wanted: FileEntry, fetch: Callable[[ByteTarget], None], what: str) -> None:
+    got = FileEntry.of(b"")
+    for _ in range(_TRIES):
+        target = HashingTarget(file)
+        fetch(target)
+        if (got := target.finish()) == wanted:
+            return
     raise IntegrityError(
-        f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {sha256}, as its manifest "
+        f"{what}: fetched {_TRIES} times, and its sha256 is {got.sha256}; expected {wanted.sha256}, as its manifest "
         "states. Verify the version where it is stored.",
         file=what,
-        expected=sha256,
+        expected=wanted.sha256,
         got=got.sha256,
     )

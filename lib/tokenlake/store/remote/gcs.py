@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,6 @@ from urllib.parse import quote
 import fsspec
 
 from tokenlake.errors import NotFoundError
-from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.http import REQUEST, require_success, take_range, timeouts, total_size
 from tokenlake.store.remote.objects import (
     PIECE,
@@ -56,14 +55,16 @@ class GcsClient(BucketClient):
         "(the path of a key file, or an access token), a public bucket is read with storage_options: {token: anon}"
     )
 
-    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
-        super().__init__(opened, failures)
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        super().__init__(filesystem, options, failures)
         self._api: str = self._fs.base  # https://storage.googleapis.com/storage/v1/
         self._host = self._api.removesuffix("/storage/v1/")
+        given = {"client_kwargs": self._fs.session_kwargs, "skip_instance_cache": True}
+        self._web: Any = fsspec.filesystem("http", **given)
 
-    @classmethod
-    def web(cls, filesystem: Any) -> Any:
-        return fsspec.filesystem("http", client_kwargs=filesystem.session_kwargs, skip_instance_cache=True)
+    async def session(self) -> Any:
+        self._session = await self._web.set_session()
+        return self._session
 
     async def _stat(self, url: Url) -> RemoteObject:
         return _found(await self._json("GET", self._api + _object(url), {"fields": _FIELDS}))
@@ -83,8 +84,9 @@ class GcsClient(BucketClient):
 
     async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
         async with self._media(url, planned, {}) as answer:
-            stated = _stated_crc(answer)
-            crc = _crc32c() if stated else None
+            hashes = ",".join(answer.headers.getall("x-goog-hash", [])).split(",")
+            stated = {name.strip(): value for name, _, value in (each.partition("=") for each in hashes)}
+            crc = _crc32c() if "crc32c" in stated else None
 
             def checked(data: bytes) -> None:
                 if crc is not None:
@@ -92,11 +94,35 @@ class GcsClient(BucketClient):
                 write(data)
 
             await pour(answer.content.read, checked, total_size(answer), planned)
-            if crc is not None and (got := base64.b64encode(crc.digest()).decode()) != stated:
-                raise DamagedBodyError(f"its CRC32C is {got}, the storage says {stated}")
+            got = None if crc is None else base64.b64encode(crc.digest()).decode()
+            if got not in (None, stated.get("crc32c")):
+                raise DamagedBodyError(f"its CRC32C is {got}, the storage says {stated['crc32c']}")
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
-        await self._write(url, partial(self._put, url, payload, over), payload.size)
+        mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
+        about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
+        head = (
+            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
+            f"--{mark}\r\nContent-Type: {_TYPE}\r\n\r\n"
+        ).encode()
+        tail = f"\r\n--{mark}--\r\n".encode()
+        headers = {
+            "Content-Type": f"multipart/related; boundary={mark}",
+            "Content-Length": str(len(head) + payload.size + len(tail)),
+        }
+
+        async def body() -> AsyncGenerator[bytes]:
+            yield head
+            for start in range(0, payload.size, PIECE):
+                yield await asyncio.to_thread(payload.read, start, PIECE)
+            yield tail
+
+        async def send() -> bytes:
+            place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
+            asked = {"uploadType": "multipart", **_condition(over)}
+            return await self._send("POST", place, asked, headers, body())
+
+        await self._write(url, send, payload.size)
 
     async def copy(
         self, source: Url, found: RemoteObject, url: Url, over: str | None, *, whole: bool = True
@@ -118,22 +144,6 @@ class GcsClient(BucketClient):
 
     def other_token(self, token: str) -> str:
         return f"generation:{int(_generation(token)) + 1}"
-
-    async def _put(self, url: Url, payload: Payload, over: str | None) -> Any:
-        mark = secrets.token_hex(16)  # bytes that end the body early would have to hold it
-        about = {"name": url.path, "md5Hash": payload.md5s[0], "contentType": _TYPE}
-        head = (
-            f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
-            f"--{mark}\r\nContent-Type: {_TYPE}\r\n\r\n"
-        ).encode()
-        tail = f"\r\n--{mark}--\r\n".encode()
-        headers = {
-            "Content-Type": f"multipart/related; boundary={mark}",
-            "Content-Length": str(len(head) + payload.size + len(tail)),
-        }
-        place = f"{self._host}/upload/storage/v1/b/{url.bucket}/o"
-        asked = {"uploadType": "multipart", **_condition(over)}
-        return await self._send("POST", place, asked, headers, _body(head, payload, tail))
 
     @asynccontextmanager
     async def _media(
@@ -171,8 +181,9 @@ class GcsClient(BucketClient):
         async with self._request(method, place, asked, headers or {}, **given) as answer:
             if answer.status == 409:
                 raise BusyError(f"HTTP status 409 {answer.reason}")
-            if answer.status == 400:
-                _refuse_damaged(await answer.text(errors="replace"))
+            text = await answer.text(errors="replace") if answer.status == 400 else ""
+            if "match" in text and ("MD5" in text or "CRC32C" in text):  # which is worth another try
+                raise DamagedBodyError("the storage got other bytes than were sent (MD5)")
             require_success(answer)
             self.reached = True
             return await answer.read()
@@ -183,7 +194,7 @@ class GcsClient(BucketClient):
     ) -> AsyncGenerator[Any]:
         import yarl  # comes with aiohttp
 
-        session = await self._opened.session()
+        session = await self.session()
         if payer := self._fs.requester_pays:
             asked = {**asked, "userProject": payer if isinstance(payer, str) else self._fs.project}
         headers = {**headers, "User-Agent": "tokenlake"}
@@ -192,25 +203,6 @@ class GcsClient(BucketClient):
         # Encoded: %2F in an object's name must stay.
         async with session.request(method, yarl.URL(place, encoded=True), **arguments) as answer:
             yield answer
-
-
-async def _body(head: bytes, payload: Payload, tail: bytes) -> AsyncGenerator[bytes]:
-    yield head
-    for start in range(0, payload.size, PIECE):
-        yield await asyncio.to_thread(payload.read, start, PIECE)
-    yield tail
-
-
-def _refuse_damaged(text: str) -> None:
-    """Raise if an answer says that the checksum is another one, which is worth another try."""
-    if "match" in text and ("MD5" in text or "CRC32C" in text):
-        raise DamagedBodyError("the storage got other bytes than were sent (MD5)")
-
-
-def _stated_crc(answer: Any) -> str | None:
-    """Return the CRC32C that an answer states of the whole object (base64)."""
-    pairs = ",".join(answer.headers.getall("x-goog-hash", [])).split(",")
-    return next((pair.strip()[7:] for pair in pairs if pair.strip().startswith("crc32c=")), None)
 
 
 def _crc32c() -> Any:

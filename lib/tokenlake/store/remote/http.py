@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.objects import (
     CHUNK,
     ListPage,
@@ -31,7 +30,7 @@ from tokenlake.store.remote.objects import (
     pour,
     require_size,
 )
-from tokenlake.store.remote.retry import Failures, HttpStatusError, ShortBodyError
+from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError
 from tokenlake.store.remote.url import INPUTS, Url, entries_of, is_odd, lies_below, parse_url
 
 REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": CHUNK}
@@ -57,10 +56,6 @@ class HttpClient(ObjectClient):
         "{username: NAME, password: {env: NAME}}, or {query: {env: NAME}} for signed URLs"
     )
 
-    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
-        super().__init__(opened, failures)
-        self._query: Any = opened.options.get("query")
-
     @classmethod
     def arguments(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """Take out what aiohttp would not know: a user, a password, and queries, which go on each request.
@@ -77,8 +72,11 @@ class HttpClient(ObjectClient):
         return given
 
     async def _stat(self, url: Url) -> RemoteObject:
-        answer = await self._head(url)
-        size = total_size(answer)
+        size = None
+        async with self._request("head", url, {}) as answer:
+            if answer.status not in _NO_HEAD:
+                require_success(answer)
+                size = total_size(answer)
         if size is None:
             answer = await self._get_first(url)
             size = total_size(answer)
@@ -111,30 +109,19 @@ class HttpClient(ObjectClient):
 
     @asynccontextmanager
     async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
-        session = await self._opened.session()
+        session, target, query = await self.session(), str(url), self._options.get("query")
+        if isinstance(query, Mapping):
+            path = url.path.partition("?")[0]
+            query = query.get(path) or query.get(path.rpartition("/")[2])
+        if query:
+            target += f"{'&' if '?' in url.path else '?'}{str(query).lstrip('?&')}"
         given = dict(self._fs.kwargs)
         sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
         given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
         arguments = {"allow_redirects": True, **REQUEST, **given, "headers": sent}
-        async with session.request(method, self._fs.encode_url(self._signed(url)), **arguments) as answer:
+        async with session.request(method, self._fs.encode_url(target), **arguments) as answer:
             self.reached = True
             yield answer
-
-    def _signed(self, url: Url) -> str:
-        query = self._query
-        if isinstance(query, Mapping):
-            path = url.path.partition("?")[0]
-            query = query.get(path) or query.get(path.rpartition("/")[2])
-        if not query:
-            return str(url)
-        return f"{url}{'&' if '?' in url.path else '?'}{str(query).lstrip('?&')}"
-
-    async def _head(self, url: Url) -> Any:
-        async with self._request("head", url, {}) as answer:
-            if answer.status not in _NO_HEAD:
-                require_success(answer)
-                return answer
-        return await self._get_first(url)
 
     async def _get_first(self, url: Url) -> Any:
         """Ask for one byte; the connection is closed without reading more of what may be a large body."""
@@ -179,7 +166,13 @@ async def take_range(answer: Any, buffer: RangeBuffer, planned: RemoteObject) ->
     if match is None or match[1] is None:
         if answer.status == 206:
             raise ShortBodyError("a partial answer that does not say which part it is")
-        await _take_whole(answer, buffer, planned)
+        length = answer.headers.get("Content-Length", "")
+        require_size(int(length) if length.isdigit() else None, planned)
+        if buffer.at or buffer.stop < planned.size:
+            raise NoRangesError
+        await buffer.fill(answer.content.read)
+        if await answer.content.read(1):
+            raise OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
         return
     first, last, total = match.groups()
     require_size(None if total == "*" else int(total), planned)
@@ -197,16 +190,6 @@ def total_size(answer: Any) -> int | None:
 
 def _content_range(answer: Any) -> re.Match[str] | None:
     return _CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
-
-
-async def _take_whole(answer: Any, buffer: RangeBuffer, planned: RemoteObject) -> None:
-    length = answer.headers.get("Content-Length", "")
-    require_size(int(length) if length.isdigit() else None, planned)
-    if buffer.at or buffer.stop < planned.size:
-        raise NoRangesError
-    await buffer.fill(answer.content.read)
-    if await answer.content.read(1):
-        raise OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
 
 
 def _token(headers: Mapping[str, str]) -> str:
@@ -230,9 +213,7 @@ def _require_version(answer: Any, planned: RemoteObject) -> None:
         raise OtherObjectError(f"its version is {found}, expected {planned.token}")
 
 
-_KEPT: Final = frozenset(
-    {"accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent"}
-)
+_KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
 
 
 class RedirectRefusedError(Exception):
@@ -261,24 +242,16 @@ async def _look(_session: Any, _context: Any, redirect: Any) -> None:
         return
     for name in [name for name in redirect.headers if name.lower() not in _KEPT]:
         redirect.headers.popall(name, None)
-    await _require_allowed(source, target)
-
-
-async def _require_allowed(source: Any, target: Any) -> None:
-    allowed = entries_of(os.environ.get(INPUTS))
-    if allowed is not None:
+    told = f"the server redirects to {target.origin()}"
+    if (allowed := entries_of(os.environ.get(INPUTS))) is not None:
         if not _is_listed(target, allowed):
-            raise RedirectRefusedError(
-                f"the server redirects to {target.origin()}, outside what {INPUTS} allows in this environment"
-            )
+            raise RedirectRefusedError(f"{told}, outside what {INPUTS} allows in this environment")
         return
     near = await _addresses(target)
     if any(address.is_link_local for address in near):
-        raise RedirectRefusedError(f"the server redirects to {target.origin()}, a link-local address")
+        raise RedirectRefusedError(f"{told}, a link-local address")
     if any(map(_is_inner, near)) and not any(map(_is_inner, await _addresses(source))):
-        raise RedirectRefusedError(
-            f"the server redirects to {target.origin()}, an address of the private network"
-        )
+        raise RedirectRefusedError(f"{told}, an address of the private network")
 
 
 def _is_listed(target: Any, allowed: list[str]) -> bool:
@@ -294,9 +267,8 @@ async def _addresses(url: Any) -> list[ipaddress.IPv4Address | ipaddress.IPv6Add
     try:
         found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port)
     except OSError as error:
-        raise RedirectRefusedError(
-            f"the server redirects to {url.origin()}, whose name has no address"
-        ) from error
+        told = f"the server redirects to {url.origin()}, whose name has no address"
+        raise RedirectRefusedError(told) from error
     parsed = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
     return [getattr(each, "ipv4_mapped", None) or each for each in parsed]
 

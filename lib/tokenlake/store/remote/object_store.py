@@ -20,6 +20,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, cast, final
 
@@ -69,20 +70,19 @@ class ObjectStore(RemoteStore, Store):
         return scratch_of(self.url).temp(prefix)
 
     def _put(self, puts: Sequence[Put]) -> builtins.list[Outcome]:
-        return list(in_order(self._put_one, puts, self.at_once))
-
-    def _put_one(self, put: Put) -> Outcome:
-        url = self._at(put.key)
-        with os_errors("publish", put.key), self._payload(put) as payload:
-            return compare_and_swap(
-                put,
-                lambda: self._seen(put.key),
-                lambda over: on_loop_to_its_end(self._bucket().put(url, payload, over)),
-                OtherObjectError,
+        def one(put: Put) -> Outcome:
+            with os_errors("publish", put.key), self._payload(put) as payload:
                 # Before much is sent a look says whether it need be.
-                look_first=put.expected is not None
-                or (isinstance(put.data, Path) and payload.size >= objects.LARGE),
-            )
+                large = isinstance(put.data, Path) and payload.size >= objects.LARGE
+
+                def send(over: str | None) -> None:
+                    on_loop_to_its_end(self._bucket().put(self._at(put.key), payload, over))
+
+                look_first = put.expected is not None or large
+                seen = partial(self._seen, put.key)
+                return compare_and_swap(put, seen, send, OtherObjectError, look_first=look_first)
+
+        return list(in_order(one, puts, self.at_once))
 
     @contextlib.contextmanager
     def _payload(self, put: Put) -> Generator[Payload]:
@@ -118,8 +118,12 @@ class ObjectStore(RemoteStore, Store):
             return self._seen(link.target)
 
         def send(over: str | None) -> None:
-            copy = self._bucket().copy(source, found, target, over, whole=self._keeps_copies())
-            on_loop_to_its_end(copy)
+            client, name = self._bucket(), f"{self._root} copies"
+            with _TRYING:  # whether copies in one request keep conditions
+                if client.in_parts and name not in client.trials:
+                    client.trials[name] = keeps_copies(client, self._root)
+            whole = client.trials.get(name, True)
+            on_loop_to_its_end(client.copy(source, found, target, over, whole=whole))
 
         try:
             return compare_and_swap(link.put(), look, send, OtherObjectError, look_first=False)
@@ -163,10 +167,8 @@ class ObjectStore(RemoteStore, Store):
             there = any(one.name == leftover.name for one in self._trials())
             on_loop(self._storage().delete(self._at(name)))
             return there
-        raise StoreError(
-            f"{leftover.name} is neither an upload nor a temporary file; nothing was removed",
-            key=leftover.name,
-        )
+        told = f"{leftover.name} is neither an upload nor a temporary file; nothing was removed"
+        raise StoreError(told, key=leftover.name)
 
     def _trials(self) -> builtins.list[Leftover]:
         """Return what preflights left behind whose process died."""
@@ -185,14 +187,6 @@ class ObjectStore(RemoteStore, Store):
         if str(self._root) not in self._storage().trials:
             self.preflight()
         return self._storage()
-
-    def _keeps_copies(self) -> bool:
-        """Say whether copies in one request keep conditions, as this process has tried out."""
-        client, name = self._storage(), f"{self._root} copies"
-        with _TRYING:
-            if client.in_parts and name not in client.trials:
-                client.trials[name] = keeps_copies(client, self._root)
-        return client.trials.get(name, True)
 
     def _source(self, link: Link) -> RemoteObject:
         """Return which version of the source of a link has its hash."""
@@ -227,34 +221,27 @@ def scratch_of(url: str) -> LocalStore:
     """
     base = Path(os.environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()).expanduser().resolve()
     ours = base / f"tokenlake-{os.geteuid()}"
+    use = "temporary files of remote stores are written there"
     try:
-        _make_private(ours)
+        base.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            ours.mkdir(mode=0o700)
+        found = ours.lstat()
     except OSError as error:
-        raise StoreError(
-            f"{ours} cannot be made: {error.strerror}; temporary files of remote stores are written there. Set "
-            f"{FOLDER_VARIABLE} to a folder of your own."
-        ) from error
-    return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder for this user alone, or see that it is one, no symlink, another user's, or open to others."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
+        how = f"Set {FOLDER_VARIABLE} to a folder of your own."
+        raise StoreError(f"{ours} cannot be made: {error.strerror}; {use}. {how}") from error
+    # It must be of this user alone.
+    problem = ""
     if not stat.S_ISDIR(found.st_mode):
         problem = "is not a folder (a symlink, or a file)"
     elif found.st_uid != os.geteuid():
         problem = f"belongs to user {found.st_uid}, not to {os.geteuid()}"
     elif found.st_mode & 0o077:
         problem = f"may be used by others (mode {stat.S_IMODE(found.st_mode):o}, expected 700)"
-    else:
-        return
-    raise StoreError(
-        f"{folder} {problem}; temporary files of remote stores are written there. Remove it, or set "
-        f"{FOLDER_VARIABLE} to a folder of your own."
-    )
+    if problem:
+        how = f"Remove it, or set {FOLDER_VARIABLE} to a folder of your own."
+        raise StoreError(f"{ours} {problem}; {use}. {how}")
+    return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
 def try_out(client: BucketClient, root: Url) -> None:

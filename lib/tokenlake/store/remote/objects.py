@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 from tokenlake.errors import NotFoundError, StoreError, TokenlakeError
 from tokenlake.store.base import ByteTarget
 from tokenlake.store.local_files import open_regular
-from tokenlake.store.remote.filesystems import OpenFileSystem
 from tokenlake.store.remote.retry import Failures, ShortBodyError, Trouble, patience, refusal, verdict
 from tokenlake.store.remote.url import Url
 
@@ -203,8 +202,10 @@ class ObjectClient(ABC):
     pinned: tuple[str, ...] = ()
     credentials: str = ""
 
-    def __init__(self, opened: OpenFileSystem, failures: Failures) -> None:
-        self._opened, self._fs = opened, opened.filesystem
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        """`filesystem`: of fsspec; `options`: resolved."""
+        self._fs, self._options = filesystem, options
+        self._session: Any = None
         self.failures, self.reached = failures, False
         self.trials: dict[str, bool] = {}
 
@@ -213,10 +214,17 @@ class ObjectClient(ABC):
         """Return what the file system of the storage is opened with."""
         return dict(options)
 
-    @classmethod
-    def web(cls, filesystem: Any) -> Any:
-        """Return what has the session of the file system."""
-        return filesystem
+    async def session(self) -> Any:
+        """Return the HTTP session, of S3 the client; it is opened by the first use."""
+        self._session = await self._fs.set_session()
+        return self._session
+
+    async def close(self) -> None:
+        """Close the session; what is asked for later opens another one."""
+        if hasattr(self._session, "meta"):  # a client of botocore ends as a context does
+            await self._session.__aexit__(None, None, None)
+        elif self._session is not None:
+            await self._session.close()
 
     async def stat(self, url: Url) -> RemoteObject:
         """Return what is known of one object; `failures.missing` where there is none."""

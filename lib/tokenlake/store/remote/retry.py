@@ -148,27 +148,28 @@ class Trouble:
         kind = verdict(error)
         if kind not in ("transient", "unreachable") or self._failures >= _TRIES:
             return False
-        pause = self._pause(error)
+        # Jitter: a hundred workers that failed together must not come back together.
+        exponent = min(self._failures - 1, 20)
+        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
+        asked = getattr(error, "wait", None)
+        pause = max(pause, min(asked, _MOST)) if isinstance(asked, float) else pause
         share = 1.0 if kind == "transient" or self._reached else 0.1
         if time.monotonic() + pause - self._since > self._seconds * share:
             return False
         await asyncio.sleep(pause)
         return True
 
-    def _pause(self, error: Exception) -> float:
-        # Jitter: a hundred workers that failed together must not come back together.
-        exponent = min(self._failures - 1, 20)
-        pause = random.uniform(0.5, 1.0) * min(_FIRST * 2**exponent, _MOST)
-        asked = getattr(error, "wait", None)
-        return max(pause, min(asked, _MOST)) if isinstance(asked, float) else pause
-
 
 def verdict(error: BaseException) -> Verdict:
     """Say what a failure of another library means."""
-    for look in (_of_status, _of_class):
-        for cause in _chain(error):
-            if found := look(cause):
-                return found
+    for cause in _chain(error):
+        if found := _of_status(cause):
+            return found
+    for cause in _chain(error):
+        names = {cls.__name__ for cls in type(cause).__mro__}
+        for kind, classes in _CLASSES.items():
+            if names & classes:
+                return kind
     return "permanent"
 
 
@@ -225,8 +226,3 @@ def _of_status(error: BaseException) -> Verdict | None:
     if not isinstance(status, int):
         return None
     return "transient" if status in _TRANSIENT_STATUS else _VERDICTS.get(status)
-
-
-def _of_class(error: BaseException) -> Verdict | None:
-    names = {cls.__name__ for cls in type(error).__mro__}
-    return next((kind for kind, classes in _CLASSES.items() if names & classes), None)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from tokenlake.errors import NotFoundError
 from tokenlake.store.remote.objects import (
@@ -63,13 +63,9 @@ class S3Client(BucketClient):
         if mark is not None:
             asked["ContinuationToken"] = mark
         answer = await self._call("list_objects_v2", Bucket=url.bucket, Prefix=url.path, **asked)
-        found = [
-            RemoteObject(path=one["Prefix"], size=0, token="") for one in answer.get("CommonPrefixes", ())
-        ]
-        found += [
-            _found(one["Key"], one["Size"], _etag_token(one.get("ETag")), one)
-            for one in answer.get("Contents", ())
-        ]
+        folders, files = answer.get("CommonPrefixes", ()), answer.get("Contents", ())
+        found = [RemoteObject(path=one["Prefix"], size=0, token="") for one in folders]
+        found += [_found(one["Key"], one["Size"], _etag_token(one.get("ETag")), one) for one in files]
         return found, (answer["NextContinuationToken"] if answer.get("IsTruncated") else None)
 
     async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
@@ -125,51 +121,50 @@ class S3Client(BucketClient):
             )
             if not answer.get("IsTruncated"):
                 return found
-            marks = {
-                "KeyMarker": answer["NextKeyMarker"],
-                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
-            }
+            upload = answer.get("NextUploadIdMarker", "")
+            marks = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": upload}
 
     async def abort(self, url: Url, upload: str) -> bool:
         request = partial(self._send, "abort_multipart_upload", url, UploadId=upload)
-        try:
+        with contextlib.suppress(NotFoundError):
             await self._write(url, request, done="removed")
-        except NotFoundError:
-            return False
-        return True
+            return True
+        return False
 
     async def _in_parts(
         self, url: Url, over: str | None, count: int, send: Callable[[str, int], Awaitable[_Part]]
     ) -> None:
         """Upload parts, several at once; whatever happens, nothing of them stays unless all became the object."""
         upload = (await self._write(url, partial(self._send, "create_multipart_upload", url)))["UploadId"]
+
+        async def complete(given: dict[str, Any]) -> None:
+            try:
+                await self._send("complete_multipart_upload", url, **given)
+            except Exception as error:
+                response: dict[str, Any] = getattr(error, "response", None) or {}
+                if response.get("Error", {}).get("Code") == "ConditionalRequestConflict":
+                    # S3 asks for all parts again then, after a look at what is there.
+                    raise OtherObjectError("another write was under way") from None
+                raise
+
+        async def give_up() -> None:
+            # What is under way is the better message, and gc sweeps the upload.
+            with contextlib.suppress(Exception):
+                await self.abort(url, upload)
+
         try:
             parts = await _together([partial(send, upload, index) for index in range(count)])
             given = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **_condition(over)}
             try:
-                await self._write(url, partial(self._complete, url, given))
+                await self._write(url, partial(complete, given))
             except NotFoundError:
                 # The upload is gone: an earlier try has made the object of it and its answer was lost, or
                 # somebody aborted it. What is there says which.
                 raise OtherObjectError("its upload is gone") from None
         except BaseException:
             # Shielded: also when whoever waits for us was interrupted.
-            await asyncio.shield(self._give_up(url, upload))
+            await asyncio.shield(give_up())
             raise
-
-    async def _complete(self, url: Url, given: dict[str, Any]) -> None:
-        try:
-            await self._send("complete_multipart_upload", url, **given)
-        except Exception as error:
-            if _code(error) == "ConditionalRequestConflict":
-                # S3 asks for all parts again then, after a look at what is there.
-                raise OtherObjectError("another write was under way") from None
-            raise
-
-    async def _give_up(self, url: Url, upload: str) -> None:
-        # What is under way is the better message, and gc sweeps the upload.
-        with contextlib.suppress(Exception):
-            await self.abort(url, upload)
 
     async def _put_part(self, url: Url, payload: Payload, upload: str, index: int) -> _Part:
         data = await asyncio.to_thread(payload.part, index)
@@ -194,7 +189,7 @@ class S3Client(BucketClient):
         return await self._call(method, Bucket=url.bucket, Key=key, **given)
 
     async def _call(self, method: str, **given: Any) -> Any:
-        await self._opened.session()
+        await self.session()
         client = await self._fs.get_s3(given["Bucket"])
         operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
         # What storage_options say of all requests, such as who pays, where the operation knows it.
@@ -223,12 +218,6 @@ async def _together(requests: list[Callable[[], Awaitable[_Part]]]) -> list[_Par
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _code(error: BaseException) -> str:
-    """Return S3's name for a failure, "" where it has none."""
-    response = getattr(error, "response", None)
-    return str(cast("dict[str, Any]", response).get("Error", {}).get("Code", "")) if response else ""
 
 
 def _found(path: str, size: int, token: str, answer: dict[str, Any]) -> RemoteObject:

@@ -19,8 +19,7 @@ from fsspec.asyn import get_loop
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.base import ByteTarget, HashingTarget, ObjectInfo, ReadStore
 from tokenlake.store.layout import TEMP_MARK, check_size
-from tokenlake.store.remote.connection import client_at
-from tokenlake.store.remote.filesystems import on_loop
+from tokenlake.store.remote.filesystems import client_at, on_loop
 from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
 from tokenlake.store.remote.retry import OF_STORES
 from tokenlake.store.remote.url import Url, folder_of, key_of, root_of, url_of
@@ -167,8 +166,16 @@ class RemoteFile(io.RawIOBase):
         wanted = min(size, self._planned.size - offset)
         if wanted <= 0:
             return b""
+        client = self._client()
         try:
-            return self._fetched(offset, wanted)
+            if self._spool is None:
+                try:
+                    return bytes(on_loop(client.fetch(self._url, self._planned, offset, wanted)))
+                except NoRangesError:
+                    with self._lock:
+                        if self._spool is None:
+                            self._spool = spooled(client, self._url, self._planned)
+            return os.pread(self._spool.fileno(), wanted, offset)
         except OtherObjectError as error:
             raise IntegrityError(
                 f"{self._url}: it is not what was opened: {error}. Verify the version where it is stored.",
@@ -216,17 +223,6 @@ class RemoteFile(io.RawIOBase):
 
     def __repr__(self) -> str:
         return f"RemoteFile({str(self._url)!r})"
-
-    def _fetched(self, offset: int, size: int) -> bytes:
-        client = self._client()
-        if self._spool is None:
-            try:
-                return bytes(on_loop(client.fetch(self._url, self._planned, offset, size)))
-            except NoRangesError:
-                with self._lock:
-                    if self._spool is None:
-                        self._spool = spooled(client, self._url, self._planned)
-        return os.pread(self._spool.fileno(), size, offset)
 
 
 class _Options(dict[str, Any]):
@@ -278,10 +274,17 @@ class RemoteStore(ReadStore):
             planned = RemoteObject(path=url.path, size=size, token="")
             if self._cache is not None and sha256 is not None:
                 self._cached[key] = sha256
-                copy = self._cache.open(
-                    sha256, size, lambda target: self._download(url, planned, target), str(url)
-                )
-                if copy is not None:
+
+                def fetch(target: ByteTarget) -> None:
+                    try:
+                        fetch_whole(self._client(), url, planned, target)
+                    except OtherObjectError as error:
+                        raise IntegrityError(
+                            f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
+                            file=str(url),
+                        ) from None
+
+                if (copy := self._cache.open(sha256, size, fetch, str(url))) is not None:
                     return copy
         return cast("BinaryIO", RemoteFile(self._client, url, planned))
 
@@ -298,7 +301,12 @@ class RemoteStore(ReadStore):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
         named = (ObjectInfo(self._key(one.path), one.size, one.modified, one.token) for one in found)
-        shown = (info for info in named if not _is_passing(info.key))
+        # No trials of a preflight, and nothing unpublished that a copied folder brought along.
+        shown = (
+            info
+            for info in named
+            if not info.key.startswith(PROBE) and not info.key.rpartition("/")[2].startswith(TEMP_MARK)
+        )
         yield from sorted(shown, key=lambda info: info.key)
 
     def list_dirs(self, prefix: str) -> builtins.list[str]:
@@ -318,30 +326,14 @@ class RemoteStore(ReadStore):
 
     def _listed(self, prefix: str, *, flat: bool) -> builtins.list[RemoteObject]:
         if not self.can_list:
-            raise StoreError(
-                f"{self.url}: web servers do not list what they have. Name a version that is there (NAME@v3), or a tag "
-                "(NAME@TAG)."
-            )
+            how = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
+            raise StoreError(f"{self.url}: web servers do not list what they have. {how}")
         place = folder_of(self._root, prefix)
         found = on_loop(self._client().list(place, flat=flat))
         return [one for one in found if one.path != place.path]
-
-    def _download(self, url: Url, planned: RemoteObject, target: ByteTarget) -> None:
-        try:
-            fetch_whole(self._client(), url, planned, target)
-        except OtherObjectError as error:
-            raise IntegrityError(
-                f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
-                file=str(url),
-            ) from None
 
     def _at(self, key: str) -> Url:
         return url_of(self._root, key)
 
     def _key(self, path: str) -> str:
         return key_of(self._root, path)
-
-
-def _is_passing(key: str) -> bool:
-    """Say whether it is a trial of a preflight, or something unpublished that a copied folder brought along."""
-    return key.startswith(PROBE) or key.rpartition("/")[2].startswith(TEMP_MARK)

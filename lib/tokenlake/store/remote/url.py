@@ -48,11 +48,9 @@ def check_scheme(scheme: str, option: str) -> None:
     if scheme in asked and not _NEVER.fullmatch(scheme):
         return
     guess = did_you_mean(scheme, (*USUAL, *_ALIASES, "sftp", "ftp"))
-    allow = (
-        "it bypasses the rules for addresses and cannot be allowed"
-        if _NEVER.fullmatch(scheme)
-        else f"to allow it, set {VARIABLE}={scheme} in the environment"
-    )
+    allow = f"to allow it, set {VARIABLE}={scheme} in the environment"
+    if _NEVER.fullmatch(scheme):
+        allow = "it bypasses the rules for addresses and cannot be allowed"
     raise ConfigError(
         f"{option}: {scheme}:// is not an allowed scheme; expected one of {', '.join(USUAL)}{guess} ({allow})",
         got=scheme,
