@@ -135,11 +135,16 @@ class Ragged:
             return parts[0]
         sizes = np.array([part.lengths for part in parts])
         offsets = offsets_of(sizes.sum(axis=0))
-        ids = np.empty(offsets[-1], np.int32)
+        ids, rest = np.empty(offsets[-1], np.int32), np.ones(offsets[-1], np.bool_)
         begin = offsets[:-1].copy()
-        for part, lengths in zip(parts, sizes, strict=True):
-            ids[places(begin, lengths)] = part.ids
+        largest = int(np.argmax([len(part.ids) for part in parts]))
+        for index, (part, lengths) in enumerate(zip(parts, sizes, strict=True)):
+            if index != largest:
+                at = places(begin, lengths)
+                ids[at], rest[at] = part.ids, False
             begin += lengths
+        # A mask costs a third of what places cost.
+        ids[rest] = parts[largest].ids
         return cls(ids, offsets)
 
     def select(self, mask: Bools) -> Self:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenlake.etl.unit.encoding import Finish, Fitted
 from tokenlake.packing.loss_mask import learned, marked, plain
-from tokenlake.tokenizers.spans import Spans, byte_spans
+from tokenlake.tokenizers.offsets import Spans, byte_spans
 
 tokens = st.tuples(st.integers(1, 6), st.booleans())
 documents = st.lists(st.lists(tokens, min_size=1, max_size=6), min_size=1, max_size=8)

@@ -17,7 +17,7 @@ from tokenlake.text.chat.messages import ROLES
 from tokenlake.text.chat.renderer import CHECKED, ChatRenderer, Conversations
 from tokenlake.text.chat.template import ChatTemplate, Skeleton
 from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard
-from tokenlake.tokenizers.spans import byte_spans
+from tokenlake.tokenizers.offsets import byte_spans
 
 PLAIN = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{{ '\n' }}"

@@ -16,7 +16,7 @@ from tokenlake.config.texts import PromptConfig
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
 from tokenlake.text.prompt_renderer import PromptRenderer
-from tokenlake.text.prompt_template import PromptPiece, lay_out, parse_template
+from tokenlake.text.prompt_template import PromptPiece, parse_template
 
 ROW = {"q": "what?", "a": "that"}
 QA = {"template": "{q} {a}", "label_column": "a"}
@@ -169,7 +169,7 @@ def test_a_section_that_contradicts_itself_is_refused_when_it_is_read(
 )
 def test_a_template_that_does_not_fit_its_columns_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
-        lay_out(config(**changes), sentencepiece())
+        PromptRenderer(config(**changes), sentencepiece(), "literal")
 
 
 def text_and_learned(row: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
@@ -236,13 +236,15 @@ def test_a_completion_is_its_inputs_and_the_label() -> None:
 
 def test_a_special_token_of_the_templates_own_makes_it_one_of_control_tokens() -> None:
     for template, control in (("<s>{q}{a}", True), ("{q}{a}", False), ("{q}<|endoftext|>{a}", False)):
-        layout = lay_out(config(template=template, label_column="a"), sentencepiece())
-        assert (layout.specials > 0) is control
-    assert lay_out(config(template="{q}<|endoftext|>{a}", label_column="a"), byte_level()).specials
+        made = PromptRenderer(config(template=template, label_column="a"), sentencepiece(), "literal")
+        assert made.control_tokens is control
+    spelled = config(template="{q}<|endoftext|>{a}", label_column="a")
+    assert PromptRenderer(spelled, byte_level(), "literal").control_tokens
     with pytest.raises(ConfigError, match=r"separator: spells a special token"):
-        lay_out(
+        PromptRenderer(
             config(format_type="completion", input_columns=["q"], label_column="a", separator="</s>"),
             sentencepiece(),
+            "literal",
         )
 
 

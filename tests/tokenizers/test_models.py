@@ -16,7 +16,7 @@ from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans
 
 CONFIG = {
     "word-piece": {"unk_token": "[UNK]", "sep_token": "[SEP]", "eos_token": "[SEP]", "pad_token": "[PAD]"},

@@ -19,8 +19,7 @@ from tests.tokenizers.tokenizer_mutations import FLAGS
 from tokenlake.errors import EngineMismatchError
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.offsets import TokenSizes, touched
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans, TokenSizes, touched
 
 Place = tuple[int, int, int]
 MARKUP = ("<s>", "</s>", "<|endoftext|>", "<tag>", "<unk>")

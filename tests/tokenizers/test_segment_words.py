@@ -17,6 +17,7 @@ from tests.tokenizers.test_segments import same_ids
 from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers import gate
+from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import SegmentEngine
@@ -75,8 +76,8 @@ def tokenizer(form: str) -> TokenizerFiles:
 
 
 @functools.cache
-def engine_of(form: str) -> SegmentEngine:
-    return SegmentEngine(tokenizer(form))
+def engine_of(form: str, *, literal: bool = True) -> SegmentEngine:
+    return SegmentEngine(tokenizer(form), literal=literal)
 
 
 # White space of all kinds, what normalizers drop, join, part or make longer, and letters that what follows belongs to.
@@ -149,10 +150,19 @@ def test_what_failed_half_way_loses_nothing_later(
     same_ids(engine, texts)
 
 
-@pytest.mark.parametrize("model", ["word-piece", "unigram"])
-def test_special_tokens_in_a_text_become_ids(model: str) -> None:
-    texts = ["one [SEP] two</s>", "three", "", "</s>", "[SEP][SEP] four"]
-    same_ids(SegmentEngine(trained(model), literal=False), texts, literal=False)
+PARTED = [form for form in (*FORMS, *BERT) if not form.endswith("first")]
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(PARTED), TEXTS)
+def test_special_tokens_in_a_text_become_ids(form: str, texts: list[str]) -> None:
+    same_ids(engine_of(form, literal=False), ["one [SEP] two</s>", *texts, "[SEP][SEP] four"], literal=False)
+
+
+def test_a_space_before_the_first_piece_alone_is_refused_where_tokens_make_pieces() -> None:
+    files = tokenizer("nothing, first")
+    assert objection(files, "segments", literal=True) is None
+    assert "the first of the pieces" in str(objection(files, "segments", literal=False))
 
 
 @pytest.mark.parametrize("model", ["word-piece", "unigram"])

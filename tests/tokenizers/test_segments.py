@@ -74,11 +74,17 @@ def test_hard_texts(form: str) -> None:
     same_ids(engine, list(samples.hard_texts()))
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_texts_with_added_tokens_go_to_the_engine_beneath(form: str) -> None:
-    texts = ["one</s>two", "three", "", "<s>", " four <s> five", "six"]
-    same_ids(SegmentEngine(samples.known()[form], literal=False), texts, literal=False)
-    same_ids(SegmentEngine(samples.known()[form], literal=False), texts[1:3], literal=False)
+PARTED = st.lists(st.sampled_from([*"ab é漢\n<>", SPACE, "  ", "s>", "<s>", "</s>", "<unk>"]), max_size=12)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(FORMS), st.lists(PARTED.map("".join), max_size=8))
+def test_added_tokens_part_a_text_and_none_reaches_over_two(form: str, texts: list[str]) -> None:
+    engine = SegmentEngine(samples.known()[form], literal=False)
+    same_ids(engine, texts, literal=False)
+    same_ids(engine, ["a<", "s>b", *texts[::-1]], literal=False)  # some segments known
+    made = engine.encode(samples.large(["<s>", *texts, "x"]).slice(1, len(texts)))
+    assert [ids.tolist() for ids in made.rows()] == samples.reference_ids(engine.files, texts, literal=False)
 
 
 def test_segments_longer_than_are_merged_here() -> None:

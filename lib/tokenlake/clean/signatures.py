@@ -105,7 +105,12 @@ class Signer:
             reasons = [
                 why or (held and f"contamination.{held}") for why, held in zip(reasons, found, strict=True)
             ]
-        bands, ngrams = self._bands(words, len(texts))
+        count, signing = len(texts), self._signing
+        # The keys of the bands, and the number of n-grams.
+        bands, ngrams = np.empty((count, signing.bands), np.uint64), np.zeros(count, np.int64)
+        if words is not None and signing.bands:
+            drawn = self._factors, self._terms, signing.rows
+            kernels().sign_all(words.data, words.ends, signing.ngram, *drawn, bands, ngrams)
         exact = exact_hashes(texts, self._signing.exact)
         columns = [file, position, None, ngrams, exact[:, 0], exact[:, 1], *bands.T]
         arrays: list[Any] = [
@@ -113,16 +118,6 @@ class Signer:
             for column in columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def _bands(self, words: WordBuffer | None, count: int) -> tuple[UInt64, Int64]:
-        """Return the keys of the bands, uint64[n, bands], and the number of n-grams, int64[n]."""
-        signing = self._signing
-        keys, ngrams = np.empty((count, signing.bands), np.uint64), np.zeros(count, np.int64)
-        if words is not None and signing.bands:
-            kernels().sign_all(
-                words.data, words.ends, signing.ngram, self._factors, self._terms, signing.rows, keys, ngrams
-            )
-        return keys, ngrams
 
 
 @final

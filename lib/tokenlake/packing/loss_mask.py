@@ -16,7 +16,9 @@ _ID: Final = np.int32(LOSS - 1)
 
 def marked(ids: Int32, learned: Bools | bool = True) -> Int32:
     """Return ids (int32[n]) with the bit set where `learned` (bool[n]) is true."""
-    return ids | (np.asarray(learned).astype(np.int32) << np.int32(30))
+    bits = np.asarray(learned).astype(np.int32)
+    bits <<= np.int32(30)
+    return ids | bits
 
 
 def plain(ids: Int32) -> Int32:

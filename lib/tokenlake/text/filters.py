@@ -15,7 +15,7 @@ import string
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Final, final
@@ -72,15 +72,15 @@ class RowFilter(Transform):
 
     def judge(self, rows: Rows) -> tuple[Bools, Faults]:
         """Return which rows stay, bool[n], and which are bad."""
-        columns = plain_columns(rows)
-        objects = rows.objects if columns is None else self._objects(columns)
+        columns, objects = plain_columns(rows), list[Row]()
+        if columns is None:
+            objects = rows.objects
+        else:
+            if self._reads is not None:
+                columns = columns.select([name for name in self._reads if name in columns.schema.names])
+            objects = columns.to_pylist() if columns.num_columns else [{}] * columns.num_rows
         verdicts, bad = called(self.keeps, objects)
         return np.array([verdict is True for verdict in verdicts], np.bool_), bad
-
-    def _objects(self, columns: pa.RecordBatch) -> list[Row]:
-        if self._reads is not None:
-            columns = columns.select([name for name in self._reads if name in columns.schema.names])
-        return columns.to_pylist() if columns.num_columns else [{}] * columns.num_rows
 
     def needs(self, wanted: Fields = None) -> Fields:
         """Return the fields that it looks at, and what is wanted."""
@@ -153,12 +153,8 @@ def _filled(column: Array) -> Bools:
     """Return bool[n], where a column's value is neither null nor empty."""
     kind = column.type
     types = pa.types
-    if (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    ):
+    bytes_like = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if any(is_kind(kind) for is_kind in bytes_like):
         filled = _COMPUTE.greater(_COMPUTE.binary_length(column), 0)
     elif types.is_list(kind) or types.is_large_list(kind):
         filled = _COMPUTE.greater(_COMPUTE.list_value_length(column), 0)
@@ -219,13 +215,10 @@ FE56-FE57 FF01 FF0E FF1F FF61 10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 11
 1DA88"""
 
 
-def _characters(ranges: str) -> Iterator[str]:
-    for part in ranges.split():
-        first, _, last = part.partition("-")
-        yield from map(chr, range(int(first, 16), int(last or first, 16) + 1))
-
-
-TERMINALS: Final = tuple(_characters(_TERMINAL_RANGES))
+_PAIRS: Final = [part.partition("-") for part in _TERMINAL_RANGES.split()]
+TERMINALS: Final = tuple(
+    chr(code) for first, _, last in _PAIRS for code in range(int(first, 16), int(last or first, 16) + 1)
+)
 """What ends a sentence, in any script."""
 _TERMINAL: Final = frozenset(TERMINALS)
 

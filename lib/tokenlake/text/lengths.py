@@ -104,15 +104,19 @@ def allocate(
     _check(lengths, strategy, ratios, priority)
     total = max(0, min(total, sum(lengths.values())))
     if strategy == "priority":
-        return _by_priority(lengths, total, priority or ())
-    if strategy == "adaptive":
-        return _adaptive(lengths, total)
-    weights = {
-        "equal": dict.fromkeys(lengths, Fraction(1)),
-        "proportional": {name: Fraction(length) for name, length in lengths.items()},
-        "ratio": {name: Fraction((ratios or {}).get(name, 0)) for name in lengths},
-    }[strategy]
-    return _fill(lengths, weights, total)
+        given = dict.fromkeys(lengths, 0)
+        for name in dict.fromkeys([*(priority or ()), *lengths]):
+            given[name] = min(lengths[name], total)
+            total -= given[name]
+        return given
+    share = total // max(1, len(lengths)) if strategy == "adaptive" else 0
+    sure = {name: min(length, share) for name, length in lengths.items()}
+    needs = {name: length - sure[name] for name, length in lengths.items()}
+    same = dict.fromkeys(lengths, 1)
+    weights = {"equal": same, "ratio": ratios or same}.get(strategy, needs)
+    exact = {name: Fraction(weights[name]) for name in lengths}
+    more = _fill(needs, exact, total - sum(sure.values()))
+    return {name: sure[name] + more[name] for name in lengths}
 
 
 def _check(
@@ -139,53 +143,27 @@ def _check(
         raise ConfigError(f"priority: got {list(priority)!r}, expected every column at most once")
 
 
-def _by_priority(lengths: Mapping[str, int], total: int, priority: Sequence[str]) -> dict[str, int]:
-    given = dict.fromkeys(lengths, 0)
-    for name in dict.fromkeys([*priority, *lengths]):
-        given[name] = min(lengths[name], total)
-        total -= given[name]
-    return given
-
-
-def _adaptive(lengths: Mapping[str, int], total: int) -> dict[str, int]:
-    share = total // max(1, len(lengths))
-    sure = {name: min(length, share) for name, length in lengths.items()}
-    lacking = {name: length - sure[name] for name, length in lengths.items()}
-    weights = {name: Fraction(length) for name, length in lacking.items()}
-    more = _fill(lacking, weights, total - sum(sure.values()))
-    return {name: sure[name] + more[name] for name in lengths}
-
-
 def _fill(needs: Mapping[str, int], weights: Mapping[str, Fraction], total: int) -> dict[str, int]:
     """Share `total` (at most the sum of `needs`) out by weight, handing on what a column does not need."""
     given = dict.fromkeys(needs, 0)
     left = {name: need for name, need in needs.items() if need}
     while left and total:
-        shares = _shares({name: weights[name] for name in left}, total)
+        whole = sum(weights[name] for name in left)
+        # Without any weight only columns of ratio 0 are left.
+        shares = {name: total * (weights[name] / whole if whole else Fraction(1, len(left))) for name in left}
         full = [name for name, share in shares.items() if share >= left[name]]
         if not full:
-            # No share is more than its column lacks, and rounding up a fraction cannot make it more.
-            return given | _rounded(shares, total)
+            # No share is more than its column lacks, and rounding up a fraction cannot make it more. The largest
+            # remainders are rounded up, the earlier column first among equals, so that the sum is the total.
+            floors = {name: math.floor(share) for name, share in shares.items()}
+            by_remainder = sorted(shares, key=lambda name: floors[name] - shares[name])
+            for name in by_remainder[: total - sum(floors.values())]:
+                floors[name] += 1
+            return given | floors
         for name in full:
             given[name] = left.pop(name)
             total -= given[name]
     return given
-
-
-def _shares(weights: dict[str, Fraction], total: int) -> dict[str, Fraction]:
-    whole = sum(weights.values())
-    if not whole:  # only columns of ratio 0 are left
-        return dict.fromkeys(weights, Fraction(total, len(weights)))
-    return {name: total * weight / whole for name, weight in weights.items()}
-
-
-def _rounded(shares: dict[str, Fraction], total: int) -> dict[str, int]:
-    """Round by largest remainder, so that the sum is `total`; the earlier column first among equals."""
-    floors = {name: math.floor(share) for name, share in shares.items()}
-    by_remainder = sorted(shares, key=lambda name: floors[name] - shares[name])
-    for name in by_remainder[: total - sum(floors.values())]:
-        floors[name] += 1
-    return floors
 
 
 @final
@@ -242,11 +220,9 @@ def pad(
     require_one_of("strategy", strategy, PADDING_STRATEGIES)
     require_one_of("side", side, SIDES)
     edges = [max_length] if strategy == "max_length" and max_length is not None else boundaries
-    widths = (
-        rows.lengths
-        if strategy == "none"
-        else _widths(rows.lengths, None if strategy == "longest" else edges)
-    )
+    widths = rows.lengths
+    if strategy != "none":
+        widths = _widths(widths, None if strategy == "longest" else edges)
     labels = Ragged(rows.ids if loss is None else np.where(loss, rows.ids, np.int32(IGNORED)), rows.offsets)
     found: list[Padded] = []
     for width in np.unique(widths).tolist():
@@ -406,16 +382,21 @@ class LengthManager:
             loss: which of them bear loss; None: all.
         """
         parts = [np.asarray(row, np.int32) for row in rows]
+        ids = np.concatenate([np.empty(0, np.int32), *parts])
+        boundaries = self._boundaries
+        if boundaries is None:
+            # Widths that double: at most half of a row is padding, and a compiled model sees few shapes.
+            boundaries = [_SHORTEST_BUCKET]
+            while boundaries[-1] < self.max_length:
+                boundaries.append(boundaries[-1] * 2)
         strategy, side = self._padding
         return pad(
-            Ragged(
-                np.concatenate([np.empty(0, np.int32), *parts]), offsets_of([len(part) for part in parts])
-            ),
+            Ragged(ids, offsets_of([len(part) for part in parts])),
             pad_id=self.pad_id,
             strategy=strategy,
             side=side,
             max_length=self.max_length,
-            boundaries=_powers(self.max_length) if self._boundaries is None else self._boundaries,
+            boundaries=boundaries,
             loss=None if loss is None else np.concatenate([np.asarray(row, np.bool_) for row in loss]),
         )
 
@@ -437,14 +418,3 @@ class LengthManager:
         data = text.encode()
         cut = truncate(data, start, stop, budget, *self._truncation)
         return Shortened(data[cut.start : cut.stop].decode(), ids[cut.first : cut.last], cut)
-
-
-def _powers(longest: int) -> list[int]:
-    """Return widths that double up to the first that holds `longest` tokens.
-
-    At most half of a row is padding, and a compiled model sees few shapes, the same for every batch.
-    """
-    edges = [_SHORTEST_BUCKET]
-    while edges[-1] < longest:
-        edges.append(edges[-1] * 2)
-    return edges

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, NamedTuple, NoReturn, cast, final
+from typing import Any, Final, NoReturn, cast, final
 
 import numpy as np
 import pyarrow as pa
@@ -138,7 +138,11 @@ def _pair(given: Mapping[str, Value | None], *, whole: bool) -> Judgement:
     if chosen == rejected:
         unusable("equal_answers", "the better answer equals the worse one")
     if prompt is None and not whole:
-        size = _shared(chosen, rejected)
+        if isinstance(chosen, str):
+            size = shared_text(chosen, str(rejected))
+        else:  # at least one turn is left to each
+            most = max(min(len(chosen), len(rejected)) - 1, 0)
+            size = next((at for at in range(most) if chosen[at] != rejected[at]), most)
         if not size:
             unusable("no_prompt", "the row has no prompt, and its answers do not begin alike")
         return _filled(Judgement(chosen[:size], (chosen[size:], rejected[size:])))
@@ -154,16 +158,14 @@ def _in_one_form(prompt: Value, answers: tuple[Value, ...], *, label: bool = Fal
     """
     found = Judgement(prompt, answers, label)
     if found.is_conversation:
-        turns = _turns(prompt, "user")
-        said = tuple(_turns(answer, "assistant") for answer in answers)
+        values = (("user", prompt), *(("assistant", answer) for answer in answers))
+        turns, *said = (
+            [{"role": role, "content": value}] if isinstance(value, str) else value for role, value in values
+        )
         if all(len(answer) > len(turns) and answer[: len(turns)] == turns for answer in said):
-            said = tuple(answer[len(turns) :] for answer in said)
-        found = Judgement(turns, said, label)
+            said = [answer[len(turns) :] for answer in said]
+        found = Judgement(turns, tuple(said), label)
     return _filled(found)
-
-
-def _turns(value: Value, role: str) -> list[Turn]:
-    return [{"role": role, "content": value}] if isinstance(value, str) else value
 
 
 def _filled(judgement: Judgement) -> Judgement:
@@ -183,14 +185,6 @@ def _is_empty(value: Value) -> bool:
     )
 
 
-def _shared(chosen: Value, rejected: Value) -> int:
-    """Return how much two answers begin with alike: characters of texts, turns of conversations."""
-    if isinstance(chosen, str) and isinstance(rejected, str):
-        return shared_text(chosen, rejected)
-    most = max(min(len(chosen), len(rejected)) - 1, 0)  # at least one turn is left to each
-    return next((at for at in range(most) if chosen[at] != rejected[at]), most)
-
-
 def shared_text(left: str, right: str) -> int:
     """Return how many characters two texts begin with alike, up to the end of a word.
 
@@ -208,15 +202,12 @@ def shared_text(left: str, right: str) -> int:
 
 
 def _inside_word(text: str, at: int) -> bool:
+    """Whether a place is inside a word that blanks separate: of digits, or letters of a script with capitals."""
     if at >= len(text):
         return False
-    before, after = text[at - 1], text[at]
-    return bool(unicodedata.combining(after)) or (_bound(before) and _bound(after))
-
-
-def _bound(character: str) -> bool:
-    """Whether it stands in words that blanks separate: digits, and letters of scripts with capitals."""
-    return character.isdigit() or character.lower() != character.upper()
+    around = text[at - 1], text[at]
+    bound = all(character.isdigit() or character.lower() != character.upper() for character in around)
+    return bound or bool(unicodedata.combining(text[at]))
 
 
 def unusable(reason: str, why: str) -> NoReturn:
@@ -224,12 +215,8 @@ def unusable(reason: str, why: str) -> NoReturn:
     raise BadRecordError(why, reason=reason)
 
 
-class _Document(NamedTuple):
-    """What one document is made of, and of which row."""
-
-    row: int
-    judgement: Judgement
-    tools: list[Any] | None
+_Document = tuple[int, Judgement, list[Any] | None]
+"""A row, what one document of it is made of, and the tools."""
 
 
 @final
@@ -254,22 +241,26 @@ class PreferenceRenderer:
     def render(self, rows: Rows) -> Rendered:
         """Return the texts; rows that cannot be used are bad (see :func:`judgements`)."""
         documents, bad = self._documents(rows)
-        texts = self._texts(documents)
-        for document, made in zip(documents, texts, strict=True):
+        texts, owned = self._texts(documents), list[Any]()
+        for (row, judgement, _), made in zip(documents, texts, strict=True):
             if isinstance(made, Fault):
-                bad.setdefault(document.row, made)
-        for at, fault in self._guard.faults([_own(document.judgement) for document in documents]).items():
-            bad.setdefault(documents[at].row, fault)
-        kept = [at for at, document in enumerate(documents) if document.row not in bad]
-        labels = [documents[at].judgement.label for at in kept]
+                bad.setdefault(row, made)
+            # All that the row itself says; a text with its answer in one piece: the border may lie inside a token.
+            own = [judgement.prompt, *judgement.answers]
+            first = 1 if judgement.answers else 0
+            owned.append(own if judgement.is_conversation else _plain(judgement)[first:])
+        for at, fault in self._guard.faults(owned).items():
+            bad.setdefault(documents[at][0], fault)
+        kept = [at for at, (row, _, _) in enumerate(documents) if row not in bad]
+        judged = self._settings.method in ("kto", "bco")
         return Rendered(
             text=_ARROW.array(
                 chain.from_iterable(cast("list[str]", texts[at]) for at in kept), pa.large_string()
             ),
-            origin=np.array([documents[at].row for at in kept], np.int64),
+            origin=np.array([documents[at][0] for at in kept], np.int64),
             bad=tuple(sorted(bad.items())),
             parts=len(text_weights(self._settings.method)),
-            label=np.array(labels, np.bool_) if self._settings.method in ("kto", "bco") else None,
+            label=np.array([documents[at][1].label for at in kept], np.bool_) if judged else None,
         )
 
     def _documents(self, rows: Rows) -> tuple[list[_Document], dict[int, Fault]]:
@@ -285,55 +276,21 @@ class PreferenceRenderer:
             except BadRecordError as error:
                 bad[row] = fault_of(error)
             else:
-                found += [_Document(row, judgement, tools) for judgement in made]
+                found += [(row, judgement, tools) for judgement in made]
         return found, bad
 
     def _texts(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
         """Return each document's texts, or why it has none."""
-        chats = [document for document in documents if document.judgement.is_conversation]
-        rendered = iter(self._conversations.texts(chats) if chats else ())
+        chats = [document for document in documents if document[1].is_conversation]
+        rendered = iter(self._conversations(chats) if chats else ())
         first = 1 if self._settings.method == "reward" else 0
         found: list[list[str] | Fault] = []
-        for document in documents:
-            made = next(rendered) if document.judgement.is_conversation else _plain(document.judgement)
+        for _, judgement, _ in documents:
+            made = next(rendered) if judgement.is_conversation else _plain(judgement)
             found.append(made if isinstance(made, Fault) else made[first:])
         return found
 
-    @cached_property
-    def _conversations(self) -> _ConversationTexts:
-        check_mode(self._special)
-        return _ConversationTexts(self._settings, self._files)
-
-
-def _plain(judgement: Judgement) -> list[str]:
-    return [str(judgement.prompt), *(f"{judgement.prompt or ''}{answer}" for answer in judgement.answers)]
-
-
-def _own(judgement: Judgement) -> Any:
-    """All that the row itself says; a text with its answer in one piece, for the border may lie inside a token."""
-    if judgement.is_conversation:
-        return [judgement.prompt, *judgement.answers]
-    return _plain(judgement)[1 if judgement.answers else 0 :]
-
-
-@final
-class _ConversationTexts:
-    """Renders with the chat template of `settings`.
-
-    Raises:
-        ConfigError: there is none, or it cannot be compiled.
-    """
-
-    def __init__(self, settings: ResolvedPreference, files: TokenizerFiles) -> None:
-        if settings.chat_template is None:
-            raise ConfigError(f"preference: {no_template(files.name, [])}", tokenizer=files.name)
-        self._conversations: dict[bool, Conversations] = {}
-        for prompt in (False, True):
-            variables = {**named_tokens(files), "add_generation_prompt": prompt}
-            template = ChatTemplate(settings.chat_template, variables)
-            self._conversations[prompt] = Conversations(template, READER.roles, SpecialTokenGuard())
-
-    def texts(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
+    def _conversations(self, documents: Sequence[_Document]) -> list[list[str] | Fault]:
         """Return the text of each prompt, and of the prompt with each answer.
 
         A prompt ends with what begins the assistant's turn, where that is whose turn it is.
@@ -348,13 +305,35 @@ class _ConversationTexts:
             for prompt, messages in ((begins, turns), *((False, [*turns, *answer]) for answer in answers)):
                 places[-1].append((prompt, len(asked[prompt]) if messages else -1))
                 asked[prompt] += [(messages, tools)] if messages else []
-        made = {prompt: self._rendered(prompt, chats) for prompt, chats in asked.items()}
+        made: dict[bool, dict[int, str | Fault]] = {}
+        for prompt, chats in asked.items():
+            messages, tools = [chat[0] for chat in chats], [chat[1] for chat in chats]
+            texts = self._templates[prompt].render(messages, tools, chats.__getitem__)
+            made[prompt] = dict(zip(texts.origin.tolist(), map(str, texts.text), strict=True)) | dict(
+                texts.bad
+            )
         return [_continued([made[prompt].get(at, "") for prompt, at in place]) for place in places]
 
-    def _rendered(self, prompt: bool, chats: list[Chat]) -> dict[int, str | Fault]:
-        messages, tools = [chat[0] for chat in chats], [chat[1] for chat in chats]
-        made = self._conversations[prompt].render(messages, tools, chats.__getitem__)
-        return {**dict(zip(made.origin.tolist(), map(str, made.text), strict=True)), **dict(made.bad)}
+    @cached_property
+    def _templates(self) -> dict[bool, Conversations]:
+        """The chat template, without and with what begins the assistant's turn.
+
+        Raises:
+            ConfigError: there is none, or it cannot be compiled.
+        """
+        check_mode(self._special)
+        if self._settings.chat_template is None:
+            raise ConfigError(f"preference: {no_template(self._files.name, [])}", tokenizer=self._files.name)
+        found: dict[bool, Conversations] = {}
+        for prompt in (False, True):
+            variables = {**named_tokens(self._files), "add_generation_prompt": prompt}
+            template = ChatTemplate(self._settings.chat_template, variables)
+            found[prompt] = Conversations(template, READER.roles, SpecialTokenGuard())
+        return found
+
+
+def _plain(judgement: Judgement) -> list[str]:
+    return [str(judgement.prompt), *(f"{judgement.prompt or ''}{answer}" for answer in judgement.answers)]
 
 
 def _continued(texts: list[str | Fault]) -> list[str] | Fault:
@@ -363,12 +342,10 @@ def _continued(texts: list[str | Fault]) -> list[str] | Fault:
         if isinstance(text, Fault):
             return text
     whole = cast("list[str]", texts)
-    if any(not text.startswith(whole[0]) for text in whole):
-        return Fault(
-            "prompt_not_a_beginning",
-            "the chat template does not render the conversation as a continuation of its prompt",
-        )
-    return whole
+    if all(text.startswith(whole[0]) for text in whole):
+        return whole
+    told = "the chat template does not render the conversation as a continuation of its prompt"
+    return Fault("prompt_not_a_beginning", told)
 
 
 def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> ResolvedPreference:

@@ -83,11 +83,26 @@ class Joiner:
         """Join the texts of n documents, as many runs of ids for each."""
         bare, moved = _parted(self.method, Ragged(ids, offsets))
         content = total_lengths(list(bare.values()))
-        if self.max_prompt is not None and "prompt" in bare:
-            bare["prompt"] = self._shortened(bare["prompt"], self.max_prompt)
-        head, tail = self._lacking(bare)
+        if self.max_prompt is not None and "prompt" in bare:  # with more it loses its beginning, but for BOS
+            prompt, around = bare["prompt"], len(self.prefix)
+            before = np.where(prompt.begins_with(self.prefix), 0, around)
+            long = prompt.lengths + before > self.max_prompt
+            bare["prompt"] = prompt.end(np.where(long, max(self.max_prompt - around, 0), prompt.lengths))
+        # Which runs lack their BOS, and which answers their EOS.
+        begins: tuple[Part, ...] = ("prompt",) if "prompt" in bare else tuple(bare)
+        head = {name: ~bare[name].begins_with(self.prefix) for name in begins if self.prefix}
+        tail: dict[Part, Bools] = {
+            name: ~part.holds(self.eos_id) for name, part in bare.items() if name != "prompt"
+        }
         whole: dict[Part, Ragged] = {
-            name: self._around(part, head.get(name), tail.get(name)) for name, part in bare.items()
+            name: Ragged.joined(
+                [
+                    *([Ragged.alike(self.prefix, head[name])] if name in head else []),
+                    part,
+                    *([Ragged.alike((self.eos_id,), tail[name])] if name in tail else []),
+                ]
+            )
+            for name, part in bare.items()
         }
         left_out, cut = self._fitted(whole)
         gone = np.zeros(len(content), np.bool_)
@@ -117,25 +132,6 @@ class Joiner:
             left_out=left_out,
         )
 
-    def _shortened(self, prompt: Ragged, most: int) -> Ragged:
-        """Return prompts that have at most `most` ids with their BOS; those with more lose their beginning."""
-        before = np.where(prompt.begins_with(self.prefix), 0, len(self.prefix))
-        long = prompt.lengths + before > most
-        return prompt.end(np.where(long, max(most - len(self.prefix), 0), prompt.lengths))
-
-    def _lacking(self, parts: dict[Part, Ragged]) -> tuple[dict[Part, Bools], dict[Part, Bools]]:
-        """Return which runs lack their BOS, and which answers their EOS."""
-        begins: tuple[Part, ...] = ("prompt",) if "prompt" in parts else tuple(parts)
-        head: dict[Part, Bools] = {
-            name: ~parts[name].begins_with(self.prefix) for name in begins if self.prefix
-        }
-        return head, {name: ~part.holds(self.eos_id) for name, part in parts.items() if name != "prompt"}
-
-    def _around(self, part: Ragged, head: Bools | None, tail: Bools | None) -> Ragged:
-        before = [] if head is None else [Ragged.alike(self.prefix, head)]
-        after = [] if tail is None else [Ragged.alike((self.eos_id,), tail)]
-        return Ragged.joined([*before, part, *after])
-
     def _fitted(self, parts: dict[Part, Ragged]) -> tuple[dict[str, Int64], dict[Part, Ragged]]:
         """Return which documents are left out and why, and all parts, cut where the policy says so."""
         parts = dict(parts)
@@ -154,8 +150,17 @@ class Joiner:
         if self.long_documents == "truncate":
             parts |= {name: part.cut(np.maximum(most - prompt, 0)) for name, part in answers.items()}
         if "rejected" in parts:
-            wrong["equal_answers"] = _equal(parts["chosen"], parts["rejected"])
-        return _first_reasons(wrong), parts
+            chosen, rejected = parts["chosen"], parts["rejected"]
+            same = common_prefix(chosen, rejected) == chosen.lengths
+            wrong["equal_answers"] = (chosen.lengths == rejected.lengths) & same
+        found: dict[str, Int64] = {}
+        seen = np.zeros(len(nothing), np.bool_)
+        for reason, rows in wrong.items():  # the first reason counts
+            new = np.flatnonzero(rows & ~seen)
+            if len(new):
+                found[reason] = new
+            seen |= rows
+        return found, parts
 
 
 def _parted(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged], Bools]:
@@ -174,22 +179,6 @@ def _parted(method: Method, texts: Ragged) -> tuple[dict[Part, Ragged], Bools]:
     for part, whole in zip(parts[1:], wholes, strict=True):
         found[part] = Ragged.taken(whole.ids, whole.offsets[:-1] + border, whole.offsets[1:])
     return found, border < prompt.lengths
-
-
-def _first_reasons(wrong: dict[str, Bools]) -> dict[str, Int64]:
-    """Return which documents have each reason as their first: {reason: int64[k]}, none empty."""
-    found: dict[str, Int64] = {}
-    seen: Any = False
-    for reason, rows in wrong.items():
-        new = np.flatnonzero(rows & ~np.asarray(seen))
-        if len(new):
-            found[reason] = new
-        seen = rows | seen
-    return found
-
-
-def _equal(left: Ragged, right: Ragged) -> Bools:
-    return (left.lengths == right.lengths) & (common_prefix(left, right) == left.lengths)
 
 
 _ARROW: Final[Any] = pa
@@ -216,7 +205,10 @@ def preference_batch(
         elif column.holds == "text":
             arrays.append(text.take(_ARROW.array(joined.origin)))
         else:
-            arrays.append(_lists(_runs(column, joined.parts), kind.type))
+            runs, kind = _runs(column, joined.parts), kind.type
+            values = _ARROW.array(runs.ids.astype(kind.value_type.to_pandas_dtype(), copy=False))
+            offsets = _ARROW.array(runs.offsets.astype(np.int32))
+            arrays.append(_ARROW.ListArray.from_arrays(offsets, values, type=kind))
     return _ARROW.RecordBatch.from_arrays(arrays, schema=_ARROW.schema(fields))
 
 
@@ -227,8 +219,3 @@ def _runs(column: TrainerColumn, parts: dict[Part, Ragged]) -> Ragged:
     if column.holds == "mask":
         return Ragged.filled(1, total_lengths(runs))
     return Ragged.joined(runs)
-
-
-def _lists(runs: Ragged, kind: Any) -> Any:
-    values = _ARROW.array(runs.ids.astype(kind.value_type.to_pandas_dtype(), copy=False))
-    return pa.ListArray.from_arrays(_ARROW.array(runs.offsets.astype(np.int32)), values, type=kind)

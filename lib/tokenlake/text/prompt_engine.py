@@ -164,8 +164,10 @@ class Labeller:
                 ends, after = False, self._suffix
             else:
                 before = self._prefix
-            first, last = self._cut(tokens.text, max(0, self.max_length - len(before) - len(after)))
-            ids, loss = ids[first:last], loss[first:last]
+            room = max(0, self.max_length - len(before) - len(after))
+            _, start, stop = self.encoder.encode_places(tokens.text)
+            cut = truncate(str(tokens.text[0].as_py()), start, stop, room, *self._truncation)
+            ids, loss = ids[cut.first : cut.last], loss[cut.first : cut.last]
             ends = ends and bool(loss.any())
         ids = np.concatenate([np.array(before, np.int32), ids, np.array(after, np.int32)])
         loss = np.concatenate([np.zeros(len(before), np.bool_), loss, np.full(len(after), ends)])
@@ -181,12 +183,6 @@ class Labeller:
         begins = tuple(ids[: len(before)].tolist()) == before
         ends = bool(after) and tuple(ids[-len(after) :].tolist()) == after
         return () if begins else before, () if ends else after
-
-    def _cut(self, text: pa.LargeStringArray, room: int) -> tuple[int, int]:
-        """Return which tokens of a text are kept: first, and last exclusive."""
-        _, start, stop = self.encoder.encode_places(text)
-        cut = truncate(str(text[0].as_py()), start, stop, room, *self._truncation)
-        return cut.first, cut.last
 
 
 @final
@@ -242,7 +238,14 @@ class PromptEngine:
             require_one_of(name, value, allowed)
         files = files_of(tokenizer)
         prompt = resolved_prompt(config)
-        _check_room(max_length, budget, prompt)
+        if max_length < 1:
+            told = f"max_length is {max_length}, expected a positive number"
+            raise ConfigError(
+                told, field_path="max_length", expected="a positive number", got=repr(max_length)
+            )
+        if budget is not None and prompt.conversation:
+            told = "budget: shortens the texts of columns, but the rows are conversations; leave it out"
+            raise ConfigError(told, field_path="budget", expected="None", got=budget)
         strategy: Strategy = truncation if isinstance(truncation, str) else "simple" if truncation else "none"
         self._label = prompt.label_column or ""
         self._labeller = prompt_labeller(
@@ -299,15 +302,33 @@ class PromptEngine:
 
         The first row that cannot be used makes the whole an error, whose ``row`` is its index.
         """
+        label, checked = self._labeller, list[Row]()
         try:
-            checked = [_checked(index, row) for index, row in enumerate(rows)]
+            for index, row in enumerate(rows):
+                if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    kind = type(row).__name__
+                    raise _bad(index, "", f"the row is a {kind}", "a mapping of columns", kind)
+                checked.append(dict(row))
             if self._lengths is not None:
                 checked = [self._shortened(self._lengths, row) for row in checked]
-            return Ok(self._batch(checked))
+            made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(checked))]
         except BadRecordError as error:
             return Err(BadRecordError(f"row {error.details['row']}: {error}", **error.details))
         except TokenlakeError as error:
             return Err(error)
+        if self._padding == "do_not_pad" or not made:
+            examples = [tokens.example() for tokens in made]
+            return Ok({name: [example[name] for example in examples] for name in _NAMES})
+        ids = np.concatenate([tokens.ids for tokens in made])
+        (padded,) = pad(
+            Ragged(ids, offsets_of([len(tokens.ids) for tokens in made])),
+            pad_id=self._pad_id,
+            strategy=self._padding,
+            side=self._padding_side,
+            max_length=label.max_length,
+            loss=np.concatenate([tokens.loss for tokens in made]),
+        )
+        return Ok({name: getattr(padded, name) for name in _NAMES})
 
     def _shortened(self, lengths: LengthManager, row: Row) -> Row:
         """Shorten the input columns of a row that is too long; as it is where that is not enough."""
@@ -333,48 +354,6 @@ class PromptEngine:
         """Return how many tokens a row has too many."""
         (tokens,) = self._labeller.tokens([row])
         return self._labeller.length(tokens) - self._labeller.max_length
-
-    def _batch(self, rows: list[Row]) -> dict[str, Int32] | dict[str, list[Any]]:
-        label = self._labeller
-        made = [label.fitted(at, tokens, self._label) for at, tokens in enumerate(label.tokens(rows))]
-        if self._padding == "do_not_pad" or not made:
-            examples = [tokens.example() for tokens in made]
-            return {name: [example[name] for example in examples] for name in _NAMES}
-        ids = np.concatenate([tokens.ids for tokens in made])
-        (padded,) = pad(
-            Ragged(ids, offsets_of([len(tokens.ids) for tokens in made])),
-            pad_id=self._pad_id,
-            strategy=self._padding,
-            side=self._padding_side,
-            max_length=label.max_length,
-            loss=np.concatenate([tokens.loss for tokens in made]),
-        )
-        return {name: getattr(padded, name) for name in _NAMES}
-
-
-def _check_room(max_length: int, budget: BudgetStrategy | None, prompt: ResolvedPrompt) -> None:
-    if max_length < 1:
-        expected = "a positive number"
-        raise ConfigError(
-            f"max_length is {max_length}, expected {expected}",
-            field_path="max_length",
-            expected=expected,
-            got=repr(max_length),
-        )
-    if budget is not None and prompt.conversation:
-        raise ConfigError(
-            "budget: shortens the texts of columns, but the rows are conversations; leave it out",
-            field_path="budget",
-            expected="None",
-            got=budget,
-        )
-
-
-def _checked(index: int, row: object) -> Row:
-    if isinstance(row, Mapping):
-        return dict(row)  # pyright: ignore[reportUnknownArgumentType]
-    kind = type(row).__name__
-    raise _bad(index, "", f"the row is a {kind}", "a mapping of columns", kind)
 
 
 def _unusable(index: int, row: Row, fault: Fault) -> BadRecordError:
@@ -413,9 +392,7 @@ def prompt_labeller(
     check_end(prompt, files, files.eos_id)
     renderer = open_prompt(prompt, files, special_tokens_in_text)
     suffix: tuple[int, ...] | None = () if not prompt.add_eos else None
-    if (
-        prompt.add_eos and prompt.format_type != "chat" and files.eos_id is not None
-    ):  # a chat ends its answer itself
+    if prompt.add_eos and prompt.format_type != "chat":  # a chat ends its answer itself
         options["eos_id"] = files.eos_id
     return Labeller(files, renderer, special_tokens_in_text, bos=prompt.add_bos, suffix=suffix, **options)
 

@@ -17,23 +17,26 @@ from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import Turn
 from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
-from tokenlake.text.chat.template import UNFOUND, CharSpan, ChatTemplate, RenderedChat, texts_in, with_texts
+from tokenlake.text.chat.template import UNFOUND, ChatTemplate, RenderedChat, texts_in, with_texts
 from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
 from tokenlake.text.prompt_template import (
     NAME,
     PromptColumns,
+    PromptPiece,
+    body_of,
     check_known,
     check_used,
     join_prompt,
-    lay_out,
+    learns_all,
     null_fault,
     problem,
+    with_loss,
 )
 from tokenlake.text.rendering import Column, Rendered, Renderer
 from tokenlake.text.transform import fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spans import Span, Spans
+from tokenlake.tokenizers.offsets import Span, Spans
 
 _ARROW: Final[Any] = pa
 _EXPRESSION: Final = re.compile(r"\{\{-?\s*([^\W\d][^{}]*?)\s*-?\}\}")
@@ -66,30 +69,53 @@ class JinjaPromptRenderer:
     def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
         named = named_tokens(files)
         self._prompt, self._learned = prompt, prompt.label_column if prompt.mask_input else None
-        self._template = _opened(prompt.template or "", named, self._learned)
+        try:
+            self._template = ChatTemplate(prompt.template or "", named, learned=self._learned)
+        except ConfigError as error:
+            told = str(error).replace("the chat template", "the template")
+            raise problem("template", told, prompt.template or "") from error
         self._names = tuple(name for name in self._template.names if name not in named)
         self._check_columns()
         self.needed: Final = tuple(name for name in self._names if name not in prompt.optional_columns)
         """Columns that every row must have."""
         self.columns: Final = self._names
-        scan = SpecialScan(files.special_tokens)
         spelled = "".join((prompt.template or "", prompt.system_message or "", prompt.example_separator))
-        self.control_tokens: Final = bool(scan.times(spelled) or set(named) & set(self._template.names))
+        spells = SpecialScan(files.special_tokens).times(spelled)
+        self.control_tokens: Final = bool(spells or set(named) & set(self._template.names))
         guarded = _refuses(special_tokens_in_text, self.control_tokens)
         self._guard = _Guard(files.special_tokens) if guarded else None
         self._eos = files.eos_token if self.control_tokens else None
-        self._head = self._beginning()
+        # System message and examples come before every prompt, and bear no loss.
+        self._head = ""
+        shots = self.render(Rows(objects=[dict(row) for row in prompt.examples])) if prompt.examples else None
+        if shots is not None and shots.bad:
+            index, fault = shots.bad[0]
+            raise problem(f"examples.{index}", fault.detail, repr(dict(prompt.examples[index])))
+        texts = [] if shots is None else cast("list[str]", shots.text.to_pylist())
+        heads = (prompt.system_message, *texts)
+        self._head = "".join(f"{text}{prompt.example_separator}" for text in heads if text)
 
     def render(self, rows: Rows) -> Rendered:
         """Return the prompts; rows are bad as by the other renderers, and where the template fails on them."""
         values, faults = self._values(rows)
         good = [row for row in range(len(rows)) if row not in faults]
+        chosen = [values[row] for row in good]
+        made = self._template.render_rows(chosen)
+        forged = self._guard.forged(self._template, chosen, made) if self._guard else set[int]()
         texts: dict[int, RenderedChat] = {}
-        for row, made in zip(good, self._rendered([values[row] for row in good]), strict=True):
-            if isinstance(made, Fault):
-                faults[row] = made
+        for at, (row, each) in enumerate(zip(good, made, strict=True)):
+            if isinstance(each, BadRecordError):
+                fault = fault_of(each)
+                faults[row] = Fault(fault.reason, fault.detail.replace("the chat template", "the template"))
+            elif not isinstance(each, RenderedChat):
+                raise each
+            elif at in forged:
+                faults[row] = _FORGED
+            elif (whole := self._with_loss(each)) is None:
+                told = "the template outputs nothing of this row that bears loss"
+                faults[row] = Fault("nothing_to_learn", told)
             else:
-                texts[row] = made
+                texts[row] = whole
         return rendered_chats(texts, faults)
 
     def _check_columns(self) -> None:
@@ -125,62 +151,24 @@ class JinjaPromptRenderer:
             faults = bad | faults
         return values, faults
 
-    def _rendered(self, rows: Sequence[Mapping[str, Any]]) -> list[RenderedChat | Fault]:
-        made = self._template.render_rows(rows)
-        found: list[RenderedChat | Fault] = []
-        forged = self._guard.forged(self._template, rows, made) if self._guard else set[int]()
-        for at, each in enumerate(made):
-            if isinstance(each, RenderedChat):
-                found.append(_FORGED if at in forged else self._with_loss(each))
-            elif isinstance(each, BadRecordError):
-                fault = fault_of(each)
-                found.append(Fault(fault.reason, fault.detail.replace("the chat template", "the template")))
-            else:
-                raise each
-        return found
-
-    def _with_loss(self, made: RenderedChat) -> RenderedChat | Fault:
-        """Return a text behind the head, with its loss: what is marked and the EOS after it, or all."""
-        body = made.text
+    def _with_loss(self, made: RenderedChat) -> RenderedChat | None:
+        """Return a text behind the head, with its loss: what is marked and the EOS after it, or all; None: nothing."""
+        body, shift = made.text, len(self._head)
         marked = self._template.marked and self._prompt.mask_input
         spans = list(made.loss) if marked else [(0, len(body))]
         if not body or not spans:
-            return Fault("nothing_to_learn", "the template outputs nothing of this row that bears loss")
+            return None
         if marked and self._eos is not None:
-            spans += self._ending(body, spans[-1][1])
-        shift = len(self._head)
+            stop = spans[-1][1]
+            at = body.find(self._eos, stop)
+            if at >= 0:  # the EOS that the template spells after the label
+                spans.append((at if body[stop:at].strip() else stop, at + len(self._eos)))
         return RenderedChat(self._head + body, tuple((start + shift, stop + shift) for start, stop in spans))
-
-    def _ending(self, body: str, stop: int) -> list[CharSpan]:
-        """Return where the EOS is that the template spells after the label."""
-        assert self._eos is not None
-        at = body.find(self._eos, stop)
-        if at < 0:
-            return []
-        return [(stop if not body[stop:at].strip() else at, at + len(self._eos))]
-
-    def _beginning(self) -> str:
-        """Return system message and examples, which come before every prompt and bear no loss."""
-        prompt, apart = self._prompt, self._prompt.example_separator
-        self._head = ""
-        shots = self.render(Rows(objects=[dict(row) for row in prompt.examples])) if prompt.examples else None
-        if shots is not None and shots.bad:
-            index, fault = shots.bad[0]
-            raise problem(f"examples.{index}", fault.detail, repr(dict(prompt.examples[index])))
-        texts = [] if shots is None else cast("list[str]", shots.text.to_pylist())
-        return "".join(f"{text}{apart}" for text in (prompt.system_message, *texts) if text)
 
 
 def _refuses(special_tokens_in_text: str, control_tokens: bool) -> bool:
     """Return whether a row may not spell a special token: where it is text, no encoder tells it from the template's."""
     return special_tokens_in_text == "fail" or (control_tokens and special_tokens_in_text != "encode")
-
-
-def _opened(text: str, variables: Mapping[str, str], learned: str | None) -> ChatTemplate:
-    try:
-        return ChatTemplate(text, variables, learned=learned)
-    except ConfigError as error:
-        raise problem("template", str(error).replace("the chat template", "the template"), text) from error
 
 
 @final
@@ -236,11 +224,26 @@ class PromptRenderer:
     """
 
     def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
-        self._layout = lay_out(prompt, files)
-        self.control_tokens: Final = self._layout.specials > 0
-        self.needed: Final = self._layout.columns.needed
+        body, scan = body_of(prompt), SpecialScan(files.special_tokens)
+        names = tuple(dict.fromkeys(piece.column for piece in body if piece.column))
+        columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
+        if prompt.format_type == "completion" and scan.times(prompt.separator):
+            told = "spells a special token; expected a text that spells none, or format_type 'custom'"
+            raise problem("separator", told, prompt.separator)
+        # Examples come before every prompt, so that nobody needs to learn them again.
+        apart = prompt.example_separator
+        shots, _ = join_prompt(body, columns.examples(prompt.examples, scan), len(prompt.examples))
+        system = f"{prompt.system_message}{apart}" if prompt.system_message else ""
+        examples = "".join(f"{text}{apart}" for text in shots.to_pylist())
+        head = [PromptPiece(system, loss=learns_all(prompt)), PromptPiece(examples)]
+        self._specials = sum(scan.times(piece.text) for piece in (*head, *body))
+        marked = with_loss(body, prompt, files.eos_token if self._specials else None)
+        self._pieces = (*(piece for piece in head if piece.text), *marked)
+        self._columns = columns
+        self.control_tokens: Final = self._specials > 0
+        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
         """Columns that every row must have."""
-        self.columns: Final = self._layout.columns.fields
+        self.columns: Final = columns.fields
         refused = _refuses(special_tokens_in_text, self.control_tokens)
         self._scan = SpecialScan(files.special_tokens if refused else ())
 
@@ -250,22 +253,16 @@ class PromptRenderer:
         A row is bad if a value is missing (``null_column``) or no text, number or boolean (``not_a_string``), if the
         answer is empty (``empty_label``), or if it spells a special token where that is refused.
         """
-        values, faults = self._layout.columns.values(rows, self._scan)
-        text, spans = join_prompt(self._layout.pieces, values, len(rows))
-        made = Rendered(text=text, origin=np.arange(len(rows)), spans=spans)
-        return made.without(self._forged(text) | faults)
-
-    def _forged(self, text: Column) -> dict[int, Fault]:
-        """Find the rows that make a special token together with what stands beside them."""
-        if not self._scan.pattern:
-            return {}
-        found = np.zeros(len(text), np.int64)
-        rows, counts = self._scan.count(text)
-        found[rows] = counts
-        fault = Fault(
-            "special_token_in_text", "a value and the template's text beside it make a special token together"
-        )
-        return dict.fromkeys(np.flatnonzero(found != self._layout.specials).tolist(), fault)
+        values, faults = self._columns.values(rows, self._scan)
+        text, spans = join_prompt(self._pieces, values, len(rows))
+        if self._scan.pattern:
+            found = np.zeros(len(text), np.int64)
+            where, counts = self._scan.count(text)
+            found[where] = counts
+            told = "a value and the template's text beside it make a special token together"
+            wrong = np.flatnonzero(found != self._specials).tolist()
+            faults = dict.fromkeys(wrong, Fault("special_token_in_text", told)) | faults
+        return Rendered(text=text, origin=np.arange(len(rows)), spans=spans).without(faults)
 
 
 _FIELD: Final = "messages"
@@ -290,7 +287,7 @@ class ChatPromptRenderer:
         self._prompt = prompt
         self._columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
         self.control_tokens: Final = True
-        self.needed: Final = self._columns.needed
+        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
         """Columns that every row must have."""
         self.columns: Final = self._columns.fields
         chat = ResolvedChat(
@@ -305,7 +302,13 @@ class ChatPromptRenderer:
         system: list[Turn] = [{"role": "system", "content": prompt.system_message or ""}]
         pairs = self._turns(examples, range(len(prompt.examples)))
         self._head = [*system[: bool(prompt.system_message)], *(turn for pair in pairs for turn in pair)]
-        self._known = self._beginning() if prompt.examples and not prompt.mask_input else b""
+        self._known = b""
+        """What the turns before a row's own are rendered as, where these alone bear loss."""
+        if prompt.examples and not prompt.mask_input:
+            try:
+                self._known = self._chat.template.render(self._head).text.encode()
+            except BadRecordError as error:
+                raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
 
     def render(self, rows: Rows) -> Rendered:
         """Return the conversations' texts.
@@ -326,18 +329,11 @@ class ChatPromptRenderer:
     def _turns(self, values: dict[str, Column], rows: Any) -> list[list[Turn]]:
         """Return the turns of rows: of the inputs that are not empty, and of the answer."""
         *inputs, answers = (cast("list[str]", values[name].to_pylist()) for name in self._columns.names)
-        said = [self._prompt.separator.join(filter(None, (texts[row] for texts in inputs))) for row in rows]
-        return [
-            [{"role": "user", "content": text}, {"role": "assistant", "content": answers[row]}]
-            for text, row in zip(said, rows, strict=True)
-        ]
-
-    def _beginning(self) -> bytes:
-        """Return what the turns before a row's own are rendered as."""
-        try:
-            return self._chat.template.render(self._head).text.encode()
-        except BadRecordError as error:
-            raise ConfigError(f"prompt.examples: {error}", field_path="prompt.examples") from error
+        turns: list[list[Turn]] = []
+        for row in rows:
+            said = self._prompt.separator.join(filter(None, (texts[row] for texts in inputs)))
+            turns.append([{"role": "user", "content": said}, {"role": "assistant", "content": answers[row]}])
+        return turns
 
     def _placed(self, made: Rendered, answers: list[str]) -> list[Span | None]:
         """Return what bears loss in each text, in bytes: of the assistant's turns only the last."""
@@ -354,15 +350,6 @@ class ChatPromptRenderer:
         return found
 
 
-def _conversations(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> Renderer:
-    chat = ResolvedChat(
-        template=prompt.chat_template or chosen_template(None, files),
-        messages_field=prompt.conversation,
-        loss="assistant" if prompt.mask_input else "all",
-    )
-    return ChatRenderer(chat, files, "encode" if special_tokens_in_text == "encode" else "fail")
-
-
 def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> Renderer:
     """Return what renders `prompt` for a tokenizer.
 
@@ -370,7 +357,12 @@ def open_prompt(prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in
         ConfigError: the template is wrong, does not fit its columns, or an example cannot be rendered.
     """
     if prompt.conversation is not None:
-        return _conversations(prompt, files, special_tokens_in_text)
+        chat = ResolvedChat(
+            template=prompt.chat_template or chosen_template(None, files),
+            messages_field=prompt.conversation,
+            loss="assistant" if prompt.mask_input else "all",
+        )
+        return ChatRenderer(chat, files, "encode" if special_tokens_in_text == "encode" else "fail")
     if prompt.format_type == "chat":
         return ChatPromptRenderer(prompt, files, special_tokens_in_text)
     jinja = prompt.format_type == "custom" and is_program(prompt.template or "")

@@ -24,7 +24,7 @@ they are: as columns, where a batch holds both ``1`` and ``1.5``, the former wou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -41,14 +41,17 @@ from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.rendering import Column, byte_sizes, join_pieces
 from tokenlake.tokenizers.encoder import SpecialScan
-from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans
 
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _TEXT: Final[Any] = pa.large_string()
 NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 """What the name of a column looks like."""
+_PLAIN: Final = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_boolean, pa.types.is_integer),
+)
 _WORD: Final = re.compile(r"\s*[^\W\d]")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _BRACES: Final = re.compile(
@@ -95,13 +98,16 @@ def parse_template(template: str, columns: Sequence[str] = ()) -> tuple[PromptPi
         raise problem(
             "template", f"{told}}}}} are braces, or {{{{ column }}}}, where {{{{ '{{' }}}} is one", template
         )
-    pieces = [
-        (_in_braces(part, columns, double=bool(doubled)) if at % 2 else PromptPiece(part))
-        for at, part in enumerate(parts)
-    ]
+    pieces: list[PromptPiece] = []
+    for at, part in enumerate(parts):
+        piece = _in_braces(part, columns, double=bool(doubled)) if at % 2 else PromptPiece(part)
+        if piece.column is None and pieces and pieces[-1].column is None:
+            pieces[-1] = PromptPiece(pieces[-1].text + piece.text)
+        elif piece.column or piece.text:
+            pieces.append(piece)
     if not named:
         raise problem("template", "uses no column, so every text would be the same", template)
-    return tuple(_joined(pieces))
+    return tuple(pieces)
 
 
 def _name_in(braces: str, columns: Sequence[str]) -> str:
@@ -140,20 +146,6 @@ def check_known(name: str, columns: Sequence[str]) -> None:
         raise problem("template", f"{told}{did_you_mean(name, columns)}", name, expected=listed)
 
 
-def _joined(pieces: Sequence[PromptPiece]) -> Iterator[PromptPiece]:
-    """Yield the pieces without empty ones, texts that stand side by side as one."""
-    text = ""
-    for piece in (*pieces, PromptPiece(column="")):
-        if piece.column is None:
-            text += piece.text
-            continue
-        if text:
-            yield PromptPiece(text)
-        if piece.column:
-            yield piece
-        text = ""
-
-
 def problem(field: str, what: str, got: str, *, expected: str = "") -> ConfigError:
     """Return the error for a wrong field of the section `prompt`."""
     path = f"prompt.{field}"
@@ -174,11 +166,6 @@ class PromptColumns:
     names: tuple[str, ...]
     optional: tuple[str, ...]
     label: str | None
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Those that every row must have."""
-        return tuple(name for name in self.names if name not in self.optional)
 
     @property
     def fields(self) -> tuple[str, ...] | None:
@@ -221,39 +208,26 @@ def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[
     Returns:
         large_string[n], no nulls, valid UTF-8, "" where there is a fault; faults by index.
     """
-    text = None if rows.has_objects else _plain_column(rows.columns, column)
-    if text is not None:
-        nulls = [] if optional or not text.null_count else np.flatnonzero(np.asarray(text.is_null())).tolist()
-        return text.fill_null(""), {row: null_fault(column, rows, row) for row in nulls}
+    named = not rows.has_objects and column in rows.columns.schema.names
+    array: Any = rows.columns.column(column) if named else None
+    if array is not None and pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array is not None and any(is_kind(array.type) for is_kind in _PLAIN):
+        nulls = [] if optional or not array.null_count else np.flatnonzero(array.is_null()).tolist()
+        return array.cast(_TEXT).fill_null(""), {row: null_fault(column, rows, row) for row in nulls}
     values, faults = rows.values(column), dict[int, Fault]()
     if set(map(type, values)) == {str}:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair, which only a callback can make
             return _ARROW.array(values, _TEXT), faults
     texts: list[str] = []
     for row, value in enumerate(values):
-        told = (
-            _text_of(value, column)
-            if value is not None
-            else ""
-            if optional
-            else null_fault(column, rows, row)
-        )
+        told: str | Fault = ""
+        if value is not None or not optional:
+            told = null_fault(column, rows, row) if value is None else _text_of(value, column)
         if isinstance(told, Fault):
             faults[row] = told
         texts.append("" if isinstance(told, Fault) else told)
     return _ARROW.array(texts, _TEXT), faults
-
-
-def _plain_column(columns: pa.RecordBatch, name: str) -> Any:
-    """Return a column of text, booleans or whole numbers as text; None where there is none."""
-    array: Any = columns.column(name) if name in columns.schema.names else None
-    kind = _ARROW.types
-    if array is not None and kind.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    plain = (kind.is_string, kind.is_large_string, kind.is_string_view, kind.is_boolean, kind.is_integer)
-    if array is None or not any(is_kind(array.type) for is_kind in plain):
-        return None
-    return array if array.type == _TEXT else _COMPUTE.cast(array, _TEXT)
 
 
 def _text_of(value: Any, column: str) -> str | Fault:
@@ -282,60 +256,23 @@ def null_fault(column: str, rows: Rows, row: int) -> Fault:
     return Fault("null_column", told)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class PromptLayout:
-    """The pieces of a prompt of format ``custom`` or ``completion``.
-
-    Attributes:
-        pieces: in order; system message and examples are text among them.
-        specials: how many special tokens the text that stays spells, which are to become control ids.
-    """
-
-    pieces: tuple[PromptPiece, ...]
-    columns: PromptColumns
-    specials: int
-
-
-def lay_out(prompt: ResolvedPrompt, files: TokenizerFiles) -> PromptLayout:
-    """Return the pieces of `prompt` for a tokenizer.
-
-    Raises:
-        ConfigError: the template is wrong, does not fit its columns, or an example cannot be rendered.
-    """
-    body = _body(prompt)
-    names = tuple(dict.fromkeys(piece.column for piece in body if piece.column))
-    columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
-    scan = SpecialScan(files.special_tokens)
-    if prompt.format_type == "completion" and scan.times(prompt.separator):
-        told = "spells a special token; expected a text that spells none, or format_type 'custom'"
-        raise problem("separator", told, prompt.separator)
-    head = _head(body, prompt, columns, scan)
-    specials = sum(scan.times(piece.text) for piece in (*head, *body))
-    pieces = (*head, *_with_loss(body, prompt, files.eos_token if specials else None))
-    return PromptLayout(pieces, columns, specials)
-
-
 def join_prompt(
     pieces: Sequence[PromptPiece], values: Mapping[str, Column], rows: int
 ) -> tuple[Column, Spans]:
     """Return the prompts of n rows, and where they bear loss, by the values of their columns."""
-    parts = [
-        piece.text if piece.column is None else _followed(piece, values[piece.column]) for piece in pieces
-    ]
+    parts: list[str | Column] = []
+    for piece in pieces:
+        part: Any = piece.text if piece.column is None else values[piece.column]
+        if piece.column is not None and piece.text:  # behind each value that is not empty
+            behind, nothing = (_ARROW.scalar(words, _TEXT) for words in (piece.text, ""))
+            followed = _COMPUTE.binary_join_element_wise(part, behind, nothing)
+            part = _COMPUTE.if_else(_COMPUTE.equal(_COMPUTE.binary_length(part), 0), part, followed)
+        parts.append(part)
     return join_pieces(parts, [piece.loss for piece in pieces], rows)
 
 
-def _followed(piece: PromptPiece, text: Any) -> Column:
-    """Return a column's values, each that is not empty followed by the text of the piece."""
-    if not piece.text:
-        return text
-    behind, nothing = (_ARROW.scalar(words, _TEXT) for words in (piece.text, ""))
-    followed = _COMPUTE.binary_join_element_wise(text, behind, nothing)
-    return _COMPUTE.if_else(_COMPUTE.equal(_COMPUTE.binary_length(text), 0), text, followed)
-
-
-def _body(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
+def body_of(prompt: ResolvedPrompt) -> tuple[PromptPiece, ...]:
+    """Return the pieces that the columns make; ConfigError where the template does not fit its columns."""
     if prompt.format_type == "completion":
         inputs = [PromptPiece(text=prompt.separator, column=name) for name in prompt.input_columns]
         return (*inputs, PromptPiece(column=prompt.label_column))
@@ -361,11 +298,11 @@ def check_used(prompt: ResolvedPrompt, used: Sequence[str]) -> None:
                 raise problem(field, f"{name!r} is not used in the template{did_you_mean(name, used)}", name)
 
 
-def _with_loss(
+def with_loss(
     body: Sequence[PromptPiece], prompt: ResolvedPrompt, eos: str | None
 ) -> tuple[PromptPiece, ...]:
-    """Mark what bears loss: all, or the label and the EOS that the template spells after it."""
-    if _all_loss(prompt):
+    """Mark what bears loss: all, or the label and the EOS that the template spells after it (None: it spells none)."""
+    if learns_all(prompt):
         return tuple(replace(piece, loss=True) for piece in body)
     pieces: list[PromptPiece] = []
     after = False
@@ -383,18 +320,6 @@ def _with_loss(
     return tuple(piece for piece in pieces if piece.column or piece.text)
 
 
-def _head(
-    body: Sequence[PromptPiece], prompt: ResolvedPrompt, columns: PromptColumns, scan: SpecialScan
-) -> tuple[PromptPiece, ...]:
-    """System message and examples; the latter come before every prompt, so that nobody needs to learn them again."""
-    apart = prompt.example_separator
-    shots, _ = join_prompt(body, columns.examples(prompt.examples, scan), len(prompt.examples))
-    system = PromptPiece(
-        f"{prompt.system_message}{apart}" if prompt.system_message else "", loss=_all_loss(prompt)
-    )
-    examples = PromptPiece("".join(f"{text}{apart}" for text in shots.to_pylist()))
-    return tuple(piece for piece in (system, examples) if piece.text)
-
-
-def _all_loss(prompt: ResolvedPrompt) -> bool:
+def learns_all(prompt: ResolvedPrompt) -> bool:
+    """Return whether all of a prompt bears loss."""
     return not prompt.mask_input or not prompt.label_column

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tokenlake.column_types import is_encodable
 from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans
 
 Column = pa.LargeStringArray
 

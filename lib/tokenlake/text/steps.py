@@ -11,6 +11,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -158,18 +159,11 @@ class RowCallable(ExpandTransform):
         return list(cast("Sequence[Row]", rows))
 
 
-@final
-class OneOf:
-    """Whether a value is one of some; true is not 1."""
-
-    def __init__(self, values: list[Any]) -> None:
-        self._values = values
-
-    def __call__(self, value: Any) -> bool:
-        return any(
-            isinstance(value, bool) is isinstance(allowed, bool) and value == allowed
-            for allowed in self._values
-        )
+def _is_one_of(values: list[Any], value: Any) -> bool:
+    """Say whether a value is one of some; true is not 1."""
+    return any(
+        isinstance(value, bool) is isinstance(allowed, bool) and value == allowed for allowed in values
+    )
 
 
 Call = Callable[[str | None], Any]
@@ -187,7 +181,7 @@ _STEPS: Final[Mapping[str, Callable[[Any, Call], RowStep]]] = {
     "filter_by": lambda given, call: FilterByField(
         given["field"],
         call(given.get("function"))
-        or OneOf([given.get("equals")] if given.get("one_of") is None else given["one_of"]),
+        or partial(_is_one_of, [given.get("equals")] if given.get("one_of") is None else given["one_of"]),
     ),
     "filter": lambda name, call: FilterTransform(call(name)),
     "quality": lambda given, _: QualityFilter(**given),

@@ -82,24 +82,16 @@ def sentence_breaks(text: str) -> tuple[Int64, Int64]:
     begins: list[int] = []
     for match in _END.finditer(text):
         if match["gap"] is None:
-            end, begin = match.end(), _after_blanks(text, match.end())
+            blanks = _BLANKS.match(text, match.end())
+            end, begin = match.end(), blanks.end() if blanks else match.end()
         else:
-            end, begin = _before_blanks(text, match.start()), match.end()
+            end, begin = match.start(), match.end()
+            while end > 0 and text[end - 1].isspace():
+                end -= 1
         if 0 < end < len(text) and not _goes_on(text, match, begin):
             ends.append(end)
             begins.append(begin)
     return np.array(ends, np.int64), np.array(begins, np.int64)
-
-
-def _after_blanks(text: str, at: int) -> int:
-    match = _BLANKS.match(text, at)
-    return match.end() if match else at
-
-
-def _before_blanks(text: str, at: int) -> int:
-    while at > 0 and text[at - 1].isspace():
-        at -= 1
-    return at
 
 
 def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
@@ -109,14 +101,10 @@ def _goes_on(text: str, match: re.Match[str], begin: int) -> bool:
         return False
     if text[begin : begin + 1].islower():
         return True
-    word = _word_before(text, match.start())
-    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
-
-
-def _word_before(text: str, end: int) -> str:
     # No abbreviation is longer.
-    match = _LAST_WORD.search(text[max(0, end - 16) : end])
-    return match.group() if match else ""
+    found = _LAST_WORD.search(text[max(0, match.start() - 16) : match.start()])
+    word = found.group() if found else ""
+    return not dots and (word.lower() in ABBREVIATIONS or (len(word) == 1 and word.isupper()))
 
 
 #: Han, Kana, Bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer and their extensions.
@@ -135,7 +123,9 @@ def is_word_boundary(text: str, at: int) -> bool:
     """Return whether `text` may be cut before its character `at`; both ends of it are boundaries."""
     if not 0 < at < len(text):
         return True
-    return not (_clings(text[at - 1], text[at]) or _in_word(text, at))
+    if _clings(text[at - 1], text[at]):
+        return False
+    return not _in_word(text, at)
 
 
 def _in_word(text: str, at: int) -> bool:
@@ -386,23 +376,14 @@ def continuing_tokens(files: TokenizerFiles) -> Bools:
     """
     found = np.zeros(files.vocab_size, np.bool_)
     model = files.spec["model"]
-    byte_level = _has_byte_level(files.spec.get("pre_tokenizer")) or _has_byte_level(
-        files.spec.get("decoder")
-    )
+    byte_level = any(_has_byte_level(files.spec.get(stage)) for stage in ("pre_tokenizer", "decoder"))
     if not (byte_level or model.get("byte_fallback")):
         return found
     added = {token["content"] for token in files.added_tokens}
-    for token, number in _vocabulary(model.get("vocab") or {}):
+    for token in files.tokens:
         if token not in added and (token[:1] in _CONTINUE if byte_level else token in _BYTE_TOKENS):
-            found[number] = True
+            found[files.token_id(token)] = True
     return found
-
-
-def _vocabulary(vocab: Any) -> Any:
-    """(token, id) of a vocabulary: a mapping, or a Unigram's list of [token, score]."""
-    if isinstance(vocab, dict):
-        return vocab.items()  # pyright: ignore[reportUnknownVariableType]
-    return ((piece[0], number) for number, piece in enumerate(vocab))
 
 
 def _has_byte_level(stage: Any) -> bool:
@@ -443,7 +424,12 @@ def cut_texts(
         needed = {row: min(int(budgets[row]) + 1, int(counts[row])) for row in rows}
         scalars: Any = text
         data: dict[int, Bytes] = {row: np.frombuffer(scalars[row].as_buffer(), np.uint8) for row in rows}
-        reach = {row: _reach(data[row], needed[row] / int(counts[row]) * spare, right) for row in rows}
+        reach: dict[int, tuple[int, int]] = {}
+        for row, text_bytes in data.items():  # a share of the bytes, and some more, at the side that is kept
+            whole = len(text_bytes)
+            size = min(int(whole * (needed[row] / int(counts[row]) * spare)) + _LEAST_BYTES, whole)
+            ends = (0, size) if right else (whole - size, whole)
+            reach[row] = character_at(text_bytes, ends[0]), character_at(text_bytes, ends[1])
         parts = [data[row][slice(*reach[row])].tobytes().decode() for row in rows]
         encoded, start, stop = encoder.encode_places(pa.array(parts, pa.large_string()))
         again: list[int] = []
@@ -462,10 +448,3 @@ def cut_texts(
             first[row], last[row] = cut.first + skipped, cut.last + skipped
         rows, spare = again, spare * _GROWTH
     return first, last
-
-
-def _reach(data: Bytes, share: float, right: bool) -> tuple[int, int]:
-    """Return the bytes of a text (first, last exclusive) that are a share of it, and some more, at the side kept."""
-    size = min(int(len(data) * share) + _LEAST_BYTES, len(data))
-    begin, end = (0, size) if right else (len(data) - size, len(data))
-    return character_at(data, begin), character_at(data, end)

@@ -107,7 +107,7 @@ def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[s
     if kind == "WordPiece":
         yield from _word_piece_objections(spec)
     elif kind == "Unigram":
-        yield from _unigram_objections(spec)
+        yield from _unigram_objections(spec, files.matched_tokens(literal=literal))
     else:
         yield from _model_objections(model)
         if model.get("byte_fallback"):
@@ -129,7 +129,7 @@ def _word_piece_objections(spec: dict[str, Any]) -> Iterator[str]:
         yield f"the pre_tokenizer is {_kind(stage)}, expected BertPreTokenizer"
 
 
-def _unigram_objections(spec: dict[str, Any]) -> Iterator[str]:
+def _unigram_objections(spec: dict[str, Any], added: list[str]) -> Iterator[str]:
     for part in flat(spec.get("normalizer"), "normalizers"):
         if part["type"] not in _IN_WORDS and not (part["type"] == "Replace" and _keeps_spaces(part)):
             yield f"the normalizer holds {_kind(part)}, not a form known to keep words apart"
@@ -137,6 +137,8 @@ def _unigram_objections(spec: dict[str, Any]) -> Iterator[str]:
     *before, metaspace = stages or [{}]
     if before not in ([], [{"type": "WhitespaceSplit"}]) or not _is_splitting(metaspace):
         yield f"the pre_tokenizer is {_kind(spec.get('pre_tokenizer'))}, expected Metaspace that splits"
+    elif added and metaspace.get("prepend_scheme") == "first":
+        yield "the pre_tokenizer puts a space before the first of the pieces that added tokens make of a text"
 
 
 def flat(stage: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:

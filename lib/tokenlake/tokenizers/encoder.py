@@ -26,10 +26,9 @@ from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import UnicodeGuard
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.offsets import Located, Locator
+from tokenlake.tokenizers.offsets import Located, Locator, Spans
 from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.segments import SegmentEngine
-from tokenlake.tokenizers.spans import Spans
 
 
 def _none() -> Int64:
@@ -64,20 +63,6 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongEncoded:
-    """The ids of one long document.
-
-    Attributes:
-        special_tokens: occurrences of special tokens' strings in the text.
-        pieces: int32 arrays whose concatenation is the document's ids; drawn once.
-    """
-
-    special_tokens: int
-    pieces: Iterator[Int32]
 
 
 def checked(text: pa.LargeStringArray, name: str) -> bool:
@@ -385,14 +370,15 @@ class Encoder:
             lambda texts: each(self._reference.encode(texts)),
         )
 
-    def encode_long(self, text: pa.LargeStringArray) -> LongEncoded | None:
+    def encode_long(self, text: pa.LargeStringArray) -> tuple[int, Iterator[Int32]] | None:
         """Encode one long document piece by piece, so that its ids never lie in memory together.
 
         Args:
             text: large_string[1].
 
         Returns:
-            None where this tokenizer's documents cannot be cut exactly, or must be looked at whole.
+            How many special tokens' strings the text holds, and arrays whose concatenation is its ids, drawn once; None
+            where this tokenizer's documents cannot be cut exactly, or must be looked at whole.
 
         Raises:
             as :meth:`encode`; what the pieces raise, they raise while they are drawn.
@@ -407,7 +393,7 @@ class Encoder:
         if fast is not None:
             # A long document is sampled by a window, for which its own ids are not needed.
             self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
-        return LongEncoded(special_tokens=special_tokens, pieces=self._pieces(self._cuts, text, fast))
+        return special_tokens, self._pieces(self._cuts, text, fast)
 
     def _pieces(self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):

@@ -60,7 +60,15 @@ class GigatokenEngine:
         if find_spec("awkward") is None:
             raise _missing()
         with deliberate(f"tokenizer {files.name!r}: gigatoken cannot load tokenizer.json"):
-            self._backend: Any = load_hf_json(_without_specials(files) if literal else files.json_bytes)
+            data = files.json_bytes
+            if literal:
+                kept = [token for token in files.added_tokens if not token.get("special")]
+                bare = {**files.spec, "added_tokens": kept}
+                try:
+                    data = orjson.dumps(bare)
+                except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
+                    data = json.dumps(bare).encode()
+            self._backend: Any = load_hf_json(data)
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of all rows."""
@@ -81,7 +89,9 @@ class GigatokenEngine:
         """Wait until the backend may be used; say whether alone, which encoding documents one by one must be."""
         with self._free:
             self._free.wait_for(lambda: self._users >= 0)
-            alone = not self._threads and not self._users and _one_by_one(text)
+            offsets, _ = string_buffers(text)
+            few = len(text) <= FEW or int(offsets[-1] - offsets[0]) >= _LONG * len(text)
+            alone = few and not self._threads and not self._users
             self._users = -1 if alone else self._users + 1
         try:
             yield alone
@@ -107,21 +117,6 @@ def _missing() -> MissingExtraError:
     return MissingExtraError("engine 'gigatoken' needs its packages: pip install 'tokenlake[etl]'")
 
 
-def _one_by_one(text: pa.LargeStringArray) -> bool:
-    offsets, _ = string_buffers(text)
-    return len(text) <= FEW or int(offsets[-1] - offsets[0]) >= _LONG * len(text)
-
-
-def _without_specials(files: TokenizerFiles) -> bytes:
-    """Return tokenizer.json without its special=true added tokens."""
-    kept = [token for token in files.added_tokens if not token.get("special")]
-    bare = {**files.spec, "added_tokens": kept}
-    try:
-        return orjson.dumps(bare)
-    except TypeError:  # half of a surrogate pair, or an integer of more than 64 bits
-        return json.dumps(bare).encode()
-
-
 FEW: Final = 256
 """Documents that are encoded one by one, however short they are."""
 _LONG: Final = 6 << 10  # bytes of a document, in the mean, from which on all are
@@ -131,7 +126,6 @@ _SHOWN_TEXT: Final = 200
 _SHOWN_IDS: Final = 20
 _PARTS: Final = ("id", "the first byte of id", "the end of id")
 
-_Ints = Int32 | Int64
 Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 """The ids of a text, and where each begins and ends (bytes) where that is wanted."""
 
@@ -139,22 +133,19 @@ Sample = tuple[Int32] | tuple[Int32, Int64, Int64]
 def require_equal(engine: str, text: str, expected: Sample, got: Sample) -> None:
     """Raise EngineMismatchError unless the ids that `engine` made, and the places if there are some, are equal."""
     for what, want, have in zip(_PARTS, expected, got, strict=False):
-        if not np.array_equal(want, have):
-            raise _mismatch(engine, text, what, want, have)
-
-
-def _mismatch(engine: str, text: str, what: str, expected: _Ints, got: _Ints) -> EngineMismatchError:
-    same = min(len(expected), len(got))
-    differ = np.flatnonzero(expected[:same] != got[:same])
-    first = int(differ[0]) if differ.size else same
-    shown = slice(max(0, first - 2), first + _SHOWN_IDS)
-    return EngineMismatchError(
-        f"engine {engine!r} differs from the reference 'tokenizers' from {what} {first} on: expected "
-        f"{expected[shown].tolist()}, got {got[shown].tolist()}, in the text {text[:_SHOWN_TEXT]!r}; "
-        "this build must use engine: tokenizers",
-        engine=engine,
-        text=text[:WINDOW],
-        first_difference=first,
-        expected=expected[shown].tolist(),
-        got=got[shown].tolist(),
-    )
+        if np.array_equal(want, have):
+            continue
+        same = min(len(want), len(have))
+        differ = np.flatnonzero(want[:same] != have[:same])
+        first = int(differ[0]) if differ.size else same
+        shown = slice(max(0, first - 2), first + _SHOWN_IDS)
+        wanted, found = want[shown].tolist(), have[shown].tolist()
+        raise EngineMismatchError(
+            f"engine {engine!r} differs from the reference 'tokenizers' from {what} {first} on: expected {wanted}, got "
+            f"{found}, in the text {text[:_SHOWN_TEXT]!r}; this build must use engine: tokenizers",
+            engine=engine,
+            text=text[:WINDOW],
+            first_difference=first,
+            expected=wanted,
+            got=found,
+        )

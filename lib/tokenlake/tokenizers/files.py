@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,12 +70,10 @@ def converted(folder: Path, name: str) -> dict[str, bytes]:
     with TemporaryDirectory() as target:
         tokenizer.save_pretrained(target)
         files = {path.name: path.read_bytes() for path in Path(target).iterdir() if path.is_file()}
-    return {file: _cleaned(data) if file == "tokenizer_config.json" else data for file, data in files.items()}
-
-
-def _cleaned(data: bytes) -> bytes:
-    config = {key: value for key, value in json.loads(data).items() if key not in _OF_THE_CALL}
-    return json.dumps(config, indent=2, ensure_ascii=False).encode()
+    if settings := files.get("tokenizer_config.json"):
+        config = {key: value for key, value in json.loads(settings).items() if key not in _OF_THE_CALL}
+        files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False).encode()
+    return files
 
 
 TOKENIZER_JSON: Final = "tokenizer.json"
@@ -164,7 +162,12 @@ class TokenizerFiles:
         if isinstance(vocab, list):  # Unigram: a list of [piece, score]
             pieces = cast("list[tuple[str, float]]", vocab)
             vocab = {piece: index for index, (piece, _) in enumerate(pieces)}
-        return _with_added(vocab, [token["content"] for token in self.added_tokens])
+        # Added tokens are numbered as `tokenizers` does: past the vocabulary, whatever id the file says.
+        ids, highest = dict(vocab), -1
+        for token in self.added_tokens:
+            ids.setdefault(token["content"], max(len(vocab), highest + 1))
+            highest = max(highest, ids[token["content"]])
+        return ids
 
     @property
     def tokens(self) -> Iterable[str]:
@@ -257,32 +260,18 @@ class TokenizerFiles:
     def _parse(self, file: str) -> dict[str, Any]:
         data = self.files.get(file, b"{}")
         try:
-            parsed: Any = _parsed(data)
-        except ValueError as error:
-            raise TokenizerError(f"tokenizer {self.name!r}: {file} is not valid JSON: {error}") from error
+            parsed: Any = orjson.loads(data)  # four times as fast
+        except orjson.JSONDecodeError:
+            # Other encodings, half of a surrogate pair, or an integer of more than 64 bits.
+            try:
+                parsed = json.loads(data)
+            except ValueError as error:
+                raise TokenizerError(f"tokenizer {self.name!r}: {file} is not valid JSON: {error}") from error
         if not isinstance(parsed, dict):
             raise TokenizerError(
                 f"tokenizer {self.name!r}: {file} holds a {type(parsed).__name__}, expected an object"
             )
         return cast("dict[str, Any]", parsed)
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)  # four times as fast
-    except (
-        orjson.JSONDecodeError
-    ):  # other encodings, half of a surrogate pair, or an integer of more than 64 bits
-        return json.loads(data)
-
-
-def _with_added(vocab: dict[str, int], added: list[str]) -> dict[str, int]:
-    """Number added tokens as `tokenizers` does: past the vocabulary, whatever id the file says."""
-    ids, highest = dict(vocab), -1
-    for token in added:
-        ids.setdefault(token, max(len(vocab), highest + 1))
-        highest = max(highest, ids[token])
-    return ids
 
 
 def _rebuild(name: str, files: dict[str, bytes], revision: str | None) -> TokenizerFiles:
@@ -311,31 +300,26 @@ def load_tokenizer(name_or_path: str | os.PathLike[str]) -> TokenizerFiles:
     if path.is_dir():
         return TokenizerFiles.read(path, name=name)
     if path.is_file():
-        return _from_file(path, name)
-    if not _looks_like_hub_id(name):
+        if path.name == TOKENIZER_JSON or path.name in SLOW_FILES:
+            return TokenizerFiles.read(path.parent, name=name)
+        if path.suffix != ".json":
+            raise TokenizerError(
+                f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected {TOKENIZER_JSON}, "
+                f"another .json file of this form, or one of {', '.join(SLOW_FILES)}",
+                tokenizer=name,
+            )
+        return TokenizerFiles(name=name, files={TOKENIZER_JSON: path.read_bytes()})
+    repo, _, revision = name.partition("@")
+    if _HUB_ID.fullmatch(repo) is None or repo.endswith(_FILE_SUFFIXES):
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such file or directory{_near(path)}; "
             "expected a tokenizer.json, a directory holding one, or a Hub id like 'org/name'",
             tokenizer=name,
         )
-    return _from_hub(name)
-
-
-def _from_file(path: Path, name: str) -> TokenizerFiles:
-    if path.name == TOKENIZER_JSON or path.name in SLOW_FILES:
-        return TokenizerFiles.read(path.parent, name=name)
-    if path.suffix != ".json":
-        raise TokenizerError(
-            f"tokenizer {name!r}: cannot read a {path.suffix or 'suffix-less'} file; expected {TOKENIZER_JSON}, "
-            f"another .json file of this form, or one of {', '.join(SLOW_FILES)}",
-            tokenizer=name,
-        )
-    return TokenizerFiles(name=name, files={TOKENIZER_JSON: path.read_bytes()})
-
-
-def _looks_like_hub_id(name: str) -> bool:
-    repo = name.partition("@")[0]
-    return _HUB_ID.fullmatch(repo) is not None and not repo.endswith(_FILE_SUFFIXES)
+    snapshot = _cached_snapshot(repo, revision or "main")
+    if snapshot is None:
+        return _download(name, repo, revision or "main")
+    return TokenizerFiles.read(snapshot, name=name, revision=snapshot.name)
 
 
 def _near(path: Path) -> str:
@@ -352,16 +336,9 @@ def _near(path: Path) -> str:
     return f"; {str(parent)!r} has {', '.join(map(repr, near))}" if near else ""
 
 
-def _from_hub(name: str) -> TokenizerFiles:
-    repo, _, revision = name.partition("@")
-    snapshot = _cached_snapshot(repo, revision or "main", os.environ)
-    if snapshot is None:
-        return _download(name, repo, revision or "main")
-    return TokenizerFiles.read(snapshot, name=name, revision=snapshot.name)
-
-
-def _hub_cache(env: Mapping[str, str]) -> Path:
+def _hub_cache() -> Path:
     """Return the Hub's cache folder by huggingface_hub's own rules."""
+    env = os.environ
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if env.get(key):
             return Path(env[key]).expanduser()
@@ -369,21 +346,15 @@ def _hub_cache(env: Mapping[str, str]) -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def _cached_snapshot(repo: str, revision: str, env: Mapping[str, str]) -> Path | None:
+def _cached_snapshot(repo: str, revision: str) -> Path | None:
     """Return the cached snapshot of a branch, tag or commit if it holds a tokenizer.json."""
     if "/" in revision or revision in ("", ".", ".."):
         return None
-    folder = _hub_cache(env) / f"models--{repo.replace('/', '--')}"
+    folder = _hub_cache() / f"models--{repo.replace('/', '--')}"
     ref = folder / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
     snapshot = folder / "snapshots" / commit
     return snapshot if (snapshot / TOKENIZER_JSON).is_file() else None
-
-
-def _wanted(listed: Sequence[str]) -> list[str]:
-    """Return what is needed of a repository's files: what is converted only where there is no tokenizer.json."""
-    slow = () if TOKENIZER_JSON in listed else (*SLOW_FILES, "config.json")
-    return [file for file in listed if file in KEPT_FILES or file in slow]
 
 
 def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
@@ -395,13 +366,16 @@ def _download(name: str, repo: str, revision: str) -> TokenizerFiles:
             "pip install 'tokenlake[etl]'"
         ) from error
     try:
-        wanted = _wanted(list_repo_files(repo, revision=revision))
+        listed = list_repo_files(repo, revision=revision)
+        # What is converted only where there is no tokenizer.json.
+        slow = () if TOKENIZER_JSON in listed else (*SLOW_FILES, "config.json")
+        wanted = [file for file in listed if file in KEPT_FILES or file in slow]
         paths = [Path(hf_hub_download(repo, file, revision=revision)) for file in wanted]
     except Exception as error:
         # The Hub's client lets through what its HTTP library raises, and that library changes with releases.
         raise SourceNotFoundError(
             f"tokenizer {name!r}: no such local path{_near(Path(name))}, not in the Hub's cache "
-            f"{str(_hub_cache(os.environ))!r}, and the Hub gave {type(error).__name__}: {error}. "
+            f"{str(_hub_cache())!r}, and the Hub gave {type(error).__name__}: {error}. "
             "Check the spelling, log in for gated repositories, or pass a directory with a tokenizer.json",
             tokenizer=name,
         ) from error
@@ -429,7 +403,15 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
             return found
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "to_str"):
-        return _files_of_object(tokenizer, backend)
+        names = (*_NAMED, "padding_side", "chat_template")
+        settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}
+        return TokenizerFiles(
+            name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
+            files={
+                TOKENIZER_JSON: backend.to_str().encode(),
+                "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
+            },
+        )
     # A configuration, which workers need not import to know it.
     named = getattr(tokenizer, "name_or_path", tokenizer)
     if isinstance(named, str | os.PathLike):
@@ -438,16 +420,4 @@ def files_of(tokenizer: Any) -> TokenizerFiles:
     raise ConfigError(
         f"tokenizer: got a {type(tokenizer).__name__}, must be a Hub id, a path, a TokenizerConfig, or a fast "
         "tokenizer of transformers or tokenizers"
-    )
-
-
-def _files_of_object(tokenizer: Any, backend: Any) -> TokenizerFiles:
-    names = (*_NAMED, "padding_side", "chat_template")
-    settings = {name: value for name in names if isinstance(value := getattr(tokenizer, name, None), str)}
-    return TokenizerFiles(
-        name=str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
-        files={
-            TOKENIZER_JSON: backend.to_str().encode(),
-            "tokenizer_config.json": json.dumps(settings, ensure_ascii=False).encode(),
-        },
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -73,7 +74,10 @@ def describe(files: TokenizerFiles) -> dict[str, Any]:
         is not a wrapper), ``vocab_size``, ``bos_id``, ``eos_id``, ``pad_id``.
     """
     reference = ReferenceEngine(files)
-    prefix, suffix = _affixes(reference)
+    prefix: list[int] | None = None
+    suffix: list[int] | None = None
+    with suppress(TokenizerError):  # its post-processor is no wrapper
+        prefix, suffix = map(list, reference.affixes())
     _require_same_ids(files, reference)
     literal = _probe(reference)
     reference.backend.encode_special_tokens = False  # loading it again would cost 0.15 s
@@ -136,11 +140,3 @@ def _require_same_ids(files: TokenizerFiles, reference: ReferenceEngine) -> None
                 "save_pretrained(directory)",
                 tokenizer=files.name,
             )
-
-
-def _affixes(reference: ReferenceEngine) -> tuple[list[int] | None, list[int] | None]:
-    try:
-        prefix, suffix = reference.affixes()
-    except TokenizerError:
-        return None, None
-    return list(prefix), list(suffix)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -111,16 +111,36 @@ def _chosen(
     if requested == "tokenizers":
         return EngineChoice("tokenizers", "requested"), None
     files, literal, asked = reference.files, reference.literal, requested != "auto"
-    engine = _candidate(files, requested, size)
+    words = model_type(files) != "BPE"
+    large = size >= (WORDS_FROM if words else SEGMENTS_FROM) and (words or is_sentencepiece(files))
+    engine = requested if asked else "segments" if large else "gigatoken"
     why_not = objection(files, engine, literal=literal)
     if why_not is not None:
-        return _refuse(files, engine, why_not, asked=asked), None
+        if not asked:
+            return EngineChoice("tokenizers", f"not for {engine}: {why_not}"), None
+        raise TokenizerError(
+            f"tokenizer {files.name!r}: engine {engine!r} is requested, but {why_not}; its ids could differ "
+            "from the reference. Use engine: auto or engine: tokenizers",
+            tokenizer=files.name,
+            reason=why_not,
+        )
     try:
-        engine, fast = _loaded(files, engine, literal=literal, asked=asked)
+        try:
+            fast = fast_engine(engine, files, literal=literal)
+        except MissingExtraError:  # gigatoken does where the segment cache cannot run and nobody asked for it
+            if asked or engine != "segments" or words:
+                raise
+            engine, fast = "gigatoken", fast_engine("gigatoken", files, literal=literal)
         # The segment cache is for large inputs, of which a probe is no part worth remembering.
         known = known if engine == "gigatoken" else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
-        key = "" if known is None else _probe_key(files.json_bytes, (engine, literal, places), texts)
+        key = ""
+        if known is not None:
+            # A probe depends on nothing else; a text that is another asks the engines again.
+            digest, settings = hashlib.sha256(_world()), repr((engine, literal, places)).encode()
+            for part in (files.json_bytes, settings, *(text.encode() for text in texts)):
+                digest.update(len(part).to_bytes(8, "little") + part)
+            key = digest.hexdigest()
         if known is None or not known.contains(key):
             probe(engine, fast, reference, sample_texts)
             if places:
@@ -136,42 +156,12 @@ def _chosen(
     return EngineChoice(engine, reason), fast
 
 
-def _probe_key(tokenizer: bytes, settings: Sequence[object], texts: Iterable[str]) -> str:
-    """Return what tells two probes apart: sha256 of the tokenizer's json, of settings, versions, code and texts.
-
-    A probe depends on nothing else; a text that is another asks the engines again.
-    """
-    found = hashlib.sha256(_world())
-    for part in (tokenizer, repr(tuple(settings)).encode(), *(text.encode() for text in texts)):
-        found.update(len(part).to_bytes(8, "little") + part)
-    return found.hexdigest()
-
-
 @cache
 def _world() -> bytes:
     """Return the versions and the code that a probe depends on; the code, because versions stay while it is written."""
     code = sorted(Path(__file__).parent.glob("*.py"))
     facts = [__version__, platform.python_version(), platform.machine(), *map(version, _PACKAGES)]
     return hashlib.sha256("\n".join(facts).encode() + b"".join(path.read_bytes() for path in code)).digest()
-
-
-def _candidate(files: TokenizerFiles, requested: str, size: int) -> str:
-    """Return the fast engine that is to be probed."""
-    if requested != "auto":
-        return requested
-    if model_type(files) != "BPE":
-        return "segments" if size >= WORDS_FROM else "gigatoken"
-    return "segments" if size >= SEGMENTS_FROM and is_sentencepiece(files) else "gigatoken"
-
-
-def _loaded(files: TokenizerFiles, engine: str, *, literal: bool, asked: bool) -> tuple[str, IdEngine]:
-    """Return a fast engine and its name: gigatoken where the segment cache cannot run and nobody asked for it."""
-    try:
-        return engine, fast_engine(engine, files, literal=literal)
-    except MissingExtraError:
-        if asked or engine != "segments" or model_type(files) != "BPE":
-            raise
-        return "gigatoken", fast_engine("gigatoken", files, literal=literal)
 
 
 def probe(engine: str, fast: IdEngine, reference: ReferenceEngine, sample_texts: Sequence[str] = ()) -> int:
@@ -213,17 +203,6 @@ def _unguarded(files: TokenizerFiles, texts: list[str]) -> pa.LargeStringArray:
     free = np.ones(len(texts), np.bool_)
     free[UnicodeGuard(files).rows(array)] = False
     return select(array, free)
-
-
-def _refuse(files: TokenizerFiles, engine: str, reason: str, *, asked: bool) -> EngineChoice:
-    if not asked:
-        return EngineChoice("tokenizers", f"not for {engine}: {reason}")
-    raise TokenizerError(
-        f"tokenizer {files.name!r}: engine {engine!r} is requested, but {reason}; its ids could differ "
-        "from the reference. Use engine: auto or engine: tokenizers",
-        tokenizer=files.name,
-        reason=reason,
-    )
 
 
 def _bounded(texts: Sequence[str], size: int = SAMPLE_BYTES) -> Iterator[str]:

@@ -50,7 +50,14 @@ class LoadedTokenizer:
         encoded = encoder.encode(text)
         own, count = Ragged(encoded.ids, encoded.offsets), len(encoded)
         if config.truncation is not False:
-            room = _room(config, len(encoder.prefix) + len(encoder.suffix), self.files.name)
+            around = len(encoder.prefix) + len(encoder.suffix)
+            room = (config.max_length or DEFAULT_MAX_LENGTH) - around
+            if room < 1:
+                raise ConfigError(
+                    f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens "
+                    f"that tokenizer {self.files.name!r} puts around it; make it larger, or use "
+                    "add_special_tokens=False"
+                )
             own = own.cut(np.full(count, room))
         return Ragged.joined([Ragged.alike(encoder.prefix, count), own, Ragged.alike(encoder.suffix, count)])
 
@@ -153,7 +160,9 @@ class TokenizerManager:
         config = config or loaded.config
         ids = loaded.encode(column_of_texts(texts), config)
         columns = with_masks(ids, loaded, config)
-        return columns if return_tensors else {name: _lists(rows) for name, rows in columns.items()}
+        if return_tensors:
+            return columns
+        return {name: [row.tolist() for row in rows] for name, rows in columns.items()}
 
 
 def with_masks(ragged: Ragged, loaded: LoadedTokenizer, config: TokenizerConfig) -> dict[str, Any]:
@@ -218,18 +227,3 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
         raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
-
-
-def _room(config: TokenizerConfig, around: int, name: str) -> int:
-    """Return how many ids a text may keep for itself."""
-    room = (config.max_length or DEFAULT_MAX_LENGTH) - around
-    if room < 1:
-        raise ConfigError(
-            f"max_length: {config.max_length} leaves no room for a text beside the {around} special tokens that "
-            f"tokenizer {name!r} puts around it; make it larger, or use add_special_tokens=False"
-        )
-    return room
-
-
-def _lists(rows: Any) -> list[list[int]]:
-    return [row.tolist() for row in rows]

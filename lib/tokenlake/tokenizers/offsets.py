@@ -1,4 +1,4 @@
-"""Where the tokens of a text lie in its bytes, and which of them a span touches.
+"""Spans of texts, where the tokens of a text lie in its bytes, and which of them a span touches.
 
 In the forms of the allow-list a token's bytes are a function of its id. Byte-level BPE spells every byte of a text by
 one character of its alphabet. SentencePiece forms write a blank as U+2581 and what the vocabulary lacks as ``<0xE4>``,
@@ -10,10 +10,10 @@ text that holds U+2581 itself), the row is odd, and the reference engine gives i
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Final, final
+from itertools import chain, pairwise
+from typing import Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import blocks, is_ascii, string_buffers
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of, places
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.fast import IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import BATCH_BYTES, Placed, ReferenceEngine
-from tokenlake.tokenizers.spans import Spans
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character
@@ -39,6 +38,74 @@ _UNKNOWN: Final = 1 << 29
 _ADDED: Final = 1 << 30
 # Pieces of a row that are followed one after the other ("always"); a row with more of them is odd.
 _MOST_PIECES: Final = 64
+
+Span = tuple[int, int]
+"""UTF-8 bytes of a text: first, and last exclusive."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans of n texts, ragged.
+
+    Attributes:
+        offsets: int64[n + 1] from 0; text i has spans ``offsets[i]:offsets[i + 1]``.
+        start, stop: int64[k], UTF-8 bytes from the beginning of the own text; ascending, disjoint, none
+            empty.
+    """
+
+    offsets: Int64
+    start: Int64
+    stop: Int64
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Span]]) -> Self:
+        """Return the spans of texts, a list of (start, stop) for each."""
+        flat = np.array(list(chain.from_iterable(rows)), np.int64).reshape(-1, 2)
+        return cls(offsets_of([len(row) for row in rows]), flat[:, 0].copy(), flat[:, 1].copy())
+
+    def slice(self, first: int, last: int) -> Self:
+        """Return the spans of texts ``first`` to ``last`` (exclusive)."""
+        begin, end = int(self.offsets[first]), int(self.offsets[last])
+        return type(self)(self.offsets[first : last + 1] - begin, self.start[begin:end], self.stop[begin:end])
+
+    def select(self, mask: Bools) -> Self:
+        """Return the spans of the texts where `mask` (bool[n]) is true."""
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, order: Int64) -> Self:
+        """Return the spans of the texts `order` (int64[m]), in that order."""
+        counts = np.diff(self.offsets)[order]
+        offsets = offsets_of(counts)
+        inside = places(self.offsets[:-1][order], counts)
+        return type(self)(offsets, self.start[inside], self.stop[inside])
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Return the spans of all texts of `parts`, in order."""
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(
+            offsets_of(counts),
+            np.concatenate([part.start for part in parts]),
+            np.concatenate([part.stop for part in parts]),
+        )
+
+
+def byte_spans(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Turn spans of characters into spans of UTF-8 bytes, leaving empty ones out."""
+    full = [(start, stop) for start, stop in spans if start < stop]
+    if text.isascii():
+        return full
+    found: list[Span] = []
+    place = size = 0
+    for start, stop in full:
+        begin = size + len(text[place:start].encode())
+        place, size = stop, begin + len(text[start:stop].encode())
+        found.append((begin, size))
+    return found
 
 
 @final
@@ -165,18 +232,40 @@ class TokenSizes:
     """
 
     def __init__(self, files: TokenizerFiles, *, literal: bool) -> None:
-        added = files.matched_tokens(literal=literal)
-        marked = bool(files.spec["model"].get("byte_fallback"))
-        self._table = _table(files, added, marked=marked)
-        self._has_added = bool(added)
-        self._blanks = _blanks(files.spec) if marked else "never"
-        self._composes = files.spec.get("normalizer") == {"type": "NFC"}
+        spec, added = files.spec, files.matched_tokens(literal=literal)
+        marked = bool(spec["model"].get("byte_fallback"))
+        table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)  # bytes of each id
+        for token, i in spec["model"]["vocab"].items():
+            if token in BYTE_TOKENS and marked:
+                table[i] = 1
+            elif marked and token:
+                table[i] = len(token.encode()) - 2 * token.count(_MARK)
+            elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
+                table[i] = len(token)
+        for token in added:
+            table[files.token_id(token)] = len(token.encode()) | _ADDED
+        self._table, self._has_added = table, bool(added)
+        # Which pieces of text get a blank: "never" any, "every" one, the "first", "always" (those without one).
+        self._blanks = "never"
+        if marked and spec.get("pre_tokenizer") is not None:
+            self._blanks = spec["pre_tokenizer"]["prepend_scheme"]
+        elif marked and spec["normalizer"]["type"] == "Sequence":
+            self._blanks = "every"
+        self._composes = spec.get("normalizer") == {"type": "NFC"}
 
     @classmethod
     def of(cls, files: TokenizerFiles, *, literal: bool) -> TokenSizes | None:
         """Return the sizes of a tokenizer, or None where an id alone does not tell them."""
-        if objection(files, literal=literal) is not None or any(_ambiguous(files, literal)):
+        if objection(files, literal=literal) is not None:
             return None
+        vocab, marked = files.spec["model"]["vocab"], files.spec["model"].get("byte_fallback")
+        for token in files.matched_tokens(literal=literal):
+            # The id of an added token must not be one of text, too, of another size.
+            also_text = token in BYTE_TOKENS or _MARK in token
+            if not marked:
+                also_text = not token.isascii() and BYTE_LEVEL_ALPHABET.issuperset(token)
+            if token in vocab and also_text:
+                return None
         return cls(files, literal=literal)
 
     def places(self, text: pa.LargeStringArray, offsets: Int64, ids: Int32) -> tuple[Int64, Int64, Int64]:
@@ -257,42 +346,6 @@ class TokenSizes:
         return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
 
 
-def _table(files: TokenizerFiles, added: list[str], *, marked: bool) -> Int32:
-    """int32[vocabulary]: bytes of each id; :data:`_ADDED` set for added tokens."""
-    table = np.full(files.vocab_size + 1, _UNKNOWN, np.int32)
-    for token, i in files.spec["model"]["vocab"].items():
-        if token in BYTE_TOKENS and marked:
-            table[i] = 1
-        elif marked and token:
-            table[i] = len(token.encode()) - 2 * token.count(_MARK)
-        elif token and BYTE_LEVEL_ALPHABET.issuperset(token):
-            table[i] = len(token)
-    for token in added:
-        table[files.token_id(token)] = len(token.encode()) | _ADDED
-    return table
-
-
-def _ambiguous(files: TokenizerFiles, literal: bool) -> Iterator[bool]:
-    """Yield whether the id of an added token is also one of text, of another size."""
-    vocab = files.spec["model"]["vocab"]
-    marked = files.spec["model"].get("byte_fallback")
-    for token in files.added_tokens:
-        content = token["content"]
-        if content not in vocab or (literal and token.get("special")):
-            continue
-        if marked:
-            yield content in BYTE_TOKENS or _MARK in content
-        else:
-            yield not content.isascii() and BYTE_LEVEL_ALPHABET.issuperset(content)
-
-
-def _blanks(spec: dict[str, Any]) -> str:
-    """Return which pieces of text get a blank: "never" any, "every" one, the "first", "always" (without one)."""
-    if spec.get("pre_tokenizer") is not None:
-        return spec["pre_tokenizer"]["prepend_scheme"]
-    return "every" if spec["normalizer"]["type"] == "Sequence" else "never"
-
-
 def whole_characters(text: pa.LargeStringArray, start: Int64, stop: Int64) -> tuple[Int64, Int64]:
     """Widen spans ``start:stop`` (int64[k], bytes of the array's own data) to whole characters."""
     starts, data = string_buffers(text)
@@ -327,9 +380,12 @@ def touched(start: Int64, stop: Int64, offsets: Int64, spans: Spans, ordered: bo
     if not ordered and (np.any(start[1:] < start[:-1]) or np.any(stop[1:] < stop[:-1])):
         return _touched_in_disorder(start, stop, offsets, spans)
     begin, end = np.searchsorted(stop, spans.start, "right"), np.searchsorted(start, spans.stop, "left")
-    before = np.append(np.where(start == stop, start, -1), -1)  # at -1: there is none before the first
-    while (earlier := np.flatnonzero(before[begin - 1] == spans.start)).size:
-        begin[earlier] -= 1
+    back = np.flatnonzero(begin)
+    while len(back):  # a token that holds no byte right before the span
+        before = begin[back] - 1
+        back = back[(start[before] == stop[before]) & (start[before] == spans.start[back])]
+        begin[back] -= 1
+        back = back[begin[back] > 0]
     # Intervals whose borders ascend; they may overlap and be empty.
     begin = np.maximum(begin, np.concatenate([np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]]))
     edges = np.stack([begin, np.maximum(begin, end)], 1).ravel()

@@ -208,18 +208,14 @@ class ReferenceEngine:
                 continue
             around = _around(encoding.ids, bare, encoding.special_tokens_mask)
             if around is None or around != (found or around):
-                raise self._not_a_wrapper(text)
+                stage: dict[str, Any] = self.files.spec.get("post_processor") or {}
+                raise TokenizerError(
+                    f"tokenizer {self.files.name!r}: its post_processor ({stage.get('type')}) does more than put fixed "
+                    f"ids around the ids of {text!r}; expected a prefix and a suffix. Use add_special_tokens: false",
+                    tokenizer=self.files.name,
+                )
             found = around
         return found or ((), ())
-
-    def _not_a_wrapper(self, text: str) -> TokenizerError:
-        post_processor: dict[str, Any] = self.files.spec.get("post_processor") or {}
-        return TokenizerError(
-            f"tokenizer {self.files.name!r}: its post_processor ({post_processor.get('type')}) does more "
-            f"than put fixed ids around the ids of {text!r}; expected a prefix and a suffix. "
-            "Use add_special_tokens: false",
-            tokenizer=self.files.name,
-        )
 
 
 def load_backend(name: str, tokenizer_json: bytes) -> Any:
@@ -297,17 +293,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int = 4096, *, name: str = "trai
     )
     with deliberate("training a tokenizer"):
         tokenizer.train_from_iterator(iter(texts), trainer)
-    return TokenizerFiles(name=name, files=_files(tokenizer.to_str()))
-
-
-def _files(tokenizer_json: str) -> dict[str, bytes]:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
         "eos_token": END_OF_TEXT,
         "clean_up_tokenization_spaces": False,
     }
-    return {
-        TOKENIZER_JSON: tokenizer_json.encode(),
+    files = {
+        TOKENIZER_JSON: tokenizer.to_str().encode(),
         "tokenizer_config.json": (json.dumps(config, indent=2) + "\n").encode(),
     }
+    return TokenizerFiles(name=name, files=files)

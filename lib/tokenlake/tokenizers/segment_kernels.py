@@ -92,21 +92,24 @@ def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
 
 
 @njit(cache=True)
-def lay_out(data: Any, offsets: Any, prefix: Any, once: Any, laid: Any, starts: Any) -> Any:
-    """Copy texts to `laid` end to end, each that is not empty behind a space if `prefix`; return the size.
+def lay_out(data: Any, begins: Any, stops: Any, led: Any, once: Any, laid: Any, starts: Any) -> Any:
+    """Copy texts to `laid` end to end, those of `led` that are not empty behind a space; return the size.
 
-    With `once` not where it begins with a space. `starts` (int64[n + 1]) gets where each begins.
+    Args:
+        begins, stops: int64[n], where the texts lie in `data`.
+        led: uint8[n], 1 for those before which a space is put; with `once` only where they begin with none.
+        starts: int64[n + 1], gets where each begins in `laid`, and where the last one ends.
     """
     end = 0
-    for row in range(len(offsets) - 1):
+    for row in range(len(begins)):
         starts[row] = end
-        a, b = offsets[row], offsets[row + 1]
-        if prefix and a < b and not (once and _point(data, a, MARK)[0] == _SPACE):
+        a, b = begins[row], stops[row]
+        if led[row] and a < b and not (once and _point(data, a, MARK)[0] == _SPACE):
             laid[end] = _SPACE
             end += 1
         laid[end : end + b - a] = data[a:b]
         end += b - a
-    starts[len(offsets) - 1] = end
+    starts[len(begins)] = end
     return end
 
 

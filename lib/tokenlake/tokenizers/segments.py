@@ -22,14 +22,15 @@ reference. Pairs of ASCII are looked up in a table of 128 x 128; others in a set
 costs a cut.
 
 SentencePiece's spaces become U+2581; one may be put before a text, which byte pair encoding does before it is cut.
-Texts that hold an added token, and segments of more than :data:`LONGEST` bytes, go to the engine beneath.
+An added token parts a text into pieces, each of which `tokenizers` takes for itself, and so does this. Segments of more
+than :data:`LONGEST` bytes go to another engine.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from threading import Lock
 from typing import Any, Final, final
 from unicodedata import category
@@ -38,11 +39,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tokenlake.arrays import string_buffers
 from tokenlake.errors import MissingExtraError
-from tokenlake.ragged import Bools, Int32, Ragged
+from tokenlake.ragged import Bools, Int32, Int64, Ragged
 from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
@@ -96,8 +96,10 @@ class SegmentEngine:
             ) from error
         self.files = files
         self._run: Any = segment_kernels
-        kept = files.matched_tokens(literal=literal)
-        self._added = "|".join(map(re.escape, kept))
+        self._added: dict[bytes, Any] = {
+            token.encode(): files.token_id(token) for token in files.matched_tokens(literal=literal)
+        }
+        self._matched = re.compile(b"|".join(map(re.escape, self._added)))
         made = _Merges if model_type(files) == "BPE" else _Words
         self._model = made(files, literal, segment_kernels)
         self._one_thread = Lock()
@@ -107,39 +109,62 @@ class SegmentEngine:
 
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
+        offsets, data = string_buffers(text)
         if self._added:
-            other = np.asarray(pc.match_substring_regex(text, self._added))
-            if other.any():
-                made = self._model.beneath.encode(text.filter(pa.array(other)))
-                return self._encoded(text.filter(pa.array(~other))).inserted(made, np.flatnonzero(other))
-        return self._encoded(text)
+            begin, row, ids = self._added_in(offsets, data)
+            if len(begin):
+                end = begin + np.array([len(token) for token in ids], np.int64)
+                starts = np.sort(np.concatenate([offsets[:-1], end]))
+                stops = np.sort(np.concatenate([offsets[1:], begin]))
+                # A text with k added tokens is k + 1 pieces.
+                before = np.searchsorted(row, np.arange(len(offsets)))
+                first = before[:-1] + np.arange(len(text))
+                pieces = self._encoded(data, starts, stops, first)
+                after = pieces.offsets[np.arange(len(row)) + row + 1]
+                whole = np.insert(pieces.ids, after, [self._added[token] for token in ids])
+                return Ragged(whole, pieces.offsets[before + np.arange(len(offsets))] + before)
+        return self._encoded(data, offsets[:-1], offsets[1:], np.arange(len(text)))
 
-    def _encoded(self, text: pa.LargeStringArray) -> Ragged:
+    def _added_in(self, offsets: Int64, data: UInt8) -> tuple[Int64, Int64, list[bytes]]:
+        """Return where added tokens begin, which texts hold them, int64[k] each, and the tokens."""
+        found = list(self._matched.finditer(data[offsets[0] : offsets[-1]].data))
+        begin = np.array([match.start() for match in found], np.int64) + offsets[0]
+        row = np.searchsorted(offsets, begin, "right") - 1
+        tokens = [match[0] for match in found]
+        # What begins in one text and ends in the next is none; no added token overlaps another one.
+        inside = begin + np.array([len(token) for token in tokens], np.int64) <= offsets[row + 1]
+        return begin[inside], row[inside], list(compress(tokens, inside.tolist()))
+
+    def _encoded(self, data: UInt8, starts: Int64, stops: Int64, first: Int64) -> Ragged:
+        """Return the ids of n pieces of texts, of which `first` (int64[m]) begin a text."""
         with self._one_thread:
             try:
-                return self._encode(text)
+                return self._encode(data, starts, stops, first)
             except BaseException:
                 # New segments stand in the table before they have ids: met again, they would be taken for empty.
                 self._restart(_SMALL)
                 raise
 
-    def _encode(self, text: pa.LargeStringArray) -> Ragged:
-        offsets, data = string_buffers(text)
-        rows, model = len(text), self._model
+    def _encode(self, data: UInt8, begins: Int64, stops: Int64, first: Int64) -> Ragged:
+        rows, model = len(begins), self._model
+        led = np.full(rows, model.prefix == "every", np.uint8)
+        if model.prefix == "first":
+            led[first] = 1
         # Eight bytes are read at once, wherever a segment begins.
-        laid = np.empty(int(offsets[-1] - offsets[0]) + rows + 8, np.uint8)
+        laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        size = self._run.lay_out(data, offsets, model.prefix, model.once, laid, starts)
+        # Copies, because one layout has one compiled form of each loop.
+        size = self._run.lay_out(data, begins.copy(), stops.copy(), led, model.once, laid, starts)
         ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
         row = begin = at = 0
         rule = (model.ascii, model.bits, model.spaced, model.mark)
         while row < rows:
-            first, place = row, begin
+            before, place = row, begin
             row, begin, count = self._run.cut(laid, starts, row, begin, BLOCK_BYTES, *rule, self._cuts, ends)
             self._look_up(laid, place, begin - place, count)
             ids = _with_room(ids, at, self._run.count_ids(self._table, self._slots, count) + 2)
             at = self._run.write(
-                self._table, self._slots, count, self._kept, ids, at, first, row, ends, found
+                self._table, self._slots, count, self._kept, ids, at, before, row, ends, found
             )
         return Ragged(ids[:at], found)
 
@@ -195,16 +220,17 @@ class _Words:
     This and :class:`_Merges` say how the texts of a tokenizer are cut, and what gives new segments their ids.
 
     Attributes:
-        prefix: whether a text begins with a space that is put before it, with `once` only where it has none.
+        prefix: before which pieces of a text a space is put, "every", "never" or "first", with `once` only where it has
+            none.
         mark: the code point that counts as a space, -1 for none.
         ascii: uint8[128 * 128], 1 where two characters may not be parted.
         bits: the set of the other pairs of which that is so.
         spaced: uint8[0x110000], 1 for each code point but ASCII that is always parted from a space behind it.
         most: segments that the table holds.
-        beneath, bare: the engines for whole texts, and for segments that :meth:`make` gives no ids.
+        bare: the engine for segments that :meth:`make` gives no ids.
     """
 
-    prefix, once = False, False
+    prefix, once = "never", False
 
     def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
         self._files, self._literal = files, literal
@@ -231,14 +257,14 @@ class _Words:
         return unigram_kernels.search_new(table, new, keys, kept, used, *self._pieces)
 
     def _normalized(self, character: str) -> str:
-        normalizer: Any = self.beneath.backend.normalizer
+        normalizer: Any = self.bare.backend.normalizer
         return character if normalizer is None else normalizer.normalize_str(character)
 
     def _searched(self, blanks: list[int]) -> tuple[Any, ...] | None:
         """Lay out Unigram's pieces; None where a word is not what follows a space, with one mark or none before it."""
         from tokenlake.tokenizers.unigram_kernels import add_pieces
 
-        backend = self.beneath.backend
+        backend = self.bare.backend
         # As `tokenizers` read it: of some scores its last bit is another than in the file, which decides between sums.
         model: dict[str, Any] = orjson.loads(backend.to_str())["model"]
         found = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(f"{_SPACE}a")]
@@ -285,12 +311,8 @@ class _Words:
         return stays
 
     @cached_property
-    def beneath(self) -> ReferenceEngine:
-        return ReferenceEngine(self._files, literal=self._literal)
-
-    @property
     def bare(self) -> ReferenceEngine:
-        return self.beneath
+        return ReferenceEngine(self._files, literal=self._literal)
 
 
 def _parted_words() -> Bools:
@@ -305,15 +327,18 @@ def _parted_words() -> Bools:
 class _Merges:
     """Byte pair encoding without a pre-tokenizer: what no merge joins is parted, and new segments are merged."""
 
-    def __init__(self, files: TokenizerFiles, literal: bool, run: Any) -> None:
-        self._files, self._literal, self._run = files, literal, run
+    def __init__(self, files: TokenizerFiles, _literal: bool, run: Any) -> None:
+        self._files, self._run = files, run
         self.mark, self.most = run.MARK, _LARGE // 2
         stage: dict[str, Any] = files.spec.get("pre_tokenizer") or {}
         normalizer: dict[str, Any] = files.spec.get("normalizer") or {}
         self._split = bool(stage.get("split"))
         self.spaced = np.full(_POINTS, self._split, np.uint8)
         self.once = bool(stage)
-        self.prefix = stage["prepend_scheme"] != "never" if stage else normalizer.get("type") == "Sequence"
+        if stage:
+            self.prefix = "every" if stage["prepend_scheme"] == "always" else stage["prepend_scheme"]
+        else:
+            self.prefix = "every" if normalizer.get("type") == "Sequence" else "never"
         self._pairs()
         self._vocabulary()
 
@@ -361,12 +386,8 @@ class _Merges:
         return [(left, right) for left, right in pairs]
 
     @cached_property
-    def beneath(self) -> GigatokenEngine:
-        return GigatokenEngine(self._files, literal=self._literal)
-
-    @cached_property
     def bare(self) -> GigatokenEngine:
-        """The engine beneath for segments: it puts nothing before them."""
+        """gigatoken for segments that are too long: it puts nothing before them."""
         spec = {**self._files.spec, "normalizer": _BARE, "pre_tokenizer": None, "added_tokens": []}
         data = orjson.dumps(spec)
         return GigatokenEngine(TokenizerFiles(name=self._files.name, files={TOKENIZER_JSON: data}))

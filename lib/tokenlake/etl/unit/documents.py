@@ -37,7 +37,7 @@ from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.text.transform import ChainedTransform
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans
 
 _ARROW: Final[Any] = pa  # the stubs do not know concat_batches
 

@@ -19,7 +19,7 @@ from tokenlake.packing.loss_mask import learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.tokenizers.encoder import Encoded, Encoder
-from tokenlake.tokenizers.spans import Spans
+from tokenlake.tokenizers.offsets import Spans
 
 
 @final
@@ -66,11 +66,14 @@ class Finish:
 
     def lacks(self, ids: Int32, offsets: Int64) -> tuple[Bools, Bools]:
         """Return which of n documents lack the prefix, and which the suffix: bool[n] each; some id there must be."""
-        none = np.zeros(len(offsets) - 1, np.bool_)
-        documents = Ragged(plain(ids), offsets)
-        head = ~documents.begins_with(self.prefix) if self.prefix else none
-        tail = ~documents.ends_with(self.suffix) if self.suffix else none
-        return head, tail
+        lacking: list[Bools] = []
+        for run, first in ((self.prefix, True), (self.suffix, False)):
+            # The ends alone: to look at all ids would cost a copy of them.
+            most, documents = np.full(len(offsets) - 1, len(run)), Ragged(ids, offsets)
+            some = documents.cut(most) if first else documents.end(most)
+            found = Ragged(plain(some.ids), some.offsets)
+            lacking.append(~(found.begins_with(run) if first else found.ends_with(run)))
+        return lacking[0], lacking[1]
 
     def apply(self, documents: Fitted) -> Fitted:
         """Put around each of n documents what it lacks; none may be empty.

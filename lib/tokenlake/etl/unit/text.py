@@ -395,10 +395,11 @@ class TextBuild:
         masked = self._recipe.rendered or self._job.loss_mask or self._job.source.texts.fim is not None
         whole = masked or document.kept is not None or not self._documents.lengths.keeps_all
         encoded = None if whole else self._encoder.encode_long(document.text)
-        if encoded is None or (encoded.special_tokens and settings.special_tokens_in_text == "fail"):
+        if encoded is None or (encoded[0] and settings.special_tokens_in_text == "fail"):
             return False
-        numbers.update(text_bytes=document.text_bytes, special_tokens_in_text=encoded.special_tokens)
-        windows = (ids for ids in encoded.pieces if len(ids))
+        special_tokens, pieces = encoded
+        numbers.update(text_bytes=document.text_bytes, special_tokens_in_text=special_tokens)
+        windows = (ids for ids in pieces if len(ids))
         head = next(windows, None)
         self._tally.settle(1, np.arange(0 if head is None else 1), document.extra, {})
         if head is not None:

@@ -11,7 +11,7 @@ Whatever else a turn holds (tool calls, names) stays. A conversation may also be
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, cast, final
 
@@ -67,8 +67,16 @@ class ConversationReader:
             BadRecordError: it has another shape; `details` hold the reason: ``no_messages``, ``not_messages``,
                 ``no_role``, ``unknown_role``, ``no_content``, ``content_not_text``, ``empty_turn``.
         """
+        conversation = _parsed(conversation, "got text, expected a list of turns", "not_messages")
+        if conversation is None:
+            raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
+        if not isinstance(conversation, list | tuple):
+            told = f"it holds {_kind(conversation)}, expected a list of turns"
+            raise BadRecordError(told, reason="not_messages")
+        if not conversation:
+            raise BadRecordError("it is empty, expected at least one turn", reason="no_messages")
         messages: list[Turn] = []
-        for index, turn in enumerate(_listed(conversation)):
+        for index, turn in enumerate(cast("Sequence[Any]", conversation)):
             if not isinstance(turn, dict):
                 _refuse("not_messages", index, f"it is {_kind(turn)}, expected an object")
             fields = cast("Turn", turn)
@@ -76,10 +84,18 @@ class ConversationReader:
             if isinstance(role, str) and role in self.roles and type(fields.get("content")) is str:
                 messages.append(fields if self.roles[role] == role else {**fields, "role": self.roles[role]})
             elif role is None and fields.get("from") is None and fields.get("input") is not None:
-                messages += _of_pair(fields, index)
+                if fields.get("output") is None:
+                    _refuse("no_content", index, "its output is missing or null")
+                for name, spoken in (("system", "system"), ("input", "user"), ("output", "assistant")):
+                    if fields.get(name) is not None:
+                        messages.append({"role": spoken, "content": _text(fields[name], name, index)})
             else:
                 messages.append(self._message(fields, index))
-            _check_said(messages[-1], index)
+            # An assistant that says nothing would be a lesson in saying nothing.
+            last, content = messages[-1], messages[-1].get("content")
+            blank = last["role"] == "assistant" and content is not None and not content.strip()
+            if blank and not any(last.get(name) for name in _SAID_BY_OTHER_MEANS):
+                _refuse("empty_turn", index, "the assistant says nothing and calls no tools")
         return messages
 
     def _message(self, fields: Turn, index: int) -> Turn:
@@ -145,43 +161,10 @@ def _parsed(value: Any, told: str, reason: str) -> Any:
         raise BadRecordError(told, reason=reason) from None
 
 
-def _listed(conversation: Any) -> list[Any]:
-    conversation = _parsed(conversation, "got text, expected a list of turns", "not_messages")
-    if conversation is None:
-        raise BadRecordError("it is missing or null, expected a list of turns", reason="no_messages")
-    if not isinstance(conversation, list | tuple):
-        raise BadRecordError(
-            f"it holds {_kind(conversation)}, expected a list of turns", reason="not_messages"
-        )
-    if not conversation:
-        raise BadRecordError("it is empty, expected at least one turn", reason="no_messages")
-    return list(cast("list[Any]", conversation))
-
-
-def _of_pair(fields: Turn, index: int) -> list[Turn]:
-    """Return the messages of a turn with input and output."""
-    named = (("system", "system"), ("input", "user"), ("output", "assistant"))
-    if fields.get("output") is None:
-        _refuse("no_content", index, "its output is missing or null")
-    return [
-        {"role": role, "content": _text(fields[name], name, index)}
-        for name, role in named
-        if fields.get(name) is not None
-    ]
-
-
 def _text(value: Any, name: str, index: int) -> str:
     if not isinstance(value, str):
         _refuse("content_not_text", index, f"its {name} is {_kind(value)}, expected text")
     return value
-
-
-def _check_said(message: Turn, index: int) -> None:
-    """An assistant that says nothing would be a lesson in saying nothing."""
-    content = message.get("content")
-    blank = message["role"] == "assistant" and content is not None and not content.strip()
-    if blank and not any(message.get(name) for name in _SAID_BY_OTHER_MEANS):
-        _refuse("empty_turn", index, "the assistant says nothing and calls no tools")
 
 
 def _kind(value: Any) -> str:

@@ -22,6 +22,7 @@ import re
 import resource
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, cast, final
 
@@ -47,24 +48,41 @@ _REMEDY: Final = "mark the assistant's turns in the template with {% generation 
 _JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
 _BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing strips it
 
-_Given = dict[str, Any]
-
 
 @final
-class LossRenderer:
-    """Renders conversations with what bears loss.
+class OpenedTemplate:
+    """A template with its settings, and what bears loss in what it renders."""
 
-    Args:
-        prompt: whether renderings end with what begins the assistant's next turn.
-    """
+    def __init__(self, opening: dict[str, Any]) -> None:
+        variables = opening["variables"]
+        self.program = Program(opening["text"], variables, Limits(**opening["limits"]), opening["learned"])
+        self._options = LossOptions(**opening["loss"]) if opening["loss"] else None
+        self._prompted = bool(variables.get("add_generation_prompt"))  # renderings end with a prompt
+        self._has_prompt = "add_generation_prompt" in self.program.text
+        tokens = self._options.special_tokens if self._options else ()
+        self._endings = tuple(filter(None, tokens))  # blanks behind one that ends a turn bear no loss
+        guarded = self._options is not None and self._options.guarded
+        self._assembly = _AssemblyScan(self.program, tokens) if guarded else None
+        marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
+        self._has_skeletons = not (self.program.captures or marks)
 
-    def __init__(self, program: Program, options: LossOptions, *, prompt: bool) -> None:
-        self._program, self._options = program, options
-        self._given: _Given = {"add_generation_prompt": prompt}
-        self._turns = _TurnFinder(program, options.special_tokens, prompt=prompt)
-        self._assembly = _AssemblyScan(program, options.special_tokens) if options.guarded else None
+    def answer(self, op: str, *given: Any) -> dict[str, Any]:
+        """Return the answer to a request.
 
-    def render(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
+        Raises:
+            BadRecordError: the template, or what bears loss, cannot be had of what is given.
+        """
+        if op == "skeleton":
+            found = skeleton(given[0], self.program.render, self._with_loss) if self._has_skeletons else None
+            return {} if found is None else dataclasses.asdict(found)
+        if op == "render_with_loss":
+            return dataclasses.asdict(self._with_loss(*given))
+        if op == "render_row":
+            return dataclasses.asdict(self.program.render_row(given[0]))
+        messages, tools, variables = given
+        return dataclasses.asdict(self.program.render(messages, tools, **variables))
+
+    def _with_loss(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
         """Render a conversation.
 
         Raises:
@@ -72,60 +90,47 @@ class LossRenderer:
                 (``everything_to_learn``), it cannot be told what does (``turns_not_found``), or the template puts a
                 special token together (``special_token_in_text``).
         """
-        made = self._program.render(messages, tools, **self._given)
+        made = self._render(messages, tools, prompt=self._prompted)
+        text, loss = made.text, made.loss
+        if self._options is None:
+            return made
         if self._assembly is not None:
-            self._assembly.check(made.text, messages, tools, self._given)
+            self._assembly.check(text, messages, tools, self._prompted)
         if self._options.loss == "all":
-            if not made.text:
+            if not text:
                 raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
-            return RenderedChat(made.text, ((0, len(made.text)),))
-        loss = made.loss if self._program.marked else self._turns.find(made.text, messages, tools)
-        _check(made.text, loss, messages)
-        return RenderedChat(made.text, loss)
+            return RenderedChat(text, ((0, len(text)),))
+        if not self.program.marked:
+            loss = self._turns(text, messages, tools)
+        if not any(message["role"] == "assistant" for message in messages):
+            raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+        if not loss:
+            told = "the chat template marks nothing as the assistant's"
+            raise BadRecordError(told, reason="nothing_to_learn")
+        if sum(stop - start for start, stop in loss) == len(text):
+            raise BadRecordError(
+                "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that "
+                "is meant",
+                reason="everything_to_learn",
+            )
+        return RenderedChat(text, loss)
 
+    def _render(
+        self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False
+    ) -> RenderedChat:
+        return self.program.render(messages, tools, add_generation_prompt=prompt)
 
-def _check(text: str, loss: Sequence[CharSpan], messages: Sequence[Message]) -> None:
-    """Require that something bears loss, but not everything."""
-    if not any(message["role"] == "assistant" for message in messages):
-        raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
-    if not loss:
-        raise BadRecordError("the chat template marks nothing as the assistant's", reason="nothing_to_learn")
-    if sum(stop - start for start, stop in loss) == len(text):
-        raise BadRecordError(
-            "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that is "
-            "meant",
-            reason="everything_to_learn",
-        )
-
-
-@final
-class _TurnFinder:
-    """Finds the assistants' turns in what a template without marks renders.
-
-    Args:
-        special_tokens: blanks behind one that ends a turn are left out.
-        prompt: whether the text ends with what begins the assistant's next turn.
-    """
-
-    def __init__(self, program: Program, special_tokens: Sequence[str], *, prompt: bool) -> None:
-        self._program, self._prompted = program, prompt
-        self._has_prompt = "add_generation_prompt" in program.text
-        self._endings = tuple(filter(None, special_tokens))
-
-    def find(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
-        """Return the turns in `text`, the rendering of `messages`."""
+    def _turns(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
+        """Return the assistant's turns in `text`, the rendering of `messages` by a template without marks."""
         found: list[CharSpan] = []
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 whole = index + 1 == len(messages) and not self._prompted
-                after = text if whole else self._render(messages[: index + 1], tools)
+                after = text if whole else self._render(messages[: index + 1], tools).text
                 found.append(self._turn(text, after, messages[: index + 1], tools))
         if any(left[1] > right[0] for left, right in pairwise(found)):
             raise BadRecordError("the assistant's turns overlap in the rendered text", reason=UNFOUND)
         return tuple(found)
-
-    def _render(self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False) -> str:
-        return self._program.render(messages, tools, add_generation_prompt=prompt).text
 
     def _turn(self, text: str, after: str, messages: Sequence[Message], tools: list[Any] | None) -> CharSpan:
         """Return where the last of `messages` lies, whose rendering is `after`."""
@@ -135,7 +140,17 @@ class _TurnFinder:
                 f"the chat template renders turn {len(messages)} in another way when others follow", messages
             )
         words = str(messages[-1].get("content") or "").strip()
-        start, end = self._start(before, after, messages, tools, words), len(after.rstrip())
+        start, end = before, len(after.rstrip())
+        if not self._has_prompt and words and not after[before:].lstrip().startswith(words):
+            # What stands before the assistant's words is no part of the turn; no prompt tells it here.
+            other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
+            begun, found, _ = self._render(other, tools).text.partition(_OTHER_WORDS)
+            if not found or not after.startswith(begun + words):
+                raise BadRecordError(
+                    f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
+                    reason=UNFOUND,
+                )
+            start = len(begun)
         stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
         if start >= stop or words not in after[start:stop]:
             raise BadRecordError(
@@ -149,10 +164,10 @@ class _TurnFinder:
         """Return how much of `after` is there before the assistant, who speaks next, says anything."""
         turn = len(messages) + 1
         try:
-            asked = self._render(messages, tools, prompt=self._has_prompt)
+            asked = self._render(messages, tools, prompt=self._has_prompt).text
             if after.startswith(asked):
                 return len(asked)
-            begun = self._render(messages, tools)
+            begun = self._render(messages, tools).text
         except BadRecordError as error:
             raise BadRecordError(
                 f"the chat template fails on the conversation before turn {turn}, so what the assistant says in it "
@@ -167,21 +182,6 @@ class _TurnFinder:
                 messages,
             )
         return shared
-
-    def _start(
-        self, before: int, after: str, messages: Sequence[Message], tools: list[Any] | None, words: str
-    ) -> int:
-        """Leave out what stands before the assistant's words, where the template has no prompt to tell it by."""
-        if self._has_prompt or not words or after[before:].lstrip().startswith(words):
-            return before
-        other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
-        begun, found, _ = self._render(other, tools).partition(_OTHER_WORDS)
-        if not found or not after.startswith(begun + words):
-            raise BadRecordError(
-                f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
-                reason=UNFOUND,
-            )
-        return len(begun)
 
 
 def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
@@ -208,53 +208,21 @@ class _AssemblyScan:
         self._starts = re.compile("|".join(map(re.escape, starts)) or "(?!)")
         self._joins = _JOINING.search(program.text) is not None
 
-    def check(self, text: str, messages: Sequence[Message], tools: list[Any] | None, given: _Given) -> None:
+    def check(self, text: str, messages: Sequence[Message], tools: list[Any] | None, prompt: bool) -> None:
         """Raise BadRecordError if `text`, the rendering of `messages`, has a token that was put together."""
         if not self._joins:
             return
-        broken = with_texts([messages, tools], self._broken)
+        apart = partial(self._starts.sub, lambda start: start[0][0] + _BREAK + start[0][1:])
+        broken = with_texts([messages, tools], apart)
         if broken == [messages, tools]:
             return
-        other = self._program.render(*broken, **given).text
+        other = self._program.render(*broken, add_generation_prompt=prompt).text
         if len(self._tokens.findall(text)) != len(self._tokens.findall(other)):
             raise BadRecordError(
                 "the chat template puts a special token together of the conversation's own texts, which would become a "
                 "control token",
                 reason=FORGED,
             )
-
-    def _broken(self, text: str) -> str:
-        return self._starts.sub(lambda start: start[0][0] + _BREAK + start[0][1:], text)
-
-
-@final
-class _Opened:
-    """A template with its settings."""
-
-    def __init__(self, opening: dict[str, Any]) -> None:
-        variables = opening["variables"]
-        self.program = Program(opening["text"], variables, Limits(**opening["limits"]), opening["learned"])
-        prompt = bool(variables.get("add_generation_prompt"))
-        loss = LossOptions(**opening["loss"]) if opening["loss"] else None
-        self._with_loss = (
-            LossRenderer(self.program, loss, prompt=prompt).render if loss else self.program.render
-        )
-        marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
-        self._has_skeletons = not (self.program.captures or marks)
-
-    def answer(self, op: str, *given: Any) -> dict[str, Any]:
-        if op == "skeleton":
-            return self._skeleton(given[0])
-        if op == "render_with_loss":
-            return dataclasses.asdict(self._with_loss(*given))
-        if op == "render_row":
-            return dataclasses.asdict(self.program.render_row(given[0]))
-        messages, tools, variables = given
-        return dataclasses.asdict(self.program.render(messages, tools, **variables))
-
-    def _skeleton(self, roles: list[str]) -> dict[str, Any]:
-        found = skeleton(roles, self.program.render, self._with_loss) if self._has_skeletons else None
-        return {} if found is None else dataclasses.asdict(found)
 
 
 def main() -> None:
@@ -263,25 +231,23 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    opened: dict[str, _Opened] = {}
+    opened: dict[str, OpenedTemplate] = {}
     try:
         for line in sys.stdin.buffer:
             for name, op, *given in json.loads(line, object_hook=_given):
-                answers.write(json.dumps(_answer(opened, name, op, given)).encode() + b"\n")
+                try:
+                    if op == "open":
+                        opened[name] = OpenedTemplate(given[0])
+                        program = opened[name].program
+                        answer: dict[str, Any] = {"marked": program.marked, "names": program.names}
+                    else:
+                        answer = opened[name].answer(op, *given)
+                except TokenlakeError as error:
+                    answer = {"error": to_json(error)}
+                answers.write(json.dumps(answer).encode() + b"\n")
                 answers.flush()
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
-
-
-def _answer(opened: dict[str, _Opened], name: str, op: str, given: list[Any]) -> dict[str, Any]:
-    try:
-        if op == "open":
-            opened[name] = _Opened(given[0])
-            program = opened[name].program
-            return {"marked": program.marked, "names": program.names}
-        return opened[name].answer(op, *given)
-    except TokenlakeError as error:
-        return {"error": to_json(error)}
 
 
 def _given(fields: dict[str, Any]) -> Any:

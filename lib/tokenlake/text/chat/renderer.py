@@ -10,6 +10,7 @@ difference ends the build.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
-from tokenlake.ragged import Bools, Int64
+from tokenlake.ragged import Int64
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions, RenderedChat, Skeleton
@@ -26,7 +27,7 @@ from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard, check_mode
 from tokenlake.text.rendering import Column, Rendered, join_pieces
 from tokenlake.text.transform import called, fault_of
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.spans import Span, Spans, byte_spans
+from tokenlake.tokenizers.offsets import Span, Spans, byte_spans
 
 CHECKED: Final = 997
 """Conversations of which one is rendered both ways; a prime, so that it does not beat with an order in the data."""
@@ -73,22 +74,35 @@ class Conversations:
         Raises:
             TemplateMismatchError: a skeleton and the template differ, which would be a bug.
         """
-        left = np.ones(len(messages), np.bool_)
         parts: list[Rendered] = []
         if not self._guard.normalizes:
-            parts = self.together(
-                [None if own else turns for turns, own in zip(messages, tools, strict=True)]
-            )
-        for made in parts:
-            left[made.origin] = False
-        return _merged([*parts, self._one_by_one(np.flatnonzero(left).tolist(), read)])
+            plain = [None if own else turns for turns, own in zip(messages, tools, strict=True)]
+            parts = self.together(plain)
+        left = np.ones(len(messages), np.bool_)
+        for part in parts:
+            left[part.origin] = False
+        rest = self._one_by_one(np.flatnonzero(left).tolist(), read)
+        parts = [part for part in (*parts, rest) if len(part.origin)] or [rest]
+        if len(parts) == 1:
+            return replace(parts[0], bad=rest.bad)
+        # Back into the order of the rows.
+        origin = np.concatenate([part.origin for part in parts])
+        text: Any = _ARROW.concat_arrays([part.text for part in parts])
+        spans = Spans.concat([part.spans for part in parts if part.spans is not None])
+        order = np.argsort(origin)
+        text = text.take(_ARROW.array(order))
+        return Rendered(text=text, origin=origin[order], spans=spans.take(order), bad=rest.bad)
 
     def together(self, conversations: Sequence[Any]) -> list[Rendered]:
         """Return what can be rendered together, a part for each sequence of roles; the others are left."""
         found: list[Rendered] = []
         for names, (rows, contents) in _by_roles(conversations).items():
             roles = tuple(self._roles.get(name, "") for name in names)
-            skeleton = self._skeleton(roles) if len(rows) >= _FEW else None
+            if len(rows) < _FEW or len(roles) > _TURNS or "" in roles:
+                continue
+            if roles not in self._skeletons and len(self._skeletons) < _SKELETONS:
+                self._skeletons[roles] = self._template.skeleton(roles)
+            skeleton = self._skeletons.get(roles)
             columns = None if skeleton is None else _columns(contents)
             if skeleton is not None and columns is not None:
                 found.append(self._rendered(roles, skeleton, np.array(rows), columns))
@@ -112,34 +126,25 @@ class Conversations:
                 raise made
         return rendered_chats(texts, bad)
 
-    def _skeleton(self, roles: tuple[str, ...]) -> Skeleton | None:
-        if len(roles) > _TURNS or "" in roles:
-            return None
-        if roles not in self._skeletons and len(self._skeletons) < _SKELETONS:
-            self._skeletons[roles] = self._template.skeleton(roles)
-        return self._skeletons.get(roles)
-
     def _rendered(
         self, roles: tuple[str, ...], skeleton: Skeleton, rows: Int64, columns: list[Column]
     ) -> Rendered:
-        usable = self._usable(columns)
+        # No content is blank, and none spells a special token.
+        usable = np.ones(len(rows), np.bool_)
+        for column in columns:
+            usable &= np.asarray(_COMPUTE.binary_length(_COMPUTE.utf8_ltrim(column, _BLANKS))) > 0
+            usable[self._guard.scan.count(column)[0]] = False
         if not usable.all():
             rows, columns = rows[usable], [column.filter(_ARROW.array(usable)) for column in columns]
-        pieces = [
-            part if isinstance(part, str) else _stripped(columns[part[0]], part[1]) for part in skeleton.parts
-        ]
+        pieces: list[str | Column] = []
+        for part in skeleton.parts:
+            words = isinstance(part, str)
+            piece: Any = part if words else columns[part[0]]
+            pieces.append(piece if words or not part[1] else _STRIP[part[1]](piece, _BLANKS))
         text, spans = join_pieces(pieces, skeleton.loss, len(rows))
         made = Rendered(text=text, origin=rows, spans=spans)
         self._check(made, roles, columns)
         return made
-
-    def _usable(self, columns: list[Column]) -> Bools:
-        """Mark the conversations in which no content is blank, and none spells a special token."""
-        usable = np.ones(len(columns[0]), np.bool_)
-        for column in columns:
-            usable &= np.asarray(_COMPUTE.binary_length(_COMPUTE.utf8_ltrim(column, _BLANKS))) > 0
-            usable[self._guard.scan.count(column)[0]] = False
-        return usable
 
     def _check(self, made: Rendered, roles: tuple[str, ...], columns: list[Column]) -> None:
         first = -self._seen % CHECKED
@@ -201,10 +206,6 @@ def _columns(contents: list[list[str]]) -> list[Column] | None:
     return None if any(column.null_count for column in columns) else columns
 
 
-def _stripped(column: Column, sides: int) -> Column:
-    return _STRIP[sides](column, _BLANKS) if sides else column
-
-
 def _joined(spans: Sequence[Span]) -> list[Span]:
     """Join spans that touch, as a skeleton does."""
     joined: list[Span] = []
@@ -214,19 +215,6 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
         else:
             joined.append((start, stop))
     return joined
-
-
-def _merged(parts: list[Rendered]) -> Rendered:
-    """Put rendered conversations back into the order of their rows; the last part knows what is bad."""
-    bad = parts[-1].bad
-    parts = [part for part in parts if len(part.origin)] or parts[-1:]
-    origin = np.concatenate([part.origin for part in parts])
-    text: Any = _ARROW.concat_arrays([part.text for part in parts])
-    spans = Spans.concat([part.spans for part in parts if part.spans is not None])
-    if len(parts) > 1:
-        order = np.argsort(origin)
-        origin, text, spans = origin[order], text.take(_ARROW.array(order)), spans.take(order)
-    return Rendered(text=text, origin=origin, spans=spans, bad=bad)
 
 
 @final

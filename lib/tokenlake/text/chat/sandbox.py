@@ -78,13 +78,19 @@ class Program:
         self._sandbox = _Sandbox()
         self._bound()
         tree = _parsed(self._sandbox, text, learned)
-        self.names: Final = sorted(_free_names(tree) - set(self._sandbox.globals))
-        """Variables that the template does not set itself."""
+        names = list(tree.find_all(nodes.Name))
+        read = {name.name for name in names if name.ctx == "load"}
+        own = {name.name for name in names if name.ctx != "load"} | _JINJAS_NAMES
+        self.names: Final = sorted(read - own - set(self._sandbox.globals))
+        """Variables that neither the template nor Jinja sets anywhere."""
         self.marked: Final = any(True for _ in _marks(tree))
         """Whether the template itself marks what the assistant says."""
         self.captures: Final = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
         """Whether it may get hold of what it has output."""
-        self._template = _compiled(self._sandbox, tree)
+        with _compiling():
+            code = self._sandbox.compile(tree, None, _NAME)
+        self._template = jinja2.Template.from_code(self._sandbox, code, self._sandbox.make_globals(None))
+        self._template.root_render_func.__globals__["str_join"] = concat  # what `~` calls
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
@@ -122,9 +128,14 @@ class Program:
         except (BadRecordError, ConfigError, MemoryError):
             raise
         except Exception as error:
-            raise BadRecordError(
-                f"the chat template fails in line {self._line(error)}: {_words(error)}", reason=ERROR
-            ) from error
+            told = (
+                str(error) if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: {error}"
+            )
+            told = "it calls itself without end" if isinstance(error, RecursionError) else told
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno or 1 for frame in frames if frame.filename == _NAME]
+            line = self._template.get_corresponding_lineno(lines[-1]) if lines else 1
+            raise BadRecordError(f"the chat template fails in line {line}: {told}", reason=ERROR) from error
 
     def _bound(self) -> None:
         """Have the kernel end this process where the next rendering takes too long, or refuse it more memory."""
@@ -150,12 +161,6 @@ class Program:
             )
         return RenderedChat("".join(parts), tuple(output.marked))
 
-    def _line(self, error: Exception) -> int:
-        """Return the line of the template in which `error` came up."""
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == _NAME]
-        return self._template.get_corresponding_lineno(lines[-1] or 1) if lines else 1
-
 
 def _parsed(sandbox: _Sandbox, text: str, learned: str | None = None) -> nodes.Template:
     if len(text) > MAX_TEMPLATE:
@@ -179,21 +184,6 @@ def _parsed(sandbox: _Sandbox, text: str, learned: str | None = None) -> nodes.T
                 "text is output"
             )
     return tree
-
-
-def _free_names(tree: nodes.Template) -> set[str]:
-    """Return the names that are read, but for those that the template or Jinja itself sets anywhere."""
-    names = list(tree.find_all(nodes.Name))
-    read = {name.name for name in names if name.ctx == "load"}
-    return read - {name.name for name in names if name.ctx != "load"} - _JINJAS_NAMES
-
-
-def _compiled(sandbox: _Sandbox, tree: nodes.Template) -> jinja2.Template:
-    with _compiling():
-        code = sandbox.compile(tree, None, _NAME)
-    template = jinja2.Template.from_code(sandbox, code, sandbox.make_globals(None))
-    template.root_render_func.__globals__["str_join"] = concat  # what `~` calls
-    return template
 
 
 @contextlib.contextmanager
@@ -223,14 +213,6 @@ def _without_nulls(message: Message) -> dict[str, Any]:
     if thought is not None:
         return {"thinking": thought, **fields, "reasoning_content": thought}
     return fields
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it calls itself without end"
-    if isinstance(error, jinja2.UndefinedError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
 
 
 @final

@@ -211,7 +211,14 @@ class ChatTemplate:
         return Skeleton(parts, tuple(answer["loss"]))
 
     def _ask(self, requests: Sequence[bytes]) -> list[RenderedChat | TokenlakeError]:
-        return [_answered(answer) for answer in PROCESS.ask(self, requests)]
+        made: list[RenderedChat | TokenlakeError] = []
+        for answer in PROCESS.ask(self, requests):
+            if "error" in answer:
+                made.append(from_json(answer["error"]))
+            else:
+                spans = tuple((start, stop) for start, stop in answer["loss"])
+                made.append(RenderedChat(answer["text"], spans))
+        return made
 
 
 @final
@@ -232,7 +239,9 @@ class RenderProcess:
         done: list[_Answer] = []
         with self._lock:
             while len(done) < len(requests):
-                answers, ended = self._exchange(template, _some(requests[len(done) :]))
+                sizes = itertools.accumulate(map(len, requests[len(done) : len(done) + _MOST_REQUESTS]))
+                some = max(1, sum(size <= _MOST_BYTES for size in sizes))
+                answers, ended = self._exchange(template, requests[len(done) : len(done) + some])
                 done += answers
                 template.deaths = bool(ended) + (0 if answers else template.deaths)
                 if ended:
@@ -328,17 +337,6 @@ def _no_data(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
     return {NO_DATA: type(value).__name__}
-
-
-def _some(requests: Sequence[bytes]) -> Sequence[bytes]:
-    sums = itertools.accumulate(map(len, requests[:_MOST_REQUESTS]))
-    return requests[: max(1, sum(total <= _MOST_BYTES for total in sums))]
-
-
-def _answered(answer: _Answer) -> RenderedChat | TokenlakeError:
-    if "error" in answer:
-        return from_json(answer["error"])
-    return RenderedChat(answer["text"], tuple((start, stop) for start, stop in answer["loss"]))
 
 
 def shared_length(left: str, right: str) -> int:

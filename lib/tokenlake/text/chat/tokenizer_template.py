@@ -60,9 +60,19 @@ def chosen_template(asked: str | None, files: TokenizerFiles) -> str:
         if DEFAULT not in own:
             raise ConfigError(no_template(files.name, list(own)))
         return own[DEFAULT]
-    if "{" in asked:
-        return asked
-    return own[asked] if asked in own else _from_file(asked, list(own))
+    if "{" in asked or asked in own:
+        return own.get(asked, asked)
+    expected = (
+        "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
+    )
+    path = Path(asked).expanduser()
+    try:
+        if path.stat().st_size > 4 * MAX_TEMPLATE:
+            raise ConfigError(f"chat.template: {asked!r} has {path.stat().st_size:,} bytes, {expected}")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        known = f": {', '.join(own)}" if own else ""
+        raise ConfigError(f"chat.template: {asked!r} cannot be read ({error}); {expected}{known}") from error
 
 
 def named_tokens(files: TokenizerFiles) -> dict[str, str]:
@@ -89,20 +99,6 @@ def no_template(tokenizer: str, names: list[str]) -> str:
         "rows that hold conversations need one: set chat.template to a Jinja template or to the path of one, or use "
         f"the tokenizer of a chat model{named}"
     )
-
-
-def _from_file(name: str, names: list[str]) -> str:
-    path = Path(name).expanduser()
-    expected = (
-        "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
-    )
-    try:
-        if path.stat().st_size > 4 * MAX_TEMPLATE:
-            raise ConfigError(f"chat.template: {name!r} has {path.stat().st_size:,} bytes, {expected}")
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        known = f": {', '.join(names)}" if names else ""
-        raise ConfigError(f"chat.template: {name!r} cannot be read ({error}); {expected}{known}") from error
 
 
 @final
@@ -152,15 +148,12 @@ class SpecialTokenGuard:
                 ["" if bad else text for text, bad in zip(strings, broken, strict=True)], pa.large_string()
             )
         for row in self.scan.count(column)[0].tolist():
-            found.setdefault(owners[row], self._forged(strings[row]))
+            told = (
+                f"a text of the conversation spells out the special token {self.scan.first(strings[row])!r}, which "
+                "would become a control token; take it out, or set special_tokens_in_text: encode to allow it"
+            )
+            found.setdefault(owners[row], Fault(FORGED, told))
         return found
-
-    def _forged(self, text: str) -> Fault:
-        return Fault(
-            FORGED,
-            f"a text of the conversation spells out the special token {self.scan.first(text)!r}, which would become a "
-            "control token; take it out, or set special_tokens_in_text: encode to allow it",
-        )
 
 
 def check_mode(special_tokens_in_text: str) -> None:
@@ -245,26 +238,23 @@ class ChatTemplateTransform(Transform):
                 f"the row has no conversation: none of {', '.join(self._fields)}; its fields are {', '.join(example)}",
                 reason="no_messages",
             )
-        dropped = (
-            {field, TOOLS_FIELD} if self._drop and self._tools is None else {field} if self._drop else set()
-        )
-        rest = {name: value for name, value in example.items() if name not in dropped}
+        own = (field, TOOLS_FIELD) if self._tools is None else (field,)
+        rest = {name: value for name, value in example.items() if not self._drop or name not in own}
         if self._output in rest:
             raise BadRecordError(
                 f"the row has a field {self._output!r} already; give another output_field, or drop it before",
                 reason="field_exists",
             )
-        return {**rest, self._output: self._text(example, field)}
-
-    def _text(self, row: Row, field: str) -> str:
-        messages, tools = row[field], row.get(TOOLS_FIELD) if self._tools is None else [*self._tools]
+        messages = example[field]
+        tools = example.get(TOOLS_FIELD) if self._tools is None else [*self._tools]
         if self._lean:
             messages, tools = without_nulls(messages), without_nulls(tools)
         with in_field(field):
             turns, schemas = self._reader.read(messages), tools_of(tools)
         for fault in self._guard.faults([(turns, schemas)]).values():
             raise BadRecordError(fault.detail, reason=fault.reason)
-        return self._template.render(turns, schemas, add_generation_prompt=self._prompt).text
+        made = self._template.render(turns, schemas, add_generation_prompt=self._prompt)
+        return {**rest, self._output: made.text}
 
     def _field(self, row: Row) -> str | None:
         return next((name for name in self._fields if row.get(name) is not None), None)
