@@ -44,20 +44,25 @@ class SourceDraw:
     asked: float
 
 
+def schedule_of(record: MixtureRecord) -> WeightScheduler:
+    """Return how the weights of a record move, in the order of its sources."""
+    points = [
+        {"step": point.step, "weights": {name: point.weights[name] for name in record.sources}}
+        for point in record.order.points
+    ]
+    return WeightScheduler(points, record.order.interpolation)
+
+
 def mixture_of(record: MixtureRecord) -> SourceMixture:
     """Return the mixture of a record.
 
     Raises:
         ConfigError: there is no such mixture.
     """
-    order, names = record.order, tuple(record.sources)
-    points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in names}}
-        for point in order.points
-    ]
+    order = record.order
     return SourceMixture(
         {name: source.rows for name, source in record.sources.items()} | dict(order.kept),
-        WeightScheduler(points, order.interpolation),
+        schedule_of(record),
         lanes=order.lanes,
         batch_size=order.batch_size,
         block_size=order.block_size,
