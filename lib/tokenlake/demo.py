@@ -77,20 +77,16 @@ def ensure_corpus(directory: str | os.PathLike[str], report: Report = quiet) -> 
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     report("copying the standard library's modules")
-    _write_code(folders["code"])
+    library = Path(sysconfig.get_path("stdlib"))
+    for module in _modules(library):
+        if source := _utf8(module):
+            target = folders["code"] / module.relative_to(library)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source)
     report("reading manuals and docstrings")
     _write_prose(folders["prose"])
     stamp.write_text(written)
     return folders
-
-
-def _write_code(folder: Path) -> None:
-    root = _standard_library()
-    for module in _modules(root):
-        if source := _utf8(module):
-            target = folder / module.relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source)
 
 
 def _write_prose(folder: Path) -> None:
@@ -102,15 +98,11 @@ def _write_prose(folder: Path) -> None:
         total += len(document[1])
         if total >= PROSE_BYTES:
             break
-    _write_jsonl(folder / "manuals.jsonl.zst", manuals)
+    with pa.CompressedOutputStream(str(folder / "manuals.jsonl.zst"), "zstd") as stream:
+        for origin, text in manuals:
+            stream.write(json.dumps({"origin": origin, "text": text}, ensure_ascii=False).encode() + b"\n")
     columns = {"origin": [o for o, _ in docstrings], "text": [t for _, t in docstrings]}
     pq.write_table(pa.table(columns), folder / "docstrings.parquet", row_group_size=64, compression="zstd")
-
-
-def _write_jsonl(path: Path, documents: Iterable[Document]) -> None:
-    with pa.CompressedOutputStream(str(path), "zstd") as stream:
-        for origin, text in documents:
-            stream.write(json.dumps({"origin": origin, "text": text}, ensure_ascii=False).encode() + b"\n")
 
 
 def _unique(documents: Iterable[Document]) -> Iterator[Document]:
@@ -148,7 +140,8 @@ def _docstring_pages() -> Iterator[Document]:
     packages = Path(sysconfig.get_path("purelib"))
     others = sorted(p.name for p in packages.iterdir() if (p / "__init__.py").is_file())
     folders = [packages / name for name in dict.fromkeys((*_FIRST_PACKAGES, *others))]
-    for root, folder in [(_standard_library(), _standard_library()), *((packages, f) for f in folders)]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for root, folder in [(library, library), *((packages, f) for f in folders)]:
         for module in _modules(folder):
             name = ".".join(module.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             yield name, _docstrings(module, name)
@@ -175,10 +168,6 @@ def _documented(node: ast.AST, name: str) -> Iterator[Document]:
         if isinstance(node, ast.Module | ast.ClassDef):
             for child in node.body:
                 yield from _documented(child, f"{name}.{getattr(child, 'name', '')}")
-
-
-def _standard_library() -> Path:
-    return Path(sysconfig.get_path("stdlib"))
 
 
 def _modules(folder: Path) -> list[Path]:
@@ -267,47 +256,36 @@ def main(arguments: Sequence[str]) -> int:
     if set(flags) - {"--no-prefect"} or len(folders) > 1:
         _say(__doc__ or "")
         return 2
-    began = time.monotonic()
-    config, store = _prepare(Path(folders[0] if folders else ".demo"))
+    began, directory = time.monotonic(), Path(folders[0] if folders else ".demo")
+    _say(f"preparing corpus, tokenizer and configuration in {directory}/")
+    settings = demo_settings(directory, lambda line: _say(f"  {line}"))
+    # As a user would type them.
+    config, store = str(directory / "demo.yaml"), str(directory / "artifacts")
+    Path(config).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     commands = [
         ["run", config, *flags],
         ["peek", "demo", "-n", "2", "--row", "1", "--store", store],
         ["sql", _QUESTION, "--store", store],
     ]
     for command in commands:
-        if code := _run(command):
+        _say(f"\n$ tokenlake {shlex.join(command)}\n")
+        try:
+            run = [sys.executable, "-P", "-m", "tokenlake", *command]
+            code = subprocess.run(run, check=False).returncode
+        except KeyboardInterrupt:
+            return 130  # the command got the same Ctrl-C and has said what there is to say
+        if code:
             return code
-    _say(_closing(config, store, time.monotonic() - began))
-    return 0
-
-
-def _prepare(directory: Path) -> tuple[str, str]:
-    """Make what the run needs; returns the paths of configuration and store, as a user would type them."""
-    _say(f"preparing corpus, tokenizer and configuration in {directory}/")
-    settings = demo_settings(directory, lambda line: _say(f"  {line}"))
-    path = directory / "demo.yaml"
-    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    return str(path), str(directory / "artifacts")
-
-
-def _run(command: Sequence[str]) -> int:
-    _say(f"\n$ tokenlake {shlex.join(command)}\n")
-    try:
-        return subprocess.run([sys.executable, "-P", "-m", "tokenlake", *command], check=False).returncode
-    except KeyboardInterrupt:
-        return 130  # the command got the same Ctrl-C and has said what there is to say
-
-
-def _closing(config: str, store: str, seconds: float) -> str:
-    return f"""
-The tour took {duration(seconds)}. Run again, it finds the version and rebuilds nothing. Try next:
+    _say(f"""
+The tour took {duration(time.monotonic() - began)}. Run again, it finds the version and rebuilds nothing. Try next:
 
   export TOKENLAKE_STORE={shlex.quote(store)}
   tokenlake show demo             totals, splits, the account, lineage
   tokenlake verify demo --deep    every byte, checksum and count
   tokenlake sql                   what there is to ask
   tokenlake plan {config} --set pack.seq_length=2048
-"""
+""")
+    return 0
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,6 @@ the label, by :meth:`Result.unwrap`, gets the apology thrown at them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Never, TypeVar, cast, final
@@ -20,42 +19,52 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 
-class Result(ABC, Generic[T_co, E_co]):
+class Result(Generic[T_co, E_co]):
     """Either :class:`Ok` with a value, or :class:`Err` with an error; nothing else."""
 
     __slots__ = ()
 
-    @abstractmethod
     def is_ok(self) -> bool:
         """Return whether there is a value."""
+        return isinstance(self, Ok)
 
     def is_err(self) -> bool:
         """Return whether there is an error."""
         return not self.is_ok()
 
-    @abstractmethod
     def unwrap(self) -> T_co:
         """Return the value.
 
         Raises:
             the error itself, where there is one; TokenlakeError for one that is no exception.
         """
+        match self:
+            case Ok(value):
+                return value
+            case Err(BaseException() as error):
+                raise error
+            case _:
+                raise TokenlakeError(str(self.unwrap_err()))
 
-    @abstractmethod
     def unwrap_err(self) -> E_co:
         """Return the error.
 
         Raises:
             TokenlakeError: there is a value.
         """
+        if isinstance(self, Err):
+            return cast("Err[E_co]", self).error
+        text = repr(self.unwrap())
+        shown = text if len(text) <= 80 else f"{text[:80]}..."
+        raise TokenlakeError(f"unwrap_err was called on Ok({shown}); ask is_err() first")
 
-    @abstractmethod
     def unwrap_or(self, default: Any) -> Any:
         """Return the value, or `default` where there is none."""
+        return self.unwrap() if self.is_ok() else default
 
-    @abstractmethod
     def map(self, function: Callable[[Any], U]) -> Result[U, E_co]:
         """Return the result with `function` applied to the value; an error stays as it is."""
+        return Ok(function(self.unwrap())) if self.is_ok() else cast("Result[U, E_co]", self)
 
     def map_err(self, function: Callable[[Any], U]) -> Result[T_co, U]:
         """Return the result with `function` applied to the error; a value stays as it is."""
@@ -83,21 +92,6 @@ class Ok(Result[T_co, Never]):
 
     value: T_co
 
-    def is_ok(self) -> bool:
-        return True
-
-    def unwrap(self) -> T_co:
-        return self.value
-
-    def unwrap_err(self) -> Never:
-        raise TokenlakeError(f"unwrap_err was called on Ok({_short(self.value)}); ask is_err() first")
-
-    def unwrap_or(self, default: Any) -> Any:
-        return self.value
-
-    def map(self, function: Callable[[Any], U]) -> Ok[U]:
-        return Ok(function(self.value))
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -105,23 +99,6 @@ class Err(Result[Never, E_co]):
     """An error; those of Tokenlake say ``field_path``, ``expected`` and ``got``."""
 
     error: E_co
-
-    def is_ok(self) -> bool:
-        return False
-
-    def unwrap(self) -> Never:
-        if isinstance(self.error, BaseException):
-            raise self.error
-        raise TokenlakeError(str(self.error))
-
-    def unwrap_err(self) -> E_co:
-        return self.error
-
-    def unwrap_or(self, default: Any) -> Any:
-        return default
-
-    def map(self, function: Callable[[Any], U]) -> Err[E_co]:
-        return self
 
 
 def attempt(function: Callable[[], T]) -> Result[T, TokenlakeError]:
@@ -165,8 +142,3 @@ def map_err(result: Result[T, E], function: Callable[[E], U]) -> Result[T, U]:
 def flat_map(result: Result[T, Any], function: Callable[[T], Result[U, Any]]) -> Result[U, Any]:
     """Return what `function`, which may fail, makes of the value."""
     return result.and_then(function)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -23,6 +23,7 @@ import tokenlake
 from tests.store.support import SEQ_LENGTH, build_store, copy_store, settings
 from tokenlake.cli.app import main
 from tokenlake.errors import CancelledError
+from tokenlake.etl.events import BuildRequested
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
 
@@ -203,19 +204,18 @@ def test_long_results_are_cut_on_screen_only(capsys: Output) -> None:
     assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
 
 
-def test_letters_beyond_ascii_before_a_name(capsys: Output) -> None:
-    assert main(["sql", "select 'größer' as ü, count(*) > 0 as n from small", "--csv"]) == 0
-    assert capsys.readouterr().out == "ü,n\ngrößer,True\n"
-
-
-def test_data_cannot_drive_the_terminal(capsys: Output) -> None:
-    assert main(["sql", "select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"]) == 0
-    assert capsys.readouterr().out == "t\n\\x1b[2J\\x9b\\u202eé\n"
-
-
-def test_markup_in_data_stays_text(capsys: Output) -> None:
-    assert main(["sql", "select '[bold]x[/bold] [/] :smile:' as t"]) == 0
-    assert capsys.readouterr().out == "t\n[bold]x[/bold] [/] :smile:\n"
+@pytest.mark.parametrize(
+    ("sql", "out"),
+    [
+        (["select 'größer' as ü, count(*) > 0 as n from small", "--csv"], "ü,n\ngrößer,True\n"),
+        (["select chr(27) || '[2J' || chr(155) || chr(8238) || 'é' as t"], "t\n\\x1b[2J\\x9b\\u202eé\n"),
+        (["select '[bold]x[/bold] [/] :smile:' as t"], "t\n[bold]x[/bold] [/] :smile:\n"),
+    ],
+    ids=["letters", "controls", "markup"],
+)
+def test_data_is_shown_as_text(capsys: Output, sql: list[str], out: str) -> None:
+    assert main(["sql", *sql]) == 0
+    assert capsys.readouterr().out == out
 
 
 def test_schema_is_json_schema(capsys: Output) -> None:
@@ -339,9 +339,9 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     monkeypatch.setattr("tokenlake.prefect.launch.EmbeddedServer", start)
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("small v1 exists already with the same inputs and settings: nothing to do")
-    assert "tokenlake verify small --store" in out
+    captured = capsys.readouterr()
+    assert captured.out.startswith("small v1 exists already with the same inputs and settings: nothing to do")
+    assert "tokenlake verify small --store" in captured.out and "Prefect" not in captured.err
     for more in (["-s", "pack.seq_length=32"], ["--store", str(tmp_path / "else")]):
         assert main(["run", str(config), *more]) == CancelledError.exit_code
     text.write_text('{"text": "a lake holds more water"}\n')
@@ -357,127 +357,72 @@ def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_pat
     assert done["path"] == str(elsewhere / "small" / "v1")
 
 
-def _flow_that(monkeypatch: pytest.MonkeyPatch, launch: object) -> None:
-    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
-
-
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def launch(config, overrides=(), workers=None, on_event=None, engine=None):
+    def launch(config, overrides, workers, on_event, engine, on_start):
         seen.append((config, list(overrides), workers))
+        on_start()
         loaded = tokenlake.load_config(config, overrides)
+        on_event(BuildRequested(loaded.observability))
         return build_dataset(loaded, workers=workers, on_event=on_event)
 
-    _flow_that(monkeypatch, launch)
+    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
     assert main(["run", str(config), "-s", "pack.seq_length=32", "--workers", "1"]) == 0
     assert seen == [(str(config), ["pack.seq_length=32"], 1)]
-    assert " x 32, " in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert " x 32, " in captured.out and captured.err.startswith("starting Prefect, planning\n")
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, CancelledError("cancelled")])
-def test_a_cancelled_run_says_how_to_resume(
-    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+_RESUME = "cancelled: finished units are kept. To resume:  tokenlake run 'my config.yaml'"
+_INSTALL = ["needs prefect, which is not installed", "pip install 'tokenlake[etl]'", "--no-prefect"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, [_RESUME]),
+        (CancelledError("cancelled"), 130, [_RESUME]),
+        (ModuleNotFoundError("No module named 'prefect'", name="prefect.flows"), 1, _INSTALL),
+        (ZeroDivisionError(), 1, ["ZeroDivisionError", "this is a bug in tokenlake"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_run_that_ends_early_says_what_to_do(
+    capsys: Output,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    said: list[str],
 ) -> None:
     def launch(config, **_):
-        raise stop
+        raise error
 
-    _flow_that(monkeypatch, launch)
+    monkeypatch.setattr("tokenlake.cli.run.launch", launch)
     monkeypatch.setattr(sys, "argv", ["tokenlake", "run", "my config.yaml"])
-    assert main(["run", str(config)]) == 130
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "cancelled: finished units are kept. To resume:  tokenlake run 'my config.yaml'"
-
-
-def test_without_prefect_the_way_out_is_named(
-    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def launch(config, **_):
-        raise ModuleNotFoundError("No module named 'prefect'", name="prefect.flows")
-
-    _flow_that(monkeypatch, launch)
-    assert main(["run", str(config)]) == 1
+    assert main(["run", str(config)]) == code
     err = capsys.readouterr().err
-    assert "needs prefect, which is not installed" in err
-    assert "pip install 'tokenlake[etl]'" in err
-    assert "--no-prefect" in err
+    assert all(each in err for each in said), err
 
 
 # -- errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["runn"], 2, "there is no command 'runn'; did you mean 'run'?"),
-        (["ls", "--foo"], 2, "--foo"),
-        (["peek", "small", "-n", "x"], 2, "x"),
-        (["show"], 2, "NAME"),
-        (["show", "smal"], 2, "did you mean small?"),
-        (["show", "small@v9"], 2, "small@v9"),
-        (["run", "absent.yaml", "--no-prefect"], 2, "absent.yaml"),
-        (["work", "artifacts", "small@prod"], 2, "expected NAME or NAME@v3"),
-        (["work", "artifacts", "small@v1", "--share", "4/4"], 2, "expected I/N"),
-        (["run", "x.yaml", "--engine", "spark"], 2, "spark"),
-        (["sql", "delete from small"], 2, "may only read"),
-        (["ls", "--store", "abfs://bucket"], 2, "not available in this release"),
-    ],
-)
-def test_deliberate_errors_are_a_few_lines(
-    capsys: Output, arguments: list[str], code: int, message: str
-) -> None:
-    assert main(arguments) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = [line for line in captured.err.splitlines() if not line.endswith("planning")]
-    assert lines[0].startswith("error: ")
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-
-
 def test_an_unknown_setting_is_named(capsys: Output, config: Path) -> None:
     assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
-    err = capsys.readouterr().err
-    assert "seq_len" in err
-    assert "seq_length" in err
-
-
-def test_a_bug_shows_its_traceback_and_asks_for_a_report(
-    capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def launch(config, **_):
-        raise ZeroDivisionError
-
-    _flow_that(monkeypatch, launch)
-    assert main(["run", str(config)]) == 1
-    err = capsys.readouterr().err
-    assert "ZeroDivisionError" in err
-    assert "this is a bug in tokenlake" in err
+    assert "seq_len (override): unknown key; did you mean 'seq_length'?" in capsys.readouterr().err
 
 
 # -- the process
 
 
-def _tokenlake(*arguments: str, **options) -> subprocess.CompletedProcess:
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root / "lib")}
-    command = [sys.executable, "-m", "tokenlake", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from tokenlake.cli.app import main; main(['--help']); print(sorted(sys.modules))"
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root / "lib")}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+def test_help_and_version_import_nothing_heavy(store: Path) -> None:
+    code = "import sys; from tokenlake.cli.app import main; main(['--help']); main(['-V']); print([*sys.modules])"
+    out = _shell(f'{sys.executable} -c "{code}"', store).stdout
+    assert f"\ntokenlake {tokenlake.__version__}\n" in out
     for name in ("numpy", "pyarrow", "duckdb", "pydantic", "tokenizers", "prefect", "yaml"):
-        assert f"'{name}'" not in ran.stdout
-
-
-def test_version() -> None:
-    assert _tokenlake("--version").stdout == f"tokenlake {tokenlake.__version__}\n"
+        assert f"'{name}'" not in out
 
 
 # The list of commands, what writes with rich, what writes data, and an error.
@@ -538,6 +483,17 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["runn"], "there is no command 'runn'; did you mean 'run'?"),
+        (["ls", "--foo"], "--foo"),
+        (["peek", "small", "-n", "x"], "x"),
+        (["show", "smal"], "did you mean small?"),
+        (["show", "small@v9"], "small@v9"),
+        (["run", "absent.yaml", "--no-prefect"], "absent.yaml"),
+        (["work", "artifacts", "small@prod"], "expected NAME or NAME@v3"),
+        (["work", "artifacts", "small@v1", "--share", "4/4"], "expected I/N"),
+        (["run", "x.yaml", "--engine", "spark"], "spark"),
+        (["sql", "delete from small"], "may only read"),
+        (["ls", "--store", "abfs://bucket"], "not available in this release"),
         (["rm"], "tokenlake rm needs NAME"),
         (["rm", ""], "'' names no dataset; expected NAME, NAME@v3"),
         (["rm", "../..@v1"], "'../..@v1' names no dataset"),
@@ -557,6 +513,7 @@ def test_what_cannot_be_meant_is_one_sentence_and_exit_code_2(
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and said in captured.err
+    lines = [line for line in captured.err.splitlines() if not line.endswith("planning")]
+    assert captured.out == "" and lines[0].startswith(("error: ", '{"type": ')) and said in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "other.yaml").exists()

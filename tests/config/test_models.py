@@ -37,30 +37,28 @@ def two(**options: Any) -> PipelineConfig:
     return PipelineConfig(datasets=datasets, **options)
 
 
-def test_a_missing_section_means_its_defaults() -> None:
-    config = PipelineConfig(datasets=[{"data_files": "x"}], mix=None, pack={})
-    assert config.source == SourceStageConfig()
-    assert config.mix == MixStageConfig()
-    assert config.pack == PackStageConfig()
-    assert (config.streaming, config.seed, config.default_tokenizer) == (True, None, None)
-
-
-def test_defaults_are_those_of_the_specification() -> None:
-    assert (TokenizeStageConfig().max_length, TokenizeStageConfig().batch_size) == (2048, 1000)
-    assert (TokenizeStageConfig().num_workers, TokenizeStageConfig().cache_tokenized) == (4, None)
-    assert (MixStageConfig().block_size, MixStageConfig().stop_strategy) == (1000, "restart")
-    assert MixStageConfig().weight_schedule_type == "step"
-    assert (PackStageConfig().enabled, PackStageConfig().seq_length) == (False, 2048)
-    assert (PackStageConfig().strategy, PackStageConfig().num_packers) == ("greedy", 4)
-    assert PackStageConfig().include_segment_ids and PackStageConfig().shuffle_buffer_factor == 10
-    assert (LoadStageConfig().batch_size, LoadStageConfig().prefetch_buffer_size) == (8, 4)
-    assert LoadStageConfig().drop_last and not LoadStageConfig().prefetch_to_device
-    assert (SaveStageConfig().format, SaveStageConfig().max_shard_size) == ("parquet", 524288000)
-    assert SaveStageConfig().hub_private and not SaveStageConfig().overwrite
-    assert (CacheStageConfig().memory_cache_size, CacheStageConfig().disk_cache_expiry) == (100, 86400)
-    assert (SourceStageConfig().unit_size, SourceStageConfig().max_bad_fraction) == (128 << 20, 0.001)
-    assert not TokenizerConfig(name_or_path="x").trust_remote_code
-    assert DatasetConfig(data_files="x").content_field == "text"
+def test_a_missing_section_means_its_defaults_which_are_those_of_the_specification() -> None:
+    config = PipelineConfig(
+        datasets=[{"data_files": "x", "tokenizer": {"name_or_path": "x"}}], mix=None, pack={}
+    )
+    usual = {
+        "": {"streaming": True, "seed": None, "default_tokenizer": None},
+        "datasets.0": {"content_field": "text", "tokenizer": TokenizerConfig(name_or_path="x")},
+        "datasets.0.tokenizer": {"trust_remote_code": False},
+        "tokenize": {"max_length": 2048, "batch_size": 1000, "num_workers": 4, "cache_tokenized": None},
+        "mix": {"block_size": 1000, "stop_strategy": "restart", "weight_schedule_type": "step"},
+        "pack": {"enabled": False, "seq_length": 2048, "strategy": "greedy", "num_packers": 4},
+        "load": {"batch_size": 8, "prefetch_buffer_size": 4, "drop_last": True, "prefetch_to_device": False},
+        "save": {"format": "parquet", "max_shard_size": 524288000, "hub_private": True, "overwrite": False},
+        "cache": {"memory_cache_size": 100, "disk_cache_expiry": 86400},
+        "source": {"unit_size": 128 << 20, "max_bad_fraction": 0.001},
+    }
+    for path, values in usual.items():
+        section: Any = config
+        for part in filter(None, path.split(".")):
+            section = section[int(part)] if part.isdecimal() else getattr(section, part)
+        assert {name: getattr(section, name) for name in values} == values
+    assert config.pack.include_segment_ids and config.pack.shuffle_buffer_factor == 10
 
 
 def test_the_seeds_dataset_snippet() -> None:

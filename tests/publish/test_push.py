@@ -66,7 +66,7 @@ def tree(repo: Repo, revision: str = "main") -> dict[str, bytes]:
     return found
 
 
-def test_everything_listed_arrives_and_nothing_else(store: Path, server: HubServer) -> None:
+def test_everything_listed_arrives_and_nothing_else_and_nothing_again(store: Path, server: HubServer) -> None:
     report = go(store)
     repo = server.repos[REPO]
     assert tree(repo) == tree(repo, "v1") == expected(store, 1)
@@ -77,13 +77,9 @@ def test_everything_listed_arrives_and_nothing_else(store: Path, server: HubServ
     assert repo.messages[repo.refs["main"]] == "small v1"
     assert report.files == len(tree(repo)) and report.bytes == sum(map(len, tree(repo).values()))
     assert report.scanned_rows > 0 and report.findings == ()
-
-
-def test_pushing_again_changes_nothing(store: Path, server: HubServer) -> None:
-    first = go(store)
     before = len(server.seen)
     again = go(store)
-    assert again.outcome == "unchanged" and again.commit == first.commit and not again.created
+    assert again.outcome == "unchanged" and again.commit == report.commit and not again.created
     assert {seen.method for seen in server.seen[before:]} == {"GET"}
 
 
@@ -108,8 +104,11 @@ def test_an_older_version_gets_a_branch_of_its_own(store: Path, server: HubServe
     assert "data/train-00001-00.parquet" in tree(repo)
 
 
-def test_a_public_repository_is_refused_unless_asked_for(store: Path, server: HubServer) -> None:
-    server.repo(REPO, {".gitattributes": ""})
+@pytest.mark.parametrize("born", [False, True])
+def test_a_public_repository_is_refused_unless_asked_for(store: Path, server: HubServer, born: bool) -> None:
+    server.born_public = born
+    if not born:
+        server.repo(REPO, {".gitattributes": ""})
     with pytest.raises(ConfigError, match=f"{REPO} is public: everybody would see small v1"):
         go(store)
     assert tree(server.repos[REPO]) == {} and not server.lfs
@@ -117,22 +116,11 @@ def test_a_public_repository_is_refused_unless_asked_for(store: Path, server: Hu
     assert tree(server.repos[REPO]) == expected(store, 1)
 
 
-def test_a_private_repository_is_never_made_public(store: Path, server: HubServer) -> None:
+def test_only_a_new_repository_is_made_public(store: Path, server: HubServer) -> None:
     server.repo(REPO, {".gitattributes": ""}, private=True)
-    assert go(store, public=True).private
-    assert server.repos[REPO].private
-
-
-def test_a_new_repository_is_public_only_if_asked_for(store: Path, server: HubServer) -> None:
-    assert not go(store, public=True).private
-    assert not server.repos[REPO].private
-
-
-def test_a_repository_born_public_gets_nothing(store: Path, server: HubServer) -> None:
-    server.born_public = True
-    with pytest.raises(ConfigError, match=f"{REPO} is public: everybody would see small v1"):
-        go(store)
-    assert tree(server.repos[REPO]) == {} and not server.lfs
+    assert go(store, public=True).private and server.repos[REPO].private
+    assert not go(store, repo="our-org/new", public=True).private
+    assert not server.repos["our-org/new"].private
 
 
 @pytest.mark.parametrize("there", ["nothing", "private", "public"])
@@ -208,13 +196,13 @@ def test_an_interrupted_push_shows_nothing_and_goes_on(
     assert tree(server.repos[REPO]) == expected(store, 1)
 
 
-@pytest.mark.parametrize("where", ["/lfs-store/", "objects/batch", "/preupload/", "/tag/", "/repos/create"])
 @pytest.mark.parametrize("fault", [{"status": 500}, {"status": 503}, {"cut": 0}], ids=str)
-def test_passing_faults_are_survived(
-    store: Path, server: HubServer, where: str, fault: dict[str, int]
-) -> None:
-    server.faults.append(Fault(where, **fault))
+def test_passing_faults_are_survived(store: Path, server: HubServer, fault: dict[str, int]) -> None:
+    """One at each kind of request, all in one push."""
+    places = ["/lfs-store/", "objects/batch", "/preupload/", "/tag/", "/repos/create"]
+    server.faults += [Fault(where, **fault) for where in places]
     assert go(store).outcome == "pushed"
+    assert not any(each.times for each in server.faults)
     assert tree(server.repos[REPO]) == tree(server.repos[REPO], "v1") == expected(store, 1)
 
 
@@ -337,37 +325,32 @@ def test_refusals_say_what_to_do(
     assert TOKEN not in str(refused.value)
 
 
-def test_an_organization_of_others_is_refused(store: Path, server: HubServer) -> None:
+def test_an_organization_of_others_a_wrong_token_none_and_no_network(
+    store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.forbidden.add("our-org")
     with pytest.raises(ConfigError, match=r"may not do that .creating the repository"):
         go(store)
-
-
-def test_no_token_and_a_wrong_one(store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="does not accept the token") as refused:
         go(store, token="hf_wrong_token_0123456789")
     assert "0123456789" not in str(refused.value)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ConfigError, match="needs a token with write access, and there is none"):
         go(store)
-
-
-def test_offline_says_so(store: Path, server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(SourceError, match="HF_HUB_OFFLINE"):
         go(store)
 
 
-@pytest.mark.parametrize("repo", ["small", "a/b/c", "../x", "hf://datasets/a/b", "a/..", "a b/c"])
-def test_names_of_repositories_are_checked(store: Path, server: HubServer, repo: str) -> None:
-    with pytest.raises(ConfigError, match="expected org/name"):
-        go(store, repo=repo)
-
-
-@pytest.mark.parametrize("branch", ["v3", "a" * 40, "refs/pr/1", "a..b", ""])
-def test_names_of_branches_are_checked(store: Path, server: HubServer, branch: str) -> None:
-    with pytest.raises(ConfigError, match="the branch"):
-        go(store, revision=branch)
+def test_names_of_repositories_and_branches_are_checked(store: Path, server: HubServer) -> None:
+    for repo in ("small", "a/b/c", "../x", "hf://datasets/a/b", "a/..", "a b/c"):
+        with pytest.raises(ConfigError, match="expected org/name"):
+            go(store, repo=repo)
+    for branch in ("v3", "a" * 40, "refs/pr/1", "a..b", ""):
+        with pytest.raises(ConfigError, match="the branch"):
+            go(store, revision=branch)
+    assert not server.seen
 
 
 def test_from_another_store_over_a_small_disk(

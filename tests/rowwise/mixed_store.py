@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.store.support import linked_copy
 from tokenlake.etl.runner import build_dataset
 
 SEQ_LENGTH = 64
@@ -42,11 +44,18 @@ def build_mixtures(root: Path, tokenizer: Path) -> Path:
     Returns:
         The store.
     """
+    linked_copy(_built(tokenizer.parent / "pile", tokenizer), root)
+    return root / "store"
+
+
+@functools.cache
+def _built(root: Path, tokenizer: Path) -> Path:
+    root.mkdir()
     chosen = settings(root, tokenizer)
     build_dataset(chosen, workers=1)
     for config in _of_stored(chosen):
         build_dataset({**config, "save": chosen["save"]}, workers=1)
-    return root / "store"
+    return root
 
 
 def _of_stored(chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -96,7 +96,11 @@ def _run(tokens: Sequence[str]) -> int | Failure:
         sys.stdout.write(f"tokenlake {__version__}\n")
         return 0
     if not name.startswith(("-", "__")) and name not in COMMANDS:
-        return _unknown_command(name)
+        # Told here and not by cyclopts, whose message imports every command to find near matches.
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        hint = "tokenlake --help  lists the commands"
+        return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
     try:
         # Every command needs it, the list of commands does not, and it takes longer than to print that.
         from cyclopts import CycloptsError
@@ -107,9 +111,12 @@ def _run(tokens: Sequence[str]) -> int | Failure:
     try:
         return call(tokens)
     except CycloptsError as error:
-        return _usage_error(*usage(error))
+        command, message = usage(error)
+        return Failure("UsageError", message, 2, f"{command} --help  lists arguments and options")
     except TokenlakeError as error:
-        return _failure(error)
+        told = to_json(error)
+        message, _, hint = told["message"].partition("\n\n")  # what stands apart in its message
+        return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
     except ImportError as error:
         return _missing_module(error)
     except KeyboardInterrupt:
@@ -138,34 +145,12 @@ def _told(result: int | Failure, tokens: Sequence[str]) -> int:
     return result.code
 
 
-def _failure(error: TokenlakeError) -> Failure:
-    """A deliberate error; what stands apart in its message is the hint."""
-    told = to_json(error)
-    message, _, hint = told["message"].partition("\n\n")
-    return Failure(told["type"], message, error.exit_code, textwrap.dedent(hint), told["details"])
-
-
-def _usage_error(command: str, message: str) -> Failure:
-    return Failure("UsageError", message, 2, f"{command} --help  lists arguments and options")
-
-
-def _unknown_command(name: str) -> Failure:
-    """Ours and not cyclopts': its message imports every command to find near matches."""
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else ""
-    hint = "tokenlake --help  lists the commands"
-    return Failure("UsageError", f"there is no command {name!r}{guess}", 2, hint)
-
-
 def _missing_module(error: ImportError, what: str = "this command", extra: str = "etl") -> Failure:
     """A module of ours that cannot be imported is a bug, somebody else's is an extra to install."""
     # cyclopts wraps what a command's module raises while it is imported
     cause = error.__cause__ if isinstance(error.__cause__, ModuleNotFoundError) else error
-    package = (
-        (cause.name or "tokenlake").partition(".")[0]
-        if isinstance(cause, ModuleNotFoundError)
-        else "tokenlake"
-    )
+    missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    package = (missing or "tokenlake").partition(".")[0]
     if package == "tokenlake":
         return _bug(error)
     message = f"{what} needs {package}, which is not installed"

@@ -6,7 +6,6 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from itertools import groupby
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -21,7 +20,6 @@ from tokenlake.reports.terminal import stdout
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
 from tokenlake.store.claims import unfinished
-from tokenlake.store.diff import Difference
 from tokenlake.store.diff import diff as compare
 from tokenlake.store.gc import GcReport, Kept
 from tokenlake.store.gc import gc as collect
@@ -39,7 +37,6 @@ _LISTED = (
     number("bytes", "size", numbers.size),
     label("state"),
 )
-_TAGS = label("tags")
 _SHOWN_ERROR = 160
 
 
@@ -67,12 +64,10 @@ def ls(
     if json:
         print_json(lines)
     elif lines:
-        shown = [
-            line | {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
-            for line in lines
-        ]
-        tagged = any(line["tags"] for line in lines)
-        print_tables([Table.of((*_LISTED, _TAGS) if tagged else _LISTED, shown)])
+        columns = (*_LISTED, label("tags")) if any(line["tags"] for line in lines) else _LISTED
+        for line in lines:
+            line |= {"version": f"v{line['version']}", "tags": ", ".join(line["tags"]), "state": _state(line)}
+        print_tables([Table.of(columns, lines)])
     else:
         note(f"no datasets in {catalog.store.url} yet: `tokenlake run CONFIG` builds one")
     return 0
@@ -82,32 +77,23 @@ def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]
     infos = catalog.versions(name, swept=swept)
     tags = [] if all(info.swept for info in infos) else catalog.tags(name)
     for info in infos:
+        line: dict[str, Any] = {"dataset": name, "version": info.version, "state": "committed"}
+        layout = Layout(name, info.version)
         if info.swept:
-            yield {"dataset": name, "version": info.version, "state": "swept", "tags": []}
+            yield line | {"state": "swept", "tags": []}
             continue
-        names = [tag.tag for tag in tags if tag.version == info.version]
-        yield _line(catalog, name, info.version, info.committed) | {"tags": names}
-
-
-def _line(catalog: Catalog, name: str, version: int, committed: bool) -> dict[str, Any]:
-    line: dict[str, Any] = {"dataset": name, "version": version, "state": "committed"}
-    if not committed:
-        found = unfinished(catalog.store, Layout(name, version))
-        return line | {
-            "state": found.state,
-            "units_done": found.units,
-            "seconds_since_change": found.seconds,
-            "error": found.error,
-        }
-    manifest = catalog.manifest(name, version)
-    age = {"seconds_since_change": _seconds(catalog, Layout(name, version))}
-    return line | {"kind": manifest.kind, **asdict(manifest.totals)} | age
-
-
-def _seconds(catalog: Catalog, layout: Layout) -> float | None:
-    """Return how long ago the last run of a version ended, by the storage's clock; None where it does not say."""
-    changes = [each.modified for each in catalog.store.list(layout.key(RUNS)) if each.modified is not None]
-    return max(0.0, time.time() - max(changes)) if changes else None
+        if info.committed:
+            manifest = catalog.manifest(name, info.version)
+            # How long ago the last run of it ended, by the storage's clock, where this says so.
+            stored = catalog.store.list(layout.key(RUNS))
+            changes = [each.modified for each in stored if each.modified is not None]
+            seconds = max(0.0, time.time() - max(changes)) if changes else None
+            line |= {"kind": manifest.kind, **asdict(manifest.totals), "seconds_since_change": seconds}
+        else:
+            found = unfinished(catalog.store, layout)
+            line |= {"state": found.state, "units_done": found.units}
+            line |= {"seconds_since_change": found.seconds, "error": found.error}
+        yield line | {"tags": [tag.tag for tag in tags if tag.version == info.version]}
 
 
 def _state(line: dict[str, Any]) -> str:
@@ -148,20 +134,19 @@ def diff(
         exit_code: Exit with 1 if the versions differ.
     """
     found = compare(a, b, store=store or default_store())
-    emit(found.to_json(), json, lambda: _print_difference(found, files))
+    if json:
+        print_json(found.to_json())
+    else:
+        console = stdout()
+        console.print(sentence_of(found))
+        if headings(found) == ("A", "B"):
+            console.print(f"A is {found.a}, B is {found.b}")
+        console.print()
+        print_tables(difference_tables(found, files=files))
+        unlike = sum(not pair.same for pair in found.files)
+        if unlike and not files:
+            note(f"\n{numbers.plural(unlike, 'shard')} not the same: --files lists them")
     return 1 if exit_code and not found.equal else 0
-
-
-def _print_difference(found: Difference, files: bool) -> None:
-    console = stdout()
-    console.print(sentence_of(found))
-    if headings(found) == ("A", "B"):
-        console.print(f"A is {found.a}, B is {found.b}")
-    console.print()
-    print_tables(difference_tables(found, files=files))
-    unlike = sum(not pair.same for pair in found.files)
-    if unlike and not files:
-        note(f"\n{numbers.plural(unlike, 'shard')} not the same: --files lists them")
 
 
 _TAG_COLUMNS = (label("tag"), label("version"), label("manifest_sha256", "manifest"))
@@ -188,12 +173,21 @@ def tag(
         remove: Remove the tag.
     """
     if remove:
-        _remove_tag(catalog_of(store), name, tag, json)
+        if tag is None or "@" in name:
+            raise ConfigError(
+                "--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`"
+            )
+        version = catalog_of(store).remove_tag(name, tag)
+        was = "its file was damaged" if version is None else f"was v{version}"
+        found = {"dataset": name, "tag": tag, "removed_from": version}
+        emit(found, json, lambda: stdout().print(f"{name}@{tag} is removed ({was})"))
     elif tag is None:
         _list_tags(catalog_of(store), name, json)
     else:
         change = set_tag(store or default_store(), tag, name=name)
-        print_json(_change_as_json(change)) if json else stdout().print(_told(change))
+        before = None if change.was is None else change.was.version
+        found = asdict(change.tag) | {"moved_from": before, "changed": change.changed}
+        emit(found, json, lambda: stdout().print(_told(change)))
     return 0
 
 
@@ -210,22 +204,6 @@ def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
         print_tables([Table.of(_TAG_COLUMNS, [each | {"version": f"v{each['version']}"} for each in found])])
     else:
         note(f"{name} has no tags yet: `tokenlake tag {name}@v1 prod` sets one")
-
-
-def _remove_tag(catalog: Catalog, name: str, tag: str | None, json: bool) -> None:
-    if tag is None or "@" in name:
-        raise ConfigError("--remove takes a dataset and one of its tags: `tokenlake tag NAME TAG --remove`")
-    version = catalog.remove_tag(name, tag)
-    if json:
-        print_json({"dataset": name, "tag": tag, "removed_from": version})
-    else:
-        was = "its file was damaged" if version is None else f"was v{version}"
-        stdout().print(f"{name}@{tag} is removed ({was})")
-
-
-def _change_as_json(change: TagChange) -> dict[str, Any]:
-    was = None if change.was is None else change.was.version
-    return asdict(change.tag) | {"moved_from": was, "changed": change.changed}
 
 
 def _told(change: TagChange) -> str:
@@ -274,27 +252,19 @@ def gc(
 
 
 def _print_removed(report: GcReport) -> None:
-    if rows := list(_rows(report)):
-        print_tables([Table.of(_COLUMNS, rows)])
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for each in sorted(report.removed, key=lambda each: (each.place, each.kind)):
+        sizes.setdefault((each.place, each.kind), []).append(each.bytes)
+    for swept in report.swept:  # one of which nothing was built yet has no files
+        sizes.setdefault((f"{swept.dataset}@v{swept.version}", "abandoned"), [])
+    if sizes:
+        rows = ((_WHAT[kind], place, len(each), sum(each)) for (place, kind), each in sizes.items())
+        print_tables([Table(_COLUMNS, tuple(rows))])
         stdout().print()
     files, size = numbers.plural(len(report.removed), "file"), numbers.size(report.bytes)
     verb = "would be removed" if report.dry_run else "removed"
-    stdout().print(f"{files}, {size} {verb}" if rows else "nothing to remove")
+    stdout().print(f"{files}, {size} {verb}" if sizes else "nothing to remove")
     _notes(report.kept)
-
-
-def _rows(report: GcReport) -> Iterable[dict[str, Any]]:
-    found = sorted(report.removed, key=lambda each: (each.place, each.kind))
-    seen: set[str] = set()
-    for (place, kind), group in groupby(found, key=lambda each: (each.place, each.kind)):
-        files = list(group)
-        seen |= {place} if kind == "abandoned" else set()
-        size = sum(each.bytes for each in files)
-        yield {"what": _WHAT[kind], "place": place, "files": len(files), "bytes": size}
-    for swept in report.swept:
-        place = f"{swept.dataset}@v{swept.version}"
-        if place not in seen:  # a claim of which nothing was built yet
-            yield {"what": _WHAT["abandoned"], "place": place, "files": 0, "bytes": 0}
 
 
 def _notes(kept: Iterable[Kept]) -> None:

@@ -20,7 +20,7 @@ from cyclopts import (
     UnusedCliTokensError,
     validators,
 )
-from cyclopts.help import DescriptionRenderer, HelpEntry, HelpPanel
+from cyclopts.help import DescriptionRenderer, HelpPanel
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.padding import Padding
@@ -174,20 +174,15 @@ class PlainColumns:
         columns.add_column()
         describe = DescriptionRenderer()
         for entry in panel.entries:
-            columns.add_row(_labels(entry), describe(entry))
+            # `--set, -s KEY=VALUE`; a positional parameter by its name alone, not as an option too.
+            labels = entry.positional_label or ", ".join(entry.display_labels_with_metavar)
+            columns.add_row(labels, describe(entry))
         console.print(Padding(columns, (0, 0, 1, 2), expand=False))
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: object) -> None:
         """Print the line that says how the command is called."""
         if usage:
             console.print(Text("Usage: ", style="bold") + Text(str(usage)))
-
-
-def _labels(entry: HelpEntry) -> str:
-    """``--set, -s KEY=VALUE``; a positional parameter by its name alone, not as an option too."""
-    if entry.positional_label:
-        return entry.positional_label
-    return ", ".join(entry.display_labels_with_metavar)
 
 
 _OPTIONS = Group("Options")
@@ -215,7 +210,11 @@ def call(tokens: Sequence[str]) -> int:
         ImportError: the command needs a package that is not installed.
     """
     if tokens and tokens[0] in COMMANDS:
-        _explain(app[tokens[0]])
+        # In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line.
+        command = app[tokens[0]]
+        text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
+        paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     return result if isinstance(result, int) else 0
 
@@ -253,10 +252,3 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, install: bool = Fals
     path = app.install_completion(shell=shell)
     stdout().print(Text(f"{path} is written; a new {shell} completes tokenlake"))
     return 0
-
-
-def _explain(command: App) -> None:
-    """In a command's own help, the list's one line gives way to the function's docstring, a paragraph a line."""
-    text = inspect.cleandoc(getattr(command.default_command, "__doc__", None) or "")
-    paragraphs = text.partition("\n\nArgs:")[0].split("\n\n")
-    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final
@@ -72,20 +73,11 @@ def doctor(*, store: StoreUrl = None, json: AsJson = False) -> int:
         _proxies(),
     ]
     failed = any(check.state == "fail" for check in checks)
-    emit({"ok": not failed, "checks": [asdict(check) for check in checks]}, json, lambda: _print(checks))
+    rows = tuple((each.state, each.name, f"{each.found}\n{each.repair}".rstrip("\n")) for each in checks)
+    table = Table((label("state", ""), label("name", "checked"), label("found")), rows)
+    found = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    emit(found, json, lambda: print_tables([table]))
     return 1 if failed else 0
-
-
-def _print(checks: list[Check]) -> None:
-    lines = [
-        {
-            "state": each.state,
-            "name": each.name,
-            "found": f"{each.found}{each.repair and chr(10)}{each.repair}",
-        }
-        for each in checks
-    ]
-    print_tables([Table.of((label("state", ""), label("name", "checked"), label("found")), lines)])
 
 
 def _python() -> Check:
@@ -140,44 +132,30 @@ def _processors() -> Check:
     memory, free = (
         os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
     )
-    free = _available() or free
-    found = (
-        f"{numbers.plural(available_cpus(), 'processor')}, {numbers.size(memory)} of memory, "
-        f"{numbers.size(free)} available"
-    )
+    with suppress(OSError):  # what programs could get, caches counted, where the system says so
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        free = next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), free)
+    processors = numbers.plural(available_cpus(), "processor")
+    found = f"{processors}, {numbers.size(memory)} of memory, {numbers.size(free)} available"
     if free < _LITTLE_MEMORY:
         return Check("machine", "warn", found, "end other programs, or use fewer workers: --workers N")
     return Check("machine", "ok", found)
 
 
-def _available() -> int | None:
-    """Memory that programs could get, caches counted; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
-
-
 def _disk(name: str, folder: Path) -> Check:
     """The free space of the disk that a folder is on, or will be."""
-    there = _existing(folder)
+    whole = folder.expanduser().absolute()
+    there = next(each for each in (whole, *whole.parents) if each.exists())
     free = shutil.disk_usage(there).free
     found = f"{numbers.size(free)} free at {near(str(folder))}"
     if not os.access(there, os.W_OK | os.X_OK):
-        return Check(
-            name, "fail", f"{found}; {there} cannot be written to", f"chmod u+rwx {there}, or name another"
-        )
-    if free < _LITTLE_DISK:
-        return Check(
-            name, "fail" if free < _NO_DISK else "warn", found, "free some space, or name another folder"
-        )
-    return Check(name, "ok", found)
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.expanduser().absolute()
-    return next(each for each in (folder, *folder.parents) if each.exists())
+        repair = f"chmod u+rwx {there}, or name another"
+        return Check(name, "fail", f"{found}; {there} cannot be written to", repair)
+    if free >= _LITTLE_DISK:
+        return Check(name, "ok", found)
+    return Check(
+        name, "fail" if free < _NO_DISK else "warn", found, "free some space, or name another folder"
+    )
 
 
 def _cache() -> Check:
@@ -234,10 +212,8 @@ def _hub() -> Check:
         if error.code >= 500:
             return Check("Hub", "warn", f"{shown} answers {error.code}", "try again later")
     except (OSError, ValueError) as error:
-        why = without_credentials(str(error), every_query=True)
-        return Check(
-            "Hub", "warn", f"{shown} does not answer: {why}", "without a network: export HF_HUB_OFFLINE=1"
-        )
+        told = f"{shown} does not answer: {without_credentials(str(error), every_query=True)}"
+        return Check("Hub", "warn", told, "without a network: export HF_HUB_OFFLINE=1")
     return Check("Hub", "ok", f"{shown} answers")
 
 
@@ -261,9 +237,7 @@ def _proxies() -> Check:
     """Variables that send requests elsewhere; those of a run to its own server must not go there."""
     known = {name: os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES}
     found = ", ".join(f"{name}={without_credentials(value)}" for name, value in known.items() if value)
-    past = known.pop("no_proxy") or ""
-    if any(known.values()) and not {"127.0.0.1", "localhost", "*"} & {
-        each.strip() for each in past.split(",")
-    }:
+    past = {each.strip() for each in (known.pop("no_proxy") or "").split(",")}
+    if any(known.values()) and not {"127.0.0.1", "localhost", "*"} & past:
         return Check("proxies", "warn", found, "export NO_PROXY=127.0.0.1,localhost")
     return Check("proxies", "ok", found or "none")

@@ -1,4 +1,4 @@
-"""``tokenlake explain``."""
+"""``tokenlake peek`` and ``explain``: what rows and batches hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, final
 
+import orjson
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
-from tokenlake.cli.console import AsJson, StoreUrl, print_json
+from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, print_json
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
@@ -24,7 +24,88 @@ from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import restored
 from tokenlake.markup import printable
 from tokenlake.numbers import count, plural
+from tokenlake.query.sequences import Sequence as StoredSequence
+from tokenlake.query.sequences import decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import stdout
+from tokenlake.tokenizers.decode import Decoder
+
+
+def peek(
+    name: Name,
+    /,
+    *,
+    number: Annotated[int, Parameter(name=["-n", "--number"])] = 3,
+    row: int = 0,
+    split: str | None = None,
+    full: bool = False,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """Decode a few rows of a dataset, and show the boundaries of their documents and where each document came from.
+
+    Where only some tokens count for the loss, ▸ marks them.
+
+    The version's own copy of its tokenizer decodes the rows; special tokens stay visible.
+
+    Args:
+        number: How many rows. Default: 3.
+        row: The first row; negative numbers count from the end. Default: 0.
+        split: Which split. Default: train.
+        full: Print whole texts.
+    """
+    catalog = catalog_of(store)
+    manifest = catalog.manifest(*catalog.resolve(name))
+    decoders = decoders_of(catalog.store, manifest)
+    names = mixed_as(catalog, manifest)
+    sequences = list(read_sequences(catalog.store, manifest, split, row, number))
+    if json:
+        print_json([_as_json(sequence, decoders, names) for sequence in sequences])
+        return 0
+    console = stdout()
+    for index, sequence in enumerate(sequences):
+        if index:
+            console.print()
+        place = Text(f"{sequence.split} row {count(sequence.row)}", style="bold")
+        console.print(place, Text(f"  {sequence.content()}", style="dim"), sep="")
+        begin = 0
+        for segment in sequence.segments:
+            # -- code  asyncio/events.py:0  ids 0-511, or -- chosen  pairs/a.jsonl:0  12 tokens of a preference
+            part = (f"{segment.part}  " if segment.part else "", "bold")
+            where, ids = (printable(segment.origin(names)), "cyan"), (f"  {segment.place(begin)}", "dim")
+            console.print(Text.assemble(("── ", "dim"), part, where, ids))
+            for in_loss, run in segment.runs():
+                mark = ("▸ " if segment.learned is not None and in_loss else "", "bold green")
+                console.print(Text.assemble(mark, _body(decoders[segment.source].text(run), full)))
+            begin += len(segment.ids)
+        for field, value in sequence.kept.items():
+            shown = printable(orjson.dumps(value, default=str).decode())
+            console.print(Text.assemble((f"   {printable(field)}: ", "dim"), _body(shown, full)))
+    return 0
+
+
+def _as_json(
+    sequence: StoredSequence, decoders: dict[str, Decoder], names: dict[tuple[str, str], str]
+) -> dict[str, Any]:
+    found = asdict(sequence)
+    if sequence.label is None:
+        del found["label"]
+    for segment, shown in zip(sequence.segments, found["segments"], strict=True):
+        for name in ("part", "learned"):
+            if getattr(segment, name) is None:
+                del shown[name]
+        if (mixed := names.get((segment.source, segment.path))) is not None:
+            shown["mixed_as"] = mixed
+        shown["ids"] = list(segment.ids)
+        shown["text"] = decoders[segment.source].text(segment.ids)
+    return found
+
+
+def _body(text: str, full: bool) -> Text:
+    """The text, its middle left out where it is long; control characters made visible."""
+    head, hidden, tail = (text.rstrip("\n"), 0, "") if full else shortened(text)
+    gap = (f" ... {count(hidden)} characters ... " if hidden else "", "dim italic")
+    return Text.assemble(printable(head), gap, printable(tail))
+
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -125,8 +206,10 @@ def explain(
             raise ConfigError(
                 "--row selects a row of a batch; leave it out with --document, --file-id and --id"
             )
-        asked = [*_asked(plan, document, file_id), *_with_values(plan, id)]
-        return _documents(plan, asked, step, order.passes or _passes(plan, next_step), json)
+        passes = order.passes or 1
+        if order.passes is None and next_step is not None and plan.steps.rows is not None:
+            passes = plan.batch(next_step).passes + 1  # up to the end of the one that the state is in
+        return _documents(plan, _asked(plan, document, file_id, id), step, passes, json)
     wanted = next_step if step is None else step
     if wanted is None:
         raise ConfigError("name a batch (--step) or a document (--document, --id)")
@@ -171,7 +254,9 @@ def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]
         return open_dataset(where, name if single and name else version, split=split)
 
     plan, place = restored(data, opened)
-    names = {each for dataset in plan.datasets.values() for each in _names(dataset)} | set(plan.datasets)
+    names = set(plan.datasets)
+    for manifest in (dataset.manifest for dataset in plan.datasets.values()):
+        names |= {manifest.dataset, *(f"{manifest.dataset}@{v}{manifest.version}" for v in ("", "v"))}
     if name is not None and name not in names:
         raise ConfigError(
             f"the state belongs to a mixture of {', '.join(plan.datasets)}, not of {name!r}; leave out the name"
@@ -179,19 +264,9 @@ def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]
     return plan, place.step
 
 
-def _names(dataset: Dataset) -> tuple[str, ...]:
-    name, version = dataset.manifest.dataset, dataset.manifest.version
-    return name, f"{name}@v{version}", f"{name}@{version}"
-
-
-def _passes(plan: BatchPlan, next_step: int | None) -> int:
-    """How many passes to look at: with a state up to the end of the one it is in."""
-    if next_step is None or plan.steps.rows is None:
-        return 1
-    return plan.batch(next_step).passes + 1
-
-
-def _asked(plan: BatchPlan, paths: Iterable[str], ids: Iterable[str]) -> list[Document]:
+def _asked(
+    plan: BatchPlan, paths: Iterable[str], ids: Iterable[str], values: Iterable[str]
+) -> list[Document]:
     found: list[Document] = []
     for option, texts in (("--document", paths), ("--file-id", ids)):
         for text in texts:
@@ -206,12 +281,7 @@ def _asked(plan: BatchPlan, paths: Iterable[str], ids: Iterable[str]) -> list[Do
                 found.append(Document(int(file), int(position)))
             else:
                 raise ConfigError(f"--file-id: got {text!r}, must be ID:POSITION, both whole numbers")
-    return found
-
-
-def _with_values(plan: BatchPlan, texts: Iterable[str]) -> list[Document]:
-    found: list[Document] = []
-    for text in texts:
+    for text in values:
         field, equals, value = text.partition("=")
         if not equals or not field:
             raise ConfigError(f"--id: got {text!r}, must be a field and its value, as in id=a81f")
@@ -225,14 +295,9 @@ def _batch(plan: BatchPlan, step: int, row: int | None, json: bool) -> int:
         facts = {"step": step, "passes": batch.passes, "start": batch.start, "size": batch.size}
         print_json({**facts, "rows": [asdict(each) for each in rows]})
         return 0
-    console = stdout()
     after = f" of pass {batch.passes}" if batch.passes else ""
-    _say(
-        console,
-        f"step {count(step)}",
-        f"{plural(batch.rows, 'row')}, {count(batch.start)} to {count(batch.start + batch.rows - 1)}{after}",
-    )
-    _print_rows(console, plan, rows, steps=False)
+    places = f"{count(batch.start)} to {count(batch.start + batch.rows - 1)}{after}"
+    _print_rows(f"step {count(step)}", f"{plural(batch.rows, 'row')}, {places}", plan, rows, steps=False)
     return 0
 
 
@@ -246,17 +311,17 @@ def _documents(plan: BatchPlan, asked: Sequence[Document], until: int | None, pa
             ]
         )
         return 0
-    console = stdout()
     for each, rows in found:
         path = next(entry.path for entry in _inputs(plan) if entry.file_id == each.file)
         before = "" if until is None else f" before step {count(until)}"
         seen = f"seen in {plural(len(rows), 'row')}{before}" if rows else f"never seen{before}"
-        _say(console, f"{path}:{each.position}", seen)
-        _print_rows(console, plan, rows, steps=True)
+        _print_rows(f"{path}:{each.position}", seen, plan, rows, steps=True)
     return 0
 
 
-def _print_rows(console: Console, plan: BatchPlan, rows: Iterable[ExplainedRow], *, steps: bool) -> None:
+def _print_rows(what: str, more: str, plan: BatchPlan, rows: Iterable[ExplainedRow], *, steps: bool) -> None:
+    console = stdout()
+    console.print(Text.assemble((printable(what), "bold"), (f"  {more}", "dim")))
     sources = list(dict.fromkeys(entry.source for entry in _inputs(plan)))
     colours = {source: _COLOURS[index % len(_COLOURS)] for index, source in enumerate(sources)}
     mixed = len(plan.datasets) > 1
@@ -274,7 +339,3 @@ def _print_rows(console: Console, plan: BatchPlan, rows: Iterable[ExplainedRow],
 
 def _inputs(plan: BatchPlan) -> list[Any]:
     return [entry for dataset in plan.datasets.values() for entry in dataset.manifest.inputs]
-
-
-def _say(console: Console, what: str, more: str) -> None:
-    console.print(Text.assemble((printable(what), "bold"), (f"  {more}", "dim")))

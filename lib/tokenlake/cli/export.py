@@ -15,9 +15,7 @@ from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
-from tokenlake.export.manifest import WriteStats
 from tokenlake.export.version import export_version
-from tokenlake.numbers import size
 from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.query.report import report as write
 from tokenlake.reports.terminal import near, stdout
@@ -71,13 +69,10 @@ def export(
         provenance=provenance,
         shard_column=shard_column,
     )
-    emit(asdict(stats), json, lambda: stdout().print(_exported(stats, target)))
-    return 0
-
-
-def _exported(stats: WriteStats, target: str) -> str:
     files = f"{numbers.plural(stats.num_shards, 'file')}, {numbers.size(stats.total_bytes)}"
-    return f"{numbers.plural(stats.num_examples, 'row')} in {near(target)}: {files}"
+    told = f"{numbers.plural(stats.num_examples, 'row')} in {near(target)}: {files}"
+    emit(asdict(stats), json, lambda: stdout().print(told))
+    return 0
 
 
 _SHOWN = 5
@@ -124,6 +119,12 @@ def push(
     """
     if scan_data < 0:
         raise ConfigError(f"--scan-data is a number of rows, 0 or more; got {scan_data}")
+    token = None if token_env is None else os.environ.get(token_env, "").strip()
+    if token == "":
+        raise ConfigError(
+            f"--token-env {token_env}: there is no such environment variable, or it is empty; set it to a "
+            "token with write access"
+        )
     with counting("pushing") as counter:
         pushed = push_to_hub(
             store or default_store(),
@@ -132,27 +133,22 @@ def push(
             public=public,
             revision=revision,
             message=message,
-            token=_token(token_env),
+            token=token,
             dry_run=dry_run,
             scan_data=scan_data,
             strict=strict,
             on_progress=lambda progress: counter.set(progress.bytes, progress.bytes_total),
         )
-    _warn(pushed)
+    if found := pushed.findings:  # how much in the sampled rows looks like a secret, and where; never what
+        kinds = Counter(finding.kind for finding in found)
+        counts = ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common())
+        places, rows = numbers.plural(len(found), "place"), numbers.plural(pushed.scanned_rows, "row")
+        looks = "looks" if len(found) == 1 else "look"
+        note(f"warning: {places} in {rows} of the data {looks} like secrets ({counts}):")
+        for finding in found[:_SHOWN]:
+            note(f"  {finding}")
     emit(pushed.to_json(), json, lambda: stdout().print(_pushed(pushed)))
     return 0
-
-
-def _token(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    token = os.environ.get(variable, "").strip()
-    if not token:
-        raise ConfigError(
-            f"--token-env {variable}: there is no such environment variable, or it is empty; set it to a "
-            "token with write access"
-        )
-    return token
 
 
 def _pushed(report: PushReport) -> str:
@@ -176,20 +172,6 @@ def _pushed(report: PushReport) -> str:
             return f"{what} is at {there}, as {report.tag}: {size}"
 
 
-def _warn(report: PushReport) -> None:
-    """Say how much in the sampled rows looks like a secret, and where; never what."""
-    if not report.findings:
-        return
-    kinds = Counter(finding.kind for finding in report.findings)
-    counts = ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common())
-    note(
-        f"warning: {numbers.plural(len(report.findings), 'place')} in {numbers.plural(report.scanned_rows, 'row')} of "
-        f"the data {'looks' if len(report.findings) == 1 else 'look'} like secrets ({counts}):"
-    )
-    for finding in report.findings[:_SHOWN]:
-        note(f"  {finding}")
-
-
 def report(
     name: Name,
     /,
@@ -210,5 +192,7 @@ def report(
     """
     path = write(store or default_store(), output, name=name)
     written = {"path": str(path), "bytes": path.stat().st_size}
-    emit(written, json, lambda: stdout().print(f"{path}: {size(path.stat().st_size)}", soft_wrap=True))
+    emit(
+        written, json, lambda: stdout().print(f"{path}: {numbers.size(path.stat().st_size)}", soft_wrap=True)
+    )
     return 0

@@ -6,7 +6,7 @@ import json as jsonlib
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import yaml
 from cyclopts import Parameter, validators
@@ -14,16 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note, print_json, print_table
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_table
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems
 from tokenlake.config.stores import default_store, store_not_yet, store_problems
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection import introspector
-from tokenlake.introspection.inspection import NAMES, Feature, Group, Inspection, TextStatistics
+from tokenlake.introspection.inspection import NAMES, SEQ_LENGTH, Group, Inspection
 from tokenlake.introspection.introspector import DatasetIntrospector
-from tokenlake.introspection.proposal import SEQ_LENGTH
 from tokenlake.markup import printable
 from tokenlake.reports.table import Table, facts, label
 from tokenlake.reports.terminal import near, stdout
@@ -60,20 +59,40 @@ def init(
     if not data and not asks:
         raise ConfigError("init needs --data: a file, directory, glob or URL; `tokenlake init --data data/`")
     data = data or (_asked("Where is your data (a file, directory, glob or URL)?"),)
-    tokenizer = tokenizer or (
-        _asked("Which tokenizer (a Hub id, directory or file)?", "later") if asks else ""
-    )
+    if asks:
+        tokenizer = tokenizer or _asked("Which tokenizer (a Hub id, directory or file)?", "later")
     tokenizer = None if tokenizer in ("", "later") else tokenizer
-    seq_length = seq_length or (
-        _number("How many tokens has a packed row?", SEQ_LENGTH) if asks else SEQ_LENGTH
-    )
-    usual = default_store()
+    while asks and seq_length is None:
+        answer = _asked("How many tokens has a packed row?", str(SEQ_LENGTH))
+        if answer.isdecimal() and int(answer):
+            seq_length = int(answer)
+        else:
+            note(f"{printable(answer)!r} is not a whole number above 0")
+    seq_length, usual = seq_length or SEQ_LENGTH, default_store()
     store = store or (_asked("Where do the versions go?", usual) if asks else usual)
     found = DatasetIntrospector(data, type=type, tokenizer=tokenizer, seq_length=seq_length).inspect()
-    _write(path, _text(found, store))
-    missing = "" if tokenizer else "default_tokenizer"
-    result = {"path": str(path), "missing": missing or None, "next": _next(path)}
-    emit(result, json, lambda: _print(path, missing))
+    text = _text(found, store)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        _refuse_existing(path)
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another place") from error
+
+    missing = None if tokenizer else "default_tokenizer"
+    commands = [f"tokenlake {command} {shlex.quote(near(str(path)))}" for command in ("plan", "run")]
+    if json:
+        print_json({"path": str(path), "missing": missing, "next": commands})
+        return 0
+    first = f" First set {missing} in it." if missing else ""
+    console = stdout()
+    console.print(Text(f"{near(str(path))} is written; its comments say what was found.{first}"))
+    console.print(Text("\nNext", style="bold"))
+    for command in commands:
+        console.print(Text(command), soft_wrap=True)
     return 0
 
 
@@ -90,14 +109,6 @@ def _asked(question: str, default: str = "") -> str:
     while True:
         if answer := input(f"{question}{shown} ").strip() or default:
             return answer
-
-
-def _number(question: str, default: int) -> int:
-    while True:
-        answer = _asked(question, str(default))
-        if answer.isdecimal() and int(answer):
-            return int(answer)
-        note(f"{printable(answer)!r} is not a whole number above 0")
 
 
 def _text(found: Inspection, store: str) -> str:
@@ -121,32 +132,6 @@ def _text(found: Inspection, store: str) -> str:
     config = load_config(yaml.safe_load(text))
     raise_problems(ConfigError, store_problems(config, store) + store_not_yet(store))
     return text
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        _refuse_existing(path)
-        raise
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another place") from error
-
-
-def _next(path: Path) -> list[str]:
-    place = shlex.quote(near(str(path)))
-    return [f"tokenlake plan {place}", f"tokenlake run {place}"]
-
-
-def _print(path: Path, missing: str) -> None:
-    console = stdout()
-    first = f" First set {missing} in it." if missing else ""
-    console.print(Text(f"{near(str(path))} is written; its comments say what was found.{first}"))
-    console.print(Text("\nNext", style="bold"))
-    for command in _next(path):
-        console.print(Text(command), soft_wrap=True)
 
 
 _INDENT = 2
@@ -196,7 +181,13 @@ def inspect(
     else:
         _print_page(found, stdout())
         return 0
-    _note(found, tokenizer)
+    # What somebody who redirects stdout must know.
+    if fatal := sum(finding.fatal for finding in found.findings):
+        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
+    if not found.runnable:
+        note("note: this release cannot build a dataset from these files; the comments say why")
+    elif tokenizer is None:
+        note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
     return 0 if found.runnable or json else 1
 
 
@@ -208,17 +199,6 @@ def schema() -> int:
     """
     print_json(json_schema())
     return 0
-
-
-def _note(found: Inspection, tokenizer: str | None) -> None:
-    """What somebody who redirects stdout must know."""
-    fatal = sum(finding.fatal for finding in found.findings)
-    if fatal:
-        note(f"note: {numbers.plural(fatal, 'file')} cannot be read; the comments say why")
-    if not found.runnable:
-        note("note: this release cannot build a dataset from these files; the comments say why")
-    elif tokenizer is None:
-        note("note: the proposal names no tokenizer; add one, or use --tokenizer NAME")
 
 
 def _print_page(found: Inspection, console: Console) -> None:
@@ -239,8 +219,11 @@ def _print_page(found: Inspection, console: Console) -> None:
         console.print()
         _print_group(group, console)
     if found.findings:
+        rows = [(each.file, each.what) for each in found.findings[:_FINDINGS]]
+        if (more := len(found.findings) - _FINDINGS) > 0:
+            rows.append(("...", f"{more:,} more: --json lists them all"))
         console.print()
-        print_table(_findings(found), console)
+        print_table(Table((label("file", ""), label("what", "")), tuple(rows), "Findings"), console)
     console.print()
     console.print(Text("Proposed configuration", style="bold"), Text("(--yaml prints it alone)", style="dim"))
     for line in found.proposal.splitlines():
@@ -248,20 +231,21 @@ def _print_page(found: Inspection, console: Console) -> None:
         console.print(Text(f"{'':{_INDENT}}{line}" if line else "", style=style), soft_wrap=True)
 
 
-def _findings(found: Inspection) -> Table:
-    rows = [(each.file, each.what) for each in found.findings[:_FINDINGS]]
-    if (more := len(found.findings) - _FINDINGS) > 0:
-        rows.append(("...", f"{more:,} more: --json lists them all"))
-    return Table((label("file", ""), label("what", "")), tuple(rows), "Findings")
-
-
 def _print_group(group: Group, console: Console) -> None:
     formats = ", ".join(f"{name} {numbers.count(count)}" for name, count in group.formats.items())
     console.print(Text(group.name, style="bold"), Text(NAMES[group.kind], style="cyan"))
-    size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {_rows(group)}"
+    records = "unknown number of records"
+    if group.rows is not None:
+        about = f"about {numbers.short(group.rows)} records (estimated)"
+        records = numbers.plural(group.rows, "record") if group.rows_exact else about
+    size = f"{numbers.plural(group.files, 'file')} ({formats}), {numbers.size(group.bytes)}, {records}"
     console.print(Text(size))
-    if group.text is not None:
-        console.print(Text(_about_texts(group, group.text)))
+    if (text := group.text) is not None:
+        where = f" in {text.column}" if group.has_columns else ""
+        characters = f"{numbers.count(round(text.mean_characters))} characters on average"
+        share = f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII"
+        measured = numbers.plural(text.records, "record")
+        console.print(Text(f"texts{where}: {characters}, {share} ({measured})"))
     tables = [_columns(group)] if group.features and group.has_columns else []
     limit = _VALUE_LINES * console.width if console.is_terminal else _PLAIN_CHARACTERS
     for index, record in enumerate(group.sample):
@@ -272,39 +256,17 @@ def _print_group(group: Group, console: Console) -> None:
         print_table(table, console)
 
 
-def _about_texts(group: Group, text: TextStatistics) -> str:
-    where = f" in {text.column}" if group.has_columns else ""
-    return (
-        f"texts{where}: {numbers.count(round(text.mean_characters))} characters on average, "
-        f"{numbers.percent(text.ascii_share, 1.0, 1)} ASCII ({numbers.plural(text.records, 'record')})"
-    )
-
-
-def _rows(group: Group) -> str:
-    if group.rows is None:
-        return "unknown number of records"
-    if group.rows_exact:
-        return numbers.plural(group.rows, "record")
-    return f"about {numbers.short(group.rows)} records (estimated)"
-
-
 def _columns(group: Group) -> Table:
+    taken, rows = {each.column: each for each in group.mapping.mapped}, list[tuple[str, ...]]()
+    for feature in group.features:
+        found = taken.get(feature.name)
+        role = "" if found is None else found.role
+        if found is not None and (found.how != "exact" or found.role != feature.name):
+            close = f" {found.score:.2f}" if found.how == "fuzzy" else ""
+            role = f"{found.role} ({found.how}{close})"
+        rows.append((feature.name, feature.type, "possible" if feature.nullable else "no", role))
     columns = (label("name", "column"), label("type"), label("nulls"), label("role", "taken for"))
-    return Table.of(columns, [_column(group, feature) for feature in group.features])
-
-
-def _column(group: Group, feature: Feature) -> dict[str, Any]:
-    found = next((each for each in group.mapping.mapped if each.column == feature.name), None)
-    how = "" if found is None else found.role
-    if found is not None and (found.how != "exact" or found.role != feature.name):
-        close = f" {found.score:.2f}" if found.how == "fuzzy" else ""
-        how = f"{found.role} ({found.how}{close})"
-    return {
-        "name": feature.name,
-        "type": feature.type,
-        "nulls": "possible" if feature.nullable else "no",
-        "role": how,
-    }
+    return Table(columns, tuple(rows))
 
 
 def _value(value: object, limit: int) -> str:

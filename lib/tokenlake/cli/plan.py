@@ -24,7 +24,7 @@ from tokenlake.cli.console import (
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture, ResolvedSource
+from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.job import open_mixture
@@ -55,10 +55,20 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     """
     whole = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:
+        found: _TextPlan | _MixPlan
         if whole.is_text_build:
-            found: _TextPlan | _MixPlan = _plan_text("", whole, progress)
+            found = _plan_text("", whole, progress)
         else:
-            found = _plan_mix(whole, progress)
+            steps = first_steps(whole)
+            # What is wrong with the last step is said before inputs are read for the first.
+            asked = foresee(whole)
+            tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
+            there = {each.source: each.version for each in tokens if each.version is not None}
+            mixed = None
+            if len(there) == len(steps):
+                progress.doing("planning the mixture")
+                mixed = planner.plan(last_step(whole, there), progress)
+            found = _MixPlan(asked, tokens, mixed)
     beside = wanted_beside(whole)
     if json:
         print_json(found.to_json() | {"exports": beside})
@@ -139,7 +149,13 @@ class _TextPlan:
 
     def tables(self) -> list[Table]:
         """What goes in, what becomes of long documents, what comes out."""
-        policies = [(source.name, self._policy(source)) for source in self.build.sources]
+        policies: list[tuple[str, str]] = []
+        for source in self.build.sources:
+            about = self.expected[source.name]
+            long, dropped = about.long_documents, about.dropped_tokens
+            amounts = (about.documents, long, about.tokens + dropped, dropped)
+            told = expected_lengths(source.tokenizer, *amounts, masked=source.texts.masked)
+            policies.append((source.name, told))
         return [
             Table.of([label("source"), *_COLUMNS], self.lines(), "Inputs"),
             facts(policies, "Long documents"),
@@ -153,34 +169,28 @@ class _TextPlan:
     def _sources(self) -> list[dict[str, Any]]:
         units = Counter(unit.source for unit in self.plan.units)
         files = Counter(file.source for file in self.plan.inputs)
-        return [
-            {
-                "source": source.name,
-                "files": files[source.name],
-                "units": units[source.name],
-                "bytes": self.plan.source_bytes[source.name],
-                "documents": self.expected[source.name].documents,
-                "tokens": self.expected[source.name].tokens,
-                "long_documents": _long_documents(source, self.expected[source.name]),
-                "tokenizer": source.tokenizer.name_or_path,
+        found: list[dict[str, Any]] = []
+        for source in self.build.sources:
+            name, settings, expected = source.name, source.tokenizer, self.expected[source.name]
+            truncates = settings.long_documents == "truncate"
+            long_documents = {
+                "policy": settings.long_documents,
+                "max_length": None if settings.long_documents == "keep" else settings.max_length,
+                "strategy": settings.truncation_strategy if truncates else None,
+                "side": settings.truncation_side if truncates else None,
+                "documents": expected.long_documents,
+                "dropped_tokens": expected.dropped_tokens,
             }
-            for source in self.build.sources
-        ]
-
-    def _policy(self, source: ResolvedSource) -> str:
-        about = self.expected[source.name]
-        return expected_lengths(
-            source.tokenizer,
-            about.documents,
-            about.long_documents,
-            about.tokens + about.dropped_tokens,
-            about.dropped_tokens,
-            masked=source.texts.masked,
-        )
+            line = {"source": name, "files": files[name], "units": units[name]}
+            line |= {"bytes": self.plan.source_bytes[name], "documents": expected.documents}
+            line |= {"tokens": expected.tokens, "long_documents": long_documents}
+            found.append(line | {"tokenizer": settings.name_or_path})
+        return found
 
     def _outcome(self) -> list[tuple[str, str]]:
         build, pack, whole = self.build, self.build.pack, total(self.expected)
         splits = {name: part for source in build.sources for name, part in source.splits}
+        shares = [f"{name} {numbers.percent(part, 1)}" for name, part in splits.items()]
         held = [f"{source.held_out.split} (held out)" for source in build.sources if source.held_out]
         exact = all(not isinstance(unit, TextUnit) or unit.files is not None for unit in self.plan.units)
         rows = f"{_about(whole.sequences)} of {build.width:,} tokens" if build.width else "one per document"
@@ -193,10 +203,7 @@ class _TextPlan:
         return [
             ("tokens", _about(whole.tokens)),
             ("sequences" if pack else "rows", rows),
-            (
-                "splits",
-                ", ".join([*(f"{name} {numbers.percent(part, 1)}" for name, part in splits.items()), *held]),
-            ),
+            ("splits", ", ".join([*shares, *held])),
             ("output", f"~{numbers.size(whole.output_bytes)} in {files}"),
             ("units", f"{units} of {numbers.size(build.unit_size)} or less"),
             ("fingerprint", self.plan.fingerprint),
@@ -212,19 +219,6 @@ def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _T
 def _committed(made: Plan) -> int | None:
     """Return the version that a plan would end on, where it is there already."""
     return Catalog(open_store(made.store)).committed(made.build.name, made.fingerprint)
-
-
-def _long_documents(source: ResolvedSource, expected: Estimate) -> dict[str, Any]:
-    settings = source.tokenizer
-    truncates = settings.long_documents == "truncate"
-    return {
-        "policy": settings.long_documents,
-        "max_length": None if settings.long_documents == "keep" else settings.max_length,
-        "strategy": settings.truncation_strategy if truncates else None,
-        "side": settings.truncation_side if truncates else None,
-        "documents": expected.long_documents,
-        "dropped_tokens": expected.dropped_tokens,
-    }
 
 
 @final
@@ -263,9 +257,13 @@ class _MixPlan:
         if self.mixed is not None:
             return found + [f"note: {line}" for line in self.mixed.notes]
         absent = ", ".join(each.source for each in self.tokens if each.version is None)
+        guess, asked, lacking = self._guess(), self.build.mixture, list[str]()
+        if asked is not None and guess:  # sources that come more often than they may
+            there = {line["source"]: (line["rows"], line["tokens"]) for line in guess}
+            lacking = missing(asked, there, {line["source"]: line["drawn_rows"] for line in guess})
         return [
             *found,
-            *(f"note: about, {line}" for line in self._missing()),
+            *(f"note: about, {line}" for line in lacking),
             f"The mixture is planned row by row once the tokens of {absent} exist; a run builds them.",
         ]
 
@@ -273,17 +271,15 @@ class _MixPlan:
         columns = [label("source"), label("dataset"), label("state"), *_COLUMNS]
         lines = [line for each in self.tokens for line in each.lines()]
         first = [Table.of(columns, lines, "Tokens first")] if lines else []
-        return first + (self._foreseen() if self.mixed is None else self._mixed(self.mixed))
-
-    def _foreseen(self) -> list[Table]:
-        """What is known of a mixture before its parents are there."""
-        mixture, pack = self.build.mixture, self.build.pack
-        if mixture is None:
-            return []
-        packed = [("packed", _packed(self.build))] if pack else []
+        if self.mixed is not None:
+            return first + self._mixed(self.mixed)
+        if (mixture := self.build.mixture) is None:
+            return first
+        # What is known of a mixture before its parents are there.
+        packed = [("packed", _packed(self.build))] if self.build.pack else []
         told = facts([("weights", _asked(mixture)), ("end", _end(mixture)), *packed], "Expected")
         guess = self._guess()
-        return [_mixture_table(guess), told] if guess else [told]
+        return [*first, *([_mixture_table(guess)] if guess else []), told]
 
     def _mixed(self, mixed: Plan) -> list[Table]:
         version, mixture, forecast = _committed(mixed), self.build.mixture, mixed.forecast
@@ -295,8 +291,8 @@ class _MixPlan:
         ]
         if forecast is None or mixture is None:
             parents = ", ".join(parent.reference for parent in mixed.parents)
-            packed = [("rows", _packed(self.build))] if self.build.pack else []
-            return [facts([("from", parents), *packed, *about_units], "Expected")]
+            rows = [("rows", _packed(self.build))] if self.build.pack else []
+            return [facts([("from", parents), *rows, *about_units], "Expected")]
         level, rows = forecast.level, numbers.count(forecast.sequences)
         records = [
             one
@@ -304,36 +300,35 @@ class _MixPlan:
             for name, one in forecast.to_json()["sources"].items()
         ]
         lanes = numbers.plural(forecast.lanes, "lane")
+        packed = f"{_about(forecast.sequences)} {_packed(self.build)}" if self.build.pack else ""
         outcome = [
             ("tokens", _about(forecast.tokens)),
-            (
-                "rows",
-                f"{_about(forecast.sequences)} {_packed(self.build)}"
-                if self.build.pack
-                else f"{rows} {level}",
-            ),
+            ("rows", packed or f"{rows} {level}"),
             ("weights", _asked(mixture)),
             ("end", f"after {numbers.count(forecast.rows)} {level}; {STOPS[mixture.stop]}"),
             ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
         ]
         return [_mixture_table(records, mixture.weights_by), facts([*outcome, *about_units], "Expected")]
 
-    def _missing(self) -> list[str]:
-        """About what is missing of sources that come more often than they may."""
-        guess, asked = self._guess(), self.build.mixture
-        if asked is None or not guess:
-            return []
-        there = {line["source"]: (line["rows"], line["tokens"]) for line in guess}
-        return missing(asked, there, {line["source"]: line["drawn_rows"] for line in guess})
-
     def _guess(self) -> list[dict[str, Any]]:
         """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
-        there = {parent.name: (0, 0) for parent in self.build.parents}
-        there |= {each.source: self._amount(each) for each in self.tokens}
-        if self.build.mixture is None or not all(rows and tokens for rows, tokens in there.values()):
+        asked, there = self.build.mixture, {parent.name: (0, 0) for parent in self.build.parents}
+        for each in self.tokens:
+            split = next(parent.split for parent in self.build.parents if parent.name == each.source)
+            rows = ids = 0.0
+            for source in each.plan.build.sources:  # several, where a stored version is tokenized again
+                part, expected = dict(source.splits).get(split, 0.0), each.expected[source.name]
+                rows, ids = rows + expected.documents * part, ids + expected.tokens * part
+            there[each.source] = round(rows), round(ids)
+        if asked is None or not all(rows and tokens for rows, tokens in there.values()):
             return []
+
+        append_eos = self.build.pack is not None
+        per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
         try:
-            drawn = _guess_drawn(self.build.mixture, there, append_eos=self.build.pack is not None)
+            mixture = open_mixture(spec_of(asked, there))  # in one lane; more of them change it by a few rows
+            wanted = rows_of(asked, mixture, epoch_rows(asked, there), per_row, None)
+            drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
         except ConfigError:
             # Such as too few tokens for `total_tokens`: by a guess alone a plan must not be refused.
             return []
@@ -342,55 +337,12 @@ class _MixPlan:
                 "source": name,
                 "rows": rows,
                 "tokens": tokens,
-                "drawn_rows": drawn[name],
-                "drawn_tokens": round(Fraction(drawn[name] * tokens, rows)),
-                "epochs": drawn[name] / rows,
+                "drawn_rows": int(many),
+                "drawn_tokens": round(Fraction(int(many) * tokens, rows)),
+                "epochs": int(many) / rows,
             }
-            for name, (rows, tokens) in there.items()
+            for many, (name, (rows, tokens)) in zip(drawn, there.items(), strict=True)
         ]
-
-    def _amount(self, tokens: _TextPlan) -> tuple[int, int]:
-        """About how many rows and tokens there will be in the split that is mixed."""
-        split = next(parent.split for parent in self.build.parents if parent.name == tokens.source)
-        rows = ids = 0.0
-        for source in tokens.plan.build.sources:  # several, where a stored version is tokenized again
-            part, expected = dict(source.splits).get(split, 0.0), tokens.expected[source.name]
-            rows, ids = rows + expected.documents * part, ids + expected.tokens * part
-        return round(rows), round(ids)
-
-
-def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
-    steps = first_steps(config)
-    # What is wrong with the last step is said before inputs are read for the first.
-    asked = foresee(config)
-    tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
-    there = {each.source: each.version for each in tokens if each.version is not None}
-    mixed = None
-    if len(there) == len(steps):
-        progress.doing("planning the mixture")
-        mixed = planner.plan(last_step(config, there), progress)
-    return _MixPlan(asked, tokens, mixed)
-
-
-def _guess_drawn(
-    asked: ResolvedMixture, there: Mapping[str, tuple[int, int]], append_eos: bool
-) -> dict[str, int]:
-    """Return how many rows a mixture of documents would draw of each source.
-
-    The counts are those of one lane; more lanes change them by a few rows.
-
-    Args:
-        there: about how many rows and tokens of each source there are, at least one, in configuration order.
-        append_eos: whether packing adds a token to each document.
-
-    Raises:
-        ConfigError: there is no such mixture of so much.
-    """
-    mixture = open_mixture(spec_of(asked, there))
-    per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
-    wanted = rows_of(asked, mixture, epoch_rows(asked, there), per_row, None)
-    drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
-    return dict(zip(there, map(int, drawn), strict=True))
 
 
 def _mixture_table(records: list[dict[str, Any]], weights_by: str | None = None) -> Table:
@@ -425,10 +377,8 @@ def _end(mixture: ResolvedMixture) -> str:
     elif mixture.total_tokens is not None:
         where = f"after about {numbers.short(mixture.total_tokens)} tokens"
     elif isinstance(mixture.epochs, Mapping):
-        ends = [
-            (f"{times:g} epoch{'' if times == 1 else 's'}", name) for name, times in mixture.epochs.items()
-        ]
-        where = "after " + ", ".join(f"{epochs} of {name}" for epochs, name in ends)
+        ends = (f"{n:g} epoch{'' if n == 1 else 's'} of {name}" for name, n in mixture.epochs.items())
+        where = f"after {', '.join(ends)}"
     elif mixture.epochs is not None:
         times = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
         where = f"after {times}as many rows as all sources have"

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from rich.console import Console
 from rich.live import Live
@@ -91,12 +91,8 @@ def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) 
     Args:
         tallies: of each build that it was, the result's own last.
     """
-    emit(_as_json(result, tallies), json, lambda: _print(result, tallies))
-
-
-def _as_json(result: BuildResult, tallies: Sequence[RunTally]) -> dict[str, Any]:
     manifest = result.manifest
-    return {
+    found = {
         "dataset": result.dataset,
         "version": result.version,
         "path": result.path,
@@ -116,6 +112,7 @@ def _as_json(result: BuildResult, tallies: Sequence[RunTally]) -> dict[str, Any]
         **({} if manifest.mixture is None else {"mixture": mixture_table(manifest.mixture).records()}),
         **({"steps": _steps(tallies).records()} if len(tallies) > 1 else {}),
     }
+    emit(found, json, lambda: _print(result, tallies))
 
 
 def _steps(tallies: Sequence[RunTally]) -> Table:
@@ -145,7 +142,7 @@ def _steps(tallies: Sequence[RunTally]) -> Table:
 def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     manifest, console = result.manifest, stdout()
     name = (f"{result.dataset} v{result.version}", "bold")
-    console.print(Text.assemble(name, f" {_outcome(result)}\n"))
+    console.print(Text.assemble(name, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
     work = ("work", _work(result, tallies[-1]))
     exports = [("export", near(place)) for place in result.exports]
     tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path)), *exports])]
@@ -157,48 +154,35 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     if notes := [*dataset.remarks(manifest.account), *result.notes]:
         tables.append(listed(notes, "Notes"))
     print_tables(tables)
-    for title, lines in (("Next", _next(result)), ("Train", _training(result))):
+    # Commands that work as printed, from this folder; and lines of Python that train, anywhere on this machine.
+    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    usual = Path(default_store()).expanduser().resolve() == Path(root)
+    store = "" if usual else f" --store {shlex.quote(near(root))}"
+    commands = [f"tokenlake {command} {result.dataset}{store}" for command in ("peek", "report", "verify")]
+    path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
+    training = [
+        "import tokenlake as tl",
+        f"for batch in tl.DataLoader(tl.open({path!r}), batch_size=8, seed=0):",
+        '    batch["input_ids"]  # also segment_ids, positions, loss_mask; sharding= puts them on devices',
+    ]
+    for title, lines in (("Next", commands), ("Train", training)):
         console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
             console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
 
 
-def _outcome(result: BuildResult) -> str:
-    if result.status == "exists":
-        return "exists already with the same inputs and settings: nothing to do"
-    return "committed, after resuming an earlier run" if result.status == "resumed" else "committed"
+_OUTCOMES: Final = {
+    "exists": "exists already with the same inputs and settings: nothing to do",
+    "resumed": "committed, after resuming an earlier run",
+}
 
 
 def _work(result: BuildResult, tally: RunTally) -> str:
     if not result.units_built:
         return f"none, {numbers.duration(result.seconds)}"
-    others = [
-        f", {numbers.plural(number, 'unit')} {how}"
-        for number, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused"))
-        if number
-    ]
+    units = f"{numbers.plural(result.units_built, 'unit')} built"
+    for many, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused")):
+        units += f", {numbers.plural(many, 'unit')} {how}" if many else ""
     seconds = tally.seconds()
-    speed = (
-        f"{numbers.size(tally.built)} in {numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
-    )
-    units = f"{numbers.plural(result.units_built, 'unit')} built{''.join(others)}"
-    return f"{units}: {speed}; {numbers.duration(result.seconds)} in all"
-
-
-def _next(result: BuildResult) -> list[str]:
-    """Commands that work as printed, from this folder."""
-    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
-    usual = Path(default_store()).expanduser().resolve() == Path(root)
-    store = "" if usual else f" --store {shlex.quote(near(root))}"
-    name = result.dataset
-    return [f"tokenlake {command} {name}{store}" for command in ("peek", "report", "verify")]
-
-
-def _training(result: BuildResult) -> list[str]:
-    """Lines of Python that train on what was built, wherever they run on this machine."""
-    path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
-    return [
-        "import tokenlake as tl",
-        f"for batch in tl.DataLoader(tl.open({path!r}), batch_size=8, seed=0):",
-        '    batch["input_ids"]  # also segment_ids, positions, loss_mask; sharding= puts them on devices',
-    ]
+    speed = f"{numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
+    return f"{units}: {numbers.size(tally.built)} in {speed}; {numbers.duration(result.seconds)} in all"

@@ -84,10 +84,26 @@ def prove(
     if check is not None:
         if key or key_env or output or first_step or ngram != NGRAM:
             raise ConfigError("--check takes none of --key, --key-env, --first-step, --ngram and --output")
-        found = _checked(check, public_key, state, opened, listed, evaluation)
+        if public_key is None:
+            raise ConfigError(
+                "--check needs --public-key: without it any key could have signed the statement"
+            )
+        statement, signer = _bytes_of(check, "--check"), key_of(public_key)
+        sets = _sets(evaluation, read_statement(statement, signer)["state"], opened)
+        expected = None if state is None else _state_of(state)
+        found = check_statement(statement, signer, opened, takedown=listed, evaluation=sets, state=expected)
         note(f"{check} holds: it is signed by this key, and all of it was computed again")
     else:
-        saved, signing = _state_to_prove(state, public_key), _signing_key(key, key_env)
+        if state is None or public_key is not None:
+            raise ConfigError(
+                "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
+            )
+        saved = _state_of(state)
+        if (key is None) == (key_env is None):
+            raise ConfigError(
+                "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
+            )
+        signing = str(key) if key_env is None else {"env": key_env}
         sets = _sets(evaluation, saved, opened)
         made = prove_state(
             saved, opened, signing, first_step=first_step, takedown=listed, evaluation=sets, ngram=ngram
@@ -99,39 +115,6 @@ def prove(
         found = _json.loads(made)
     emit(found, json, lambda: _show(found))
     return 0
-
-
-def _checked(
-    path: Path,
-    public_key: str | None,
-    state: Path | None,
-    opened: Opener,
-    listed: Takedown | None,
-    evaluation: Iterable[str],
-) -> dict[str, Any]:
-    """Return a statement, once all of it was computed again."""
-    if public_key is None:
-        raise ConfigError("--check needs --public-key: without it any key could have signed the statement")
-    statement, signer = _bytes_of(path, "--check"), key_of(public_key)
-    sets = _sets(evaluation, read_statement(statement, signer)["state"], opened)
-    expected = None if state is None else _state_of(state)
-    return check_statement(statement, signer, opened, takedown=listed, evaluation=sets, state=expected)
-
-
-def _signing_key(key: Path | None, key_env: str | None) -> str | dict[str, str]:
-    if (key is None) == (key_env is None):
-        raise ConfigError(
-            "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"
-        )
-    return str(key) if key_env is None else {"env": key_env}
-
-
-def _state_to_prove(state: Path | None, public_key: str | None) -> dict[str, Any]:
-    if state is None or public_key is not None:
-        raise ConfigError(
-            "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
-        )
-    return _state_of(state)
 
 
 def _state_of(path: Path) -> dict[str, Any]:
@@ -190,11 +173,16 @@ def _show(statement: dict[str, Any]) -> None:
     ]
     if (listed := statement["takedown"]) is not None:
         documents = f"{plural(listed['documents'], 'document')}, {count(listed['stored'])} of them stored"
-        pairs.append(("takedown", f"{documents}; {_when(listed)}"))
-    sources = [
-        each | {"name": name, "epochs": _epochs(each), "version": statement["datasets"][name]["name"]}
-        for name, each in statement["sources"].items()
-    ]
+        when = "none was delivered in these steps"
+        if listed["first_step"] is not None:
+            begin, last, clear = (count(listed[name]) for name in ("first_step", "last_step", "none_from"))
+            when = f"delivered first at step {begin}, last at step {last}; none from step {clear} on"
+        pairs.append(("takedown", f"{documents}; {when}"))
+    sources: list[dict[str, Any]] = []
+    for name, each in statement["sources"].items():
+        repeated, version = each["repetitions"], statement["datasets"][name]["name"]
+        epochs = f"{repeated['whole'] + repeated['rest'] / repeated['of']:.3f}"
+        sources.append(each | {"name": name, "epochs": epochs, "version": version})
     tables = [facts(pairs), Table.of(_SOURCES, sources)]
     if (overlap := statement["overlap"]) is not None:
         sets = [each | {"name": name} for name, each in overlap["sets"].items()]
@@ -202,15 +190,3 @@ def _show(statement: dict[str, Any]) -> None:
             Table.of(_SETS, sets, f"{overlap['n']}-grams in {plural(overlap['rows'], 'row')} that were read")
         )
     print_tables(tables)
-
-
-def _epochs(source: dict[str, Any]) -> str:
-    repeated = source["repetitions"]
-    return f"{repeated['whole'] + repeated['rest'] / repeated['of']:.3f}"
-
-
-def _when(listed: dict[str, Any]) -> str:
-    if listed["first_step"] is None:
-        return "none was delivered in these steps"
-    first, last, clear = (count(listed[name]) for name in ("first_step", "last_step", "none_from"))
-    return f"delivered first at step {first}, last at step {last}; none from step {clear} on"

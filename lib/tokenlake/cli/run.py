@@ -5,19 +5,14 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from functools import partial
+from typing import Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, note, with_store
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.prefect.launch import launch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tokenlake.etl.events import Watcher
-    from tokenlake.etl.runner import BuildResult
 
 Engine = Literal["local", "store", "ray", "dask"]
 
@@ -44,54 +39,36 @@ def run(
             ray or dask, on a cluster.
         prefect: Run as a Prefect flow (default); --no-prefect runs the library alone.
     """
-    builder = _flow if prefect else _library
     # Imported here and not above: the flow's first act is to start a server, and every import delays it.
-    progress_of = importlib.import_module("tokenlake.observability.build").RunProgress
+    observed = importlib.import_module("tokenlake.observability.build")
+    overrides = with_store(set_, store)
     try:
-        with progress_of("starting Prefect, planning" if prefect else "planning") as progress:
-            watcher = _inviting(progress) if engine == "store" else progress
-            result = builder(config, with_store(set_, store), workers, engine, watcher)
+        with observed.RunProgress("planning") as progress:
+
+            def watch(event: Any) -> None:
+                if engine == "store" and type(event).__name__ == "BuildPlanned" and event.pending:
+                    note(f"waiting for workers: tokenlake work STORE {event.dataset}@v{event.version}")
+                progress(event)
+
+            if prefect:
+                starting = partial(progress.doing, "starting Prefect, planning")
+                options: dict[str, Any] = {"workers": workers, "engine": engine, "on_event": watch}
+                result = launch(config, overrides=overrides, on_start=starting, **options)
+            else:
+                request = importlib.import_module("tokenlake.config").load_config(config, overrides)
+                build = importlib.import_module("tokenlake.etl.runner").build_dataset
+                watch(importlib.import_module("tokenlake.etl.events").BuildRequested(request.observability))
+                with observed.measured(request.observability, watch) as watcher:
+                    result = build(request, workers=workers, engine=engine, on_event=watcher)
+    except ModuleNotFoundError as error:
+        if not prefect or (error.name or "").partition(".")[0] != "prefect":
+            raise  # the library alone needs it, too
+        raise MissingExtraError(_NO_PREFECT) from error
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(f"finished units are kept. To resume:  {command}") from None
     importlib.import_module("tokenlake.cli.progress").print_summary(result, progress.tallies, json)
     return 0
-
-
-def _inviting(on_event: Watcher) -> Watcher:
-    """Say how others join a build, once it is planned; then it waits for them."""
-
-    def watch(event: Any) -> None:
-        if type(event).__name__ == "BuildPlanned" and event.pending:
-            note(f"waiting for workers: tokenlake work STORE {event.dataset}@v{event.version}")
-        on_event(event)
-
-    return watch
-
-
-def _library(
-    config: str, overrides: Sequence[str], workers: int | None, engine: Engine | None, on_event: Watcher
-) -> BuildResult:
-    """The same build without Prefect."""
-    request = importlib.import_module("tokenlake.config").load_config(config, overrides)
-    build = importlib.import_module("tokenlake.etl.runner").build_dataset
-    measured = importlib.import_module("tokenlake.observability.build").measured
-    on_event(importlib.import_module("tokenlake.etl.events").BuildRequested(request.observability))
-    with measured(request.observability, on_event) as watcher:
-        return build(request, workers=workers, engine=engine, on_event=watcher)
-
-
-def _flow(
-    config: str, overrides: Sequence[str], workers: int | None, engine: Engine | None, on_event: Watcher
-) -> BuildResult:
-    """The build as a flow."""
-    try:
-        return launch(config, overrides=overrides, workers=workers, on_event=on_event, engine=engine)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package != "prefect":
-            raise  # the library alone needs it, too
-        raise MissingExtraError(_NO_PREFECT) from error
 
 
 _NO_PREFECT: Final = """\

@@ -22,7 +22,7 @@ from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
 from tokenlake.query.session import sql as answer_of
-from tokenlake.query.tables import Relation, quoted, relations
+from tokenlake.query.tables import quoted, relations
 from tokenlake.reports.table import Column, Table, label
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
@@ -63,13 +63,12 @@ def converse(run: Callable[[str | None], None], read: Callable[[str], str] = inp
 
 def run_command(statement: str, run: Callable[[str | None], None]) -> None:
     """Run a statement, or what a backslash stands for."""
-    if (found := described(statement)) is None:
-        run(statement)
-    elif found["name"] is None:
-        run(None)
-    else:
-        name = found["name"]
+    found = described(statement)
+    name: str | None = None if found is None else found["name"]
+    if name is not None:
         run(f"describe {name if name.startswith(chr(34)) else quoted(name)}")
+    else:
+        run(statement if found is None else None)
 
 
 def described(line: str) -> re.Match[str] | None:
@@ -143,18 +142,13 @@ def sql(
     elif sys.stdin and sys.stdin.isatty():
         with_history(lambda: converse(answer.print))
     else:
-        found, rest = cut(_piped())
-        for each in [*found, *([rest] if rest else [])] or [None]:
-            run_command(each, answer.print) if each else answer.print(None)
+        piped = ""
+        with suppress(OSError):  # it cannot be read
+            piped = sys.stdin.read() if sys.stdin else ""
+        found, rest = cut(piped)
+        for each in [*found, *([rest] if rest else [])] or [r"\d"]:
+            run_command(each, answer.print)
     return 0
-
-
-def _piped() -> str:
-    """Return what standard input holds; nothing where it is closed, or cannot be read."""
-    try:
-        return sys.stdin.read() if sys.stdin else ""
-    except OSError:
-        return ""
 
 
 @final
@@ -169,63 +163,46 @@ class _Answer:
     def print(self, statement: str | None) -> None:
         """Run a statement and print its result; None lists what can be asked."""
         if statement is None:
-            _print_relations(self.store, self.json)
+            self._print_relations()
             return
         with counting("hashing before querying") as counter:
             result = answer_of(self.store, statement, on_verified=counter.add)
         if self.json:
             print_json(result.to_pylist())
         elif self.csv:
-            _print_csv(result)
-        else:
-            _print_result(result)
+            writer = csv.writer(Data(), lineterminator="\n")
+            writer.writerow(result.column_names)
+            for batch in result.to_batches():
+                for row in batch.to_pylist():
+                    writer.writerow([_plain(value) for value in row.values()])
+        else:  # the first rows as a table; what is left out is said on stderr
+            columns = tuple(_column(field) for field in result.schema)
+            rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
+            print_tables([Table(columns, rows)])
+            if result.num_rows > _SHOWN_ROWS:
+                many = plural(result.num_rows, "row")
+                note(f"the first {_SHOWN_ROWS} of {many}: --json or --csv prints them all")
 
-
-def _print_relations(store: Store, json: bool) -> None:
-    catalog = Catalog(store)
-    known = [
-        each for each in relations(catalog).values() if each.kind != "quarantine" or _has_bad(catalog, each)
-    ]
-    lines = [{"name": each.name, "about": each.about} for each in sorted(known, key=_order)]
-    if json:
-        print_json(lines)
-        return
-    shown = [line | {"name": _as_written(line["name"])} for line in lines]
-    print_tables([Table.of([label("name"), label("about")], shown)])
-
-
-def _has_bad(catalog: Catalog, relation: Relation) -> bool:
-    return bool(sum(catalog.manifest(relation.dataset, relation.version).account.quarantined.values()))
-
-
-def _order(relation: Relation) -> tuple[bool, str]:
-    return relation.kind == "table", relation.name
-
-
-def _as_written(name: str) -> str:
-    return name if name.isidentifier() else f'"{name}"'
-
-
-def _print_csv(result: pa.Table) -> None:
-    writer = csv.writer(Data(), lineterminator="\n")
-    writer.writerow(result.column_names)
-    for batch in result.to_batches():
-        for row in batch.to_pylist():
-            writer.writerow([_plain(value) for value in row.values()])
+    def _print_relations(self) -> None:
+        catalog, lines = Catalog(self.store), list[dict[str, str]]()
+        known = relations(catalog).values()
+        for each in sorted(known, key=lambda relation: (relation.kind == "table", relation.name)):
+            if each.kind == "quarantine":
+                account = catalog.manifest(each.dataset, each.version).account
+                if not any(account.quarantined.values()):
+                    continue
+            lines.append({"name": each.name, "about": each.about})
+        if self.json:
+            print_json(lines)
+            return
+        for line in lines:
+            line["name"] = line["name"] if line["name"].isidentifier() else f'"{line["name"]}"'
+        print_tables([Table.of([label("name"), label("about")], lines)])
 
 
 def _plain(value: object) -> object:
     """Lists, structs and maps as JSON text; the rest as it is."""
     return jsonlib.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def _print_result(result: pa.Table) -> None:
-    """The first rows as a table; what is left out is said on stderr."""
-    columns = tuple(_column(field) for field in result.schema)
-    rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
-    print_tables([Table(columns, rows)])
-    if result.num_rows > _SHOWN_ROWS:
-        note(f"the first {_SHOWN_ROWS} of {plural(result.num_rows, 'row')}: --json or --csv prints them all")
 
 
 def _column(field: pa.Field[Any]) -> Column:

@@ -1,20 +1,33 @@
-"""``tokenlake show`` and ``verify``: what a version is made of, and whether it is whole."""
+"""``tokenlake show``, ``verify`` and ``repair``: what a version is made of, and whether it is whole."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Name, StoreUrl, Workers, catalog_of, note, print_json, print_tables
+from tokenlake.cli.console import (
+    AsJson,
+    Name,
+    Overrides,
+    StoreUrl,
+    Workers,
+    catalog_of,
+    emit,
+    note,
+    print_json,
+    print_tables,
+)
 from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
-from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.integrity.findings import VerifyReport
+from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
+from tokenlake.etl.engines import EngineName
+from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport
+from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
 from tokenlake.reading.version import stored_schema
@@ -26,7 +39,6 @@ from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run
 from tokenlake.store.layout import Layout
-from tokenlake.store.manifest import Manifest
 
 
 def show(
@@ -48,14 +60,32 @@ def show(
     """
     catalog = catalog_of(store)
     manifest = catalog.manifest_of(name)
-    if json or croissant:
-        print_json(_croissant(manifest) if croissant else manifest.to_json())
+    if croissant:
+        schema = stored_schema(manifest)
+        columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+        said = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
+        group, card = RowFiles("", "parquet", columns, manifest.files), manifest.config.get("card")
+        print_json(metadata(manifest.dataset, said, [group], version=manifest.version, card=card))
+        return 0
+    if json:
+        print_json(manifest.to_json())
         return 0
     tags = [tag.tag for tag in catalog.tags(manifest.dataset) if tag.version == manifest.version]
     tagged = f", tagged {', '.join(tags)}" if tags else ""
     heading = (f"{manifest.dataset} v{manifest.version}", "bold")
     stdout().print(Text.assemble(heading, f"  {manifest.kind}, committed{tagged}\n"))
-    print_tables(_sections(manifest, files))
+    notes = tables.remarks(manifest.account)
+    sections = [
+        tables.headline(manifest),
+        tables.splits_table(manifest),
+        *tables.about_sources(manifest),
+        tables.account_table(manifest),
+        *([listed(notes, "Notes")] if notes else []),
+        tables.tokenizers_table(manifest),
+        tables.inputs_table(manifest),
+        tables.lineage_table(manifest),
+    ]
+    print_tables([*sections, tables.files_table(manifest)] if files else sections)
     if run := committing_run(catalog.store, Layout(manifest.dataset, manifest.version)):
         print_tables([facts(list(run.items()), "Flow run")])
     if not files:
@@ -63,33 +93,8 @@ def show(
     return 0
 
 
-def _croissant(manifest: Manifest) -> dict[str, Any]:
-    schema = stored_schema(manifest)
-    columns = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
-    said = f"Tokens, {manifest.kind}: {tables.shape(manifest)}, written by tokenlake."
-    group = RowFiles("", "parquet", columns, manifest.files)
-    return metadata(
-        manifest.dataset, said, [group], version=manifest.version, card=manifest.config.get("card")
-    )
-
-
-def _sections(manifest: Manifest, files: bool) -> list[Table]:
-    found = [
-        tables.headline(manifest),
-        tables.splits_table(manifest),
-        *tables.about_sources(manifest),
-        tables.account_table(manifest),
-        tables.tokenizers_table(manifest),
-        tables.inputs_table(manifest),
-        tables.lineage_table(manifest),
-    ]
-    if notes := tables.remarks(manifest.account):
-        after = 1 + next(index for index, table in enumerate(found) if table.title == "Account")
-        found.insert(after, listed(notes, "Notes"))
-    return [*found, tables.files_table(manifest)] if files else found
-
-
-_COLUMNS = (label("path"), label("problem"), label("expected"), label("got"))
+_PROBLEMS = (label("path"), label("problem"), label("expected"), label("got"))
+_REPAIRS = (label("version"), label("path"), label("damage"), label("how", "result"), label("note", "how"))
 
 
 def verify(
@@ -130,37 +135,28 @@ def verify(
             )
         reports.append(report)
         if not json:
-            _print(report)
+            _print_verified(report)
+    ok = not any(report.problems for report in reports)
     if json:
-        print_json(_json(reports, single=len(names) == 1))
+        found = [report.to_json() for report in reports]
+        print_json(found[0] if len(names) == 1 else {"ok": ok, "reports": found})
     elif not reports:
         stdout().print("no committed version")
-    return 0 if _ok(reports) else IntegrityError.exit_code
+    return 0 if ok else IntegrityError.exit_code
 
 
 def _committed(catalog: Catalog) -> Iterator[tuple[str, int]]:
     for dataset in catalog.datasets():
         for info in catalog.versions(dataset):
-            if info.committed or _has_manifest(catalog, dataset, info.version):
+            layout = Layout(dataset, info.version)
+            # Also where something that is no file lies at the manifest's place.
+            if info.committed or any(
+                each.key == layout.manifest for each in catalog.store.list(layout.prefix)
+            ):
                 yield dataset, info.version
 
 
-def _has_manifest(catalog: Catalog, dataset: str, version: int) -> bool:
-    """Whether something that is no file lies where the manifest belongs."""
-    layout = Layout(dataset, version)
-    return any(info.key == layout.manifest for info in catalog.store.list(layout.prefix))
-
-
-def _ok(reports: list[VerifyReport]) -> bool:
-    return not any(report.problems for report in reports)
-
-
-def _json(reports: list[VerifyReport], *, single: bool) -> dict[str, Any]:
-    found = [report.to_json() for report in reports]
-    return found[0] if single else {"ok": _ok(reports), "reports": found}
-
-
-def _print(report: VerifyReport) -> None:
+def _print_verified(report: VerifyReport) -> None:
     checked = f"{numbers.plural(report.files, 'file')}, {numbers.size(report.bytes)}"
     if report.deep:
         checked += f", {numbers.plural(report.rows, 'row')} decoded"
@@ -169,5 +165,81 @@ def _print(report: VerifyReport) -> None:
     found = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
     stdout().print(f"{report.dataset} v{report.version}: {found} ({checked})")
     if not report.ok:
-        print_tables([Table.of(_COLUMNS, [asdict(problem) for problem in report.problems])])
+        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in report.problems])])
         note(f"`tokenlake repair {report.dataset}@v{report.version}` repairs what can be repaired")
+
+
+def repair(
+    name: Name,
+    /,
+    *,
+    config: Annotated[str | None, Parameter(metavar="FILE")] = None,
+    set_: Overrides = (),
+    dry_run: bool = False,
+    workers: Workers = None,
+    store: StoreUrl = None,
+    engine: EngineName | None = None,
+    json: AsJson = False,
+) -> int:
+    """Repair the damaged files of a version, byte for byte.
+
+    A damaged file is copied from another version that holds it, or built again from the recorded inputs; it is compared
+    with the manifest and then replaced as a whole. Other versions that share the file are repaired, too. If an input
+    has changed, the file stays as it is and the input is named. If a unit comes out with the same rows in other bytes,
+    as with another release of pyarrow, a new version is committed beside the damaged one.
+
+    The exit code is 0 if no damage is left, 1 if nothing could be repaired, and 3 if some damage remains.
+
+    Args:
+        config: The configuration that built the version. Default: the one recorded by its newest run.
+        dry_run: Print what would be repaired, and write nothing.
+        engine: Where units are built again: local, on this machine (default); store, wherever `tokenlake work` runs;
+            ray or dask, on a cluster.
+    """
+
+    def tell(progress: RepairProgress) -> None:
+        if progress.doing.startswith("waiting"):
+            note(progress.doing)
+        counter.set(progress.bytes, progress.bytes_total)
+
+    with counting("repairing") as counter:
+        report = repair_version(
+            store or default_store(),
+            name,
+            config=config,
+            overrides=set_,
+            dry_run=dry_run,
+            workers=workers,
+            engine=engine,
+            on_progress=tell,
+        )
+    emit(report.to_json(), json, lambda: _print_repaired(report))
+    if report.ok:
+        return 0
+    return IntegrityError.exit_code if report.repaired else TokenlakeError.exit_code
+
+
+def _print_repaired(report: RepairReport) -> None:
+    done = f"{numbers.plural(report.repaired, 'file')} {'would be ' * report.dry_run}repaired"
+    if lost := len(report.files) - report.repaired:
+        done += f", {lost} not"
+    if not report.files:
+        problems = f"{numbers.plural(len(report.problems), 'problem')} that repair cannot solve"
+        done = "nothing is damaged" if report.ok else problems
+    stdout().print(f"{report.dataset} v{report.version}: {done}")
+    if report.files:
+        print_tables([Table.of(_REPAIRS, [asdict(one) for one in report.files])])
+    left = [problem for problem in report.problems if problem.path not in {one.path for one in report.files}]
+    if left and not report.dry_run:
+        print_tables([Table.of(_PROBLEMS, [asdict(problem) for problem in left])])
+    if report.intact:
+        note(f"the same bytes are intact elsewhere: {', '.join(report.intact)}")
+    if report.unlisted:
+        note(
+            f"no manifest lists {numbers.plural(len(report.unlisted), 'file')}; `tokenlake gc` removes such files"
+        )
+    if report.new_version is not None:
+        note(
+            f"v{report.new_version} holds the same rows, undamaged; v{report.version} stays damaged. Move tags and "
+            "trainers that name it"
+        )

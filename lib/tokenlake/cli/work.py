@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, NoReturn
 
 from cyclopts import Parameter
@@ -61,11 +59,22 @@ def work(
     """
     if not names:
         raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
-    where, join = StoreAddress.of(store), partial(_join, parse_share(share), parse_duration(wait))
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    where, part, patience = StoreAddress.of(store), parse_share(share), parse_duration(wait)
+    done: list[WorkDone] = []
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    # A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is.
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         with WorkerPool(workers or available_cpus()) as pool:
-            done = [join(where, name, pool) for name in names]
+            for name in names:
+                layout = named_build(where, name, patience)
+                one = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
+                units = numbers.plural(one.built, "unit")
+                note(f"{layout.prefix}: {units} built here, {one.found} by others")
+                done.append(one)
     except (KeyboardInterrupt, CancelledError):
         note("cancelled: finished units are kept, and others build the rest")
         return CancelledError.exit_code
@@ -76,26 +85,12 @@ def work(
     return 0
 
 
-def _join(
-    share: tuple[int, int], patience: float, where: StoreAddress, name: str, pool: WorkerPool
-) -> WorkDone:
-    layout = named_build(where, name, patience)
-    done = join_build(where, layout, pool, share=share, patience=patience, on_unit=_tell)
-    note(f"{layout.prefix}: {numbers.plural(done.built, 'unit')} built here, {done.found} by others")
-    return done
-
-
 def _tell(record: UnitRecord, seconds: float) -> None:
     account = record.account
     sys.stderr.write(
         f"unit {record.unit:05d}: {numbers.plural(account.rows_read, 'row')}, "
         f"{len(record.parts)} files, {numbers.duration(seconds)}\n"
     )
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is."""
-    raise KeyboardInterrupt
 
 
 _REASONS = (label("reason"), number("rows"), number("share", write=lambda share: f"{share:.2%}"))
@@ -136,14 +131,9 @@ def _print(result: CleanResult) -> None:
         f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} stay"
     )
     if out:
-        print_tables([Table.of(_REASONS, list(_rows(result)))])
+        reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))
+        reasons += ((f"bad record: {reason}", rows) for reason, rows in sorted(account.quarantined.items()))
+        rows = tuple((reason, rows, rows / account.rows_read) for reason, rows in reasons)
+        print_tables([Table(_REASONS, rows)])
     for line in result.notes:
         note(line)
-
-
-def _rows(result: CleanResult) -> Iterator[dict[str, object]]:
-    account = result.account
-    for reason, rows in sorted(account.filtered.items(), key=lambda item: (-item[1], item[0])):
-        yield {"reason": reason, "rows": rows, "share": rows / account.rows_read}
-    for reason, rows in sorted(account.quarantined.items()):
-        yield {"reason": f"bad record: {reason}", "rows": rows, "share": rows / account.rows_read}

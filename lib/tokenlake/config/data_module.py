@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any, Final, Literal, Self
 
 from pydantic import ValidationError, model_validator
@@ -226,13 +225,37 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
     Raises:
         ConfigError: a build cannot do what is asked for.
     """
-    if build and (found := list(_not_in_builds(config))):
+    dataset, tokenizer, packs = config.dataset, config.tokenizer_config, "packing" in config.dataset.stages
+    shuffled = [split.name for split in dataset.splits if split.shuffle and split.sample_size is not None]
+    if build and shuffled:
+        found = [
+            f"dataset.splits.{name}.shuffle: true, but a build takes the first sample_size rows; write shuffle: false, "
+            "or load with DataPipeline"
+            for name in shuffled
+        ]
         raise problems_error(ConfigError, found)
-    packs, tokenizer = "packing" in config.dataset.stages, config.tokenizer_config
+    renames = {column: wanted for wanted, column in (dataset.column_mapping or {}).items()}
+    datasets: list[dict[str, Any]] = []
+    for split in dataset.splits:
+        name = dataset.name.replace(_SPLIT, split.name)
+        datasets.append(
+            {
+                "name": split.name,
+                "data_files": name,
+                "type": "hf" if is_hub_id(name) else None,
+                "subset": dataset.config_name,
+                "split": split.name,
+                "splits": {split.name: 1.0},
+                "num_rows": None if split.shuffle else split.sample_size,
+                "format_fields": renames or None,
+                "tokenizer": tokenizer,
+                "prompt": config.prompt_template,
+            }
+        )
     data: dict[str, Any] = {
         "name": config.name,
-        "streaming": config.dataset.streaming,
-        "datasets": [_dataset(config, split, tokenizer) for split in config.dataset.splits],
+        "streaming": dataset.streaming,
+        "datasets": datasets,
         "pack": {"enabled": True, "seq_length": tokenizer.max_length} if packs else {"enabled": False},
         "save": config.save,
     }
@@ -241,30 +264,3 @@ def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConf
     except ValidationError as error:
         problems = [f"{path_of(each['loc'])}: {each['msg']}" for each in error.errors()]
         raise problems_error(ConfigError, problems) from None
-
-
-def _dataset(config: DataModuleConfig, split: SplitSpec, tokenizer: TokenizerConfig) -> dict[str, Any]:
-    dataset = config.dataset
-    name = dataset.name.replace(_SPLIT, split.name)
-    renames = {column: wanted for wanted, column in (dataset.column_mapping or {}).items()}
-    return {
-        "name": split.name,
-        "data_files": name,
-        "type": "hf" if is_hub_id(name) else None,
-        "subset": dataset.config_name,
-        "split": split.name,
-        "splits": {split.name: 1.0},
-        "num_rows": None if split.shuffle else split.sample_size,
-        "format_fields": renames or None,
-        "tokenizer": tokenizer,
-        "prompt": config.prompt_template,
-    }
-
-
-def _not_in_builds(config: DataModuleConfig) -> Iterator[str]:
-    for split in config.dataset.splits:
-        if split.shuffle and split.sample_size is not None:
-            yield (
-                f"dataset.splits.{split.name}.shuffle: true, but a build takes the first sample_size rows; write "
-                "shuffle: false, or load with DataPipeline"
-            )

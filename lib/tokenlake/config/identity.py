@@ -39,20 +39,6 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
     The inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files are
     identity too; whoever reads them adds them.
     """
-    return {
-        "name": source.name,
-        "type": source.type,
-        "content_field": source.content_field,
-        "text_mode": source.text_mode,
-        "on_bad_record": source.on_bad_record,
-        "max_record_bytes": source.max_record_bytes,
-        "splits": [[name, part] for name, part in source.splits],
-        **_given(source),
-        "tokenizer": _tokenizer(source.tokenizer),
-    }
-
-
-def _given(source: ResolvedSource) -> dict[str, Any]:
     # Options that most sources lack count only where they are set, so that a new one of them does not give
     # every older dataset another identity.
     options: dict[str, Any] = {
@@ -63,7 +49,17 @@ def _given(source: ResolvedSource) -> dict[str, Any]:
         "num_shards": source.num_shards,
         "eval": None if source.held_out is None else asdict(source.held_out),
     }
-    return {name: value for name, value in options.items() if value is not None}
+    return {
+        "name": source.name,
+        "type": source.type,
+        "content_field": source.content_field,
+        "text_mode": source.text_mode,
+        "on_bad_record": source.on_bad_record,
+        "max_record_bytes": source.max_record_bytes,
+        "splits": [[name, part] for name, part in source.splits],
+        **{name: value for name, value in options.items() if value is not None},
+        "tokenizer": _tokenizer(source.tokenizer),
+    }
 
 
 def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
@@ -83,29 +79,17 @@ def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
 
 
 def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
-    return {
+    policy, padding = tokenizer.long_documents, tokenizer.padding
+    found: dict[str, Any] = {
         "add_special_tokens": tokenizer.add_special_tokens,
         # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
-        "max_length": tokenizer.max_length if _counts_tokens(tokenizer) else None,
-        **_long_documents(tokenizer),
+        "max_length": None if policy == "keep" and padding != "max_length" else tokenizer.max_length,
         "special_tokens_in_text": tokenizer.special_tokens_in_text,
-        **(
-            {}
-            if tokenizer.padding == "none"
-            else {"padding": tokenizer.padding, "padding_side": tokenizer.padding_side}
-        ),
     }
-
-
-def _counts_tokens(tokenizer: ResolvedTokenizer) -> bool:
-    """Whether `max_length` acts."""
-    return tokenizer.long_documents != "keep" or tokenizer.padding == "max_length"
-
-
-def _long_documents(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
-    # Truncation says where it cuts: at first it cut through characters, and gave other ids.
-    if tokenizer.long_documents == "keep":
-        return {}
-    if tokenizer.long_documents == "truncate":
-        return {"truncation": [tokenizer.truncation_strategy, tokenizer.truncation_side]}
-    return {"long_documents": tokenizer.long_documents}
+    if policy == "truncate":  # it says where it cuts: at first it cut through characters, and gave other ids
+        found["truncation"] = [tokenizer.truncation_strategy, tokenizer.truncation_side]
+    elif policy != "keep":
+        found["long_documents"] = policy
+    if padding != "none":
+        found |= {"padding": padding, "padding_side": tokenizer.padding_side}
+    return found

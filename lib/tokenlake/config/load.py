@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -28,20 +27,10 @@ from tokenlake.errors import ConfigError
 _TEXT_MEANS: Final[dict[int | str, str]] = {"tokenizer": "name_or_path", "default_tokenizer": "name_or_path"}
 
 
-@dataclass(frozen=True, slots=True)
-class Overridden:
-    """A configuration with overrides applied, and the places they changed (positions, not names)."""
-
-    data: dict[str, Any]
-    places: tuple[tuple[int | str, ...], ...]
-
-    def covers(self, location: tuple[int | str, ...]) -> bool:
-        """Return whether `location` is at or below a changed place."""
-        return any(location[: len(place)] == place for place in self.places)
-
-
-def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> Overridden:
-    """Return `data` with every override applied in order; `data` itself stays as it is.
+def apply_overrides(
+    data: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[dict[str, Any], list[tuple[int | str, ...]]]:
+    """Return `data` with every override applied in order, and the places that changed; `data` itself stays as it is.
 
     Raises:
         ConfigError: an override is not ``key=value``, or its path leads into something that is no section.
@@ -55,7 +44,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> Overri
             raise ConfigError(f"override {override!r}: must be key=value, such as pack.seq_length=512")
         changed, place = _with(changed, parts, parse_yaml(text, f"override of {key}").data, key)
         places.append(place)
-    return Overridden(changed, tuple(places))
+    return changed, places
 
 
 def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple[int | str, ...]]:
@@ -68,7 +57,16 @@ def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple
     at: int | str = parts[0]
     if isinstance(node, list | tuple):
         copy: Any = list(cast("list[Any]", node))
-        at = _position(copy, parts[0], key)
+        names: list[str] = []
+        for position, item in enumerate(copy):
+            named = item.get("name") if isinstance(item, Mapping) else getattr(item, "name", None)
+            names.append(f"dataset_{position}" if named is None else str(named))
+        if parts[0] not in names and not (parts[0].isdecimal() and int(parts[0]) < len(names)):
+            raise ConfigError(
+                f"override of {key}: no entry {parts[0]!r}{did_you_mean(parts[0], names)} "
+                f"(there are {len(names)}: {', '.join(names) or 'none'}; a number counts from 0)"
+            )
+        at = names.index(parts[0]) if parts[0] in names else int(parts[0])
         child = copy[at]
     elif node is None or isinstance(node, Mapping | Section):
         copy = dict(cast("Mapping[str, Any]", node or {}))
@@ -79,27 +77,6 @@ def _with(node: Any, parts: list[str], value: Any, key: str) -> tuple[Any, tuple
         child = {_TEXT_MEANS[at]: child}
     copy[at], place = _with(child, parts[1:], value, key)
     return copy, (at, *place)
-
-
-def _position(items: list[Any], part: str, key: str) -> int:
-    names = [_name(item, position) for position, item in enumerate(items)]
-    if part in names:
-        return names.index(part)
-    if part.isdecimal() and int(part) < len(items):
-        return int(part)
-    raise ConfigError(
-        f"override of {key}: no entry {part!r}{did_you_mean(part, names)} "
-        f"(there are {len(items)}: {', '.join(names) or 'none'}; a number counts from 0)"
-    )
-
-
-def _name(item: Any, position: int) -> str:
-    named = (
-        cast("Mapping[str, Any]", item).get("name")
-        if isinstance(item, Mapping)
-        else getattr(item, "name", None)
-    )
-    return str(named) if named is not None else f"dataset_{position}"
 
 
 ConfigSource = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
@@ -125,7 +102,7 @@ def load_config(source: ConfigSource, overrides: Sequence[str] = ()) -> Pipeline
         config, file = source, None
     else:
         data, file = _document(PipelineConfig, source, _EXAMPLE)
-        if apply_overrides(data, overrides).data.get("type") == DATA_MODULE:
+        if apply_overrides(data, overrides)[0].get("type") == DATA_MODULE:
             config = pipeline_of(_validated(DataModuleConfig, data, file, overrides))
         else:
             config = _validated(PipelineConfig, data, file, overrides)
@@ -183,36 +160,30 @@ def config_text(path: Path) -> str:
             # A byte more than is allowed: what is behind it, of a device perhaps, is never read.
             return file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file{_near_file(path)}", file=str(path)) from None
+        folder, told = path.parent, f" (nor a folder {path.parent})"
+        if folder.is_dir():
+            files = {item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml")}
+            near = nearest(path.name, files)
+            told = f"; did you mean {str(folder / near)!r}?" if near else ""
+        raise ConfigError(f"{path}: no such file{told}", file=str(path)) from None
     except (OSError, ValueError) as error:
         # ValueError: bytes that are not UTF-8, or a name that no file can have.
         raise ConfigError(f"{path}: cannot be read as a UTF-8 text file: {error}", file=str(path)) from None
 
 
-def _near_file(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f" (nor a folder {folder})"
-    files = {item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml")}
-    near = nearest(path.name, files)
-    return f"; did you mean {str(folder / near)!r}?" if near else ""
-
-
 def _validated(
     model: type[_S], data: Mapping[str, Any], file: YamlFile | None, overrides: Sequence[str]
 ) -> _S:
-    overridden = apply_overrides(data, overrides)
+    changed, places = apply_overrides(data, overrides)
     context = {LITERALS_REFUSED: True} if file is not None or overrides else {}
     try:
-        return model.model_validate(overridden.data, context=context)
+        return model.model_validate(changed, context=context)
     except ValidationError as error:
-        problems = [f"{_place(file, overridden, each['loc'])}{each['msg']}" for each in error.errors()]
+        problems: list[str] = []
+        for location, message in ((each["loc"], each["msg"]) for each in error.errors()):
+            line = None if file is None else file.line_of(location)
+            where = f" (line {line})" if line is not None else ""
+            if any(location[: len(place)] == place for place in places):
+                where = " (override)"
+            problems.append(f"{path_of(location)}{where}: {message}" if location else message)
         raise problems_error(ConfigError, problems, file and file.name) from None
-
-
-def _place(file: YamlFile | None, overridden: Overridden, location: tuple[int | str, ...]) -> str:
-    line = None if file is None else file.line_of(location)
-    where = f" (line {line})" if line is not None else ""
-    if overridden.covers(location):
-        where = " (override)"
-    return f"{path_of(location)}{where}: " if location else ""

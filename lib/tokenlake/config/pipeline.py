@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from tokenlake.config import stages
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.quality import Quality
 from tokenlake.config.resolved import Signing
 from tokenlake.config.section import (
     Count,
@@ -23,6 +22,7 @@ from tokenlake.config.section import (
     Fraction,
     Path,
     Positive,
+    Quality,
     Section,
     Seed,
     Size,

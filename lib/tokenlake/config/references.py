@@ -117,36 +117,30 @@ def _resolved(value: Any) -> Any:
     if isinstance(value, Mapping):
         entries = cast("Mapping[str, Any]", value)
         if set(entries) == {"env"}:
-            return _variable(str(entries["env"]))
+            name = str(entries["env"])
+            found = os.environ.get(name)
+            if not found:
+                state = "is empty" if found == "" else "is not set"
+                raise ConfigError(
+                    f"storage_options: {{env: {name}}} names an environment variable that {state} in this process; "
+                    f"set {name} where the build and its workers run",
+                    variable=name,
+                )
+            remember([found])
+            return found
         if set(entries) == {"block"}:
-            return _block(str(entries["block"]))
+            name = str(entries["block"])
+            if name not in _BLOCKS:
+                raise ConfigError(
+                    f"storage_options: {{block: {name}}} names a Prefect block, and only a flow loads those; run the "
+                    "build as a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
+                    block=name,
+                )
+            return _BLOCKS[name]
         return {key: _resolved(item) for key, item in entries.items()}
     if isinstance(value, list | tuple):
         return [_resolved(item) for item in cast("list[Any]", value)]
     return value
-
-
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        state = "is empty" if value == "" else "is not set"
-        raise ConfigError(
-            f"storage_options: {{env: {name}}} names an environment variable that {state} in this process; "
-            f"set {name} where the build and its workers run",
-            variable=name,
-        )
-    remember([value])
-    return value
-
-
-def _block(name: str) -> str:
-    if name not in _BLOCKS:
-        raise ConfigError(
-            f"storage_options: {{block: {name}}} names a Prefect block, and only a flow loads those; run the "
-            "build as a flow (`tokenlake run`, or a deployment), or write {env: NAME}",
-            block=name,
-        )
-    return _BLOCKS[name]
 
 
 def _credentials(value: Any, *, secret: bool = False) -> Iterator[str]:

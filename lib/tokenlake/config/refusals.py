@@ -7,7 +7,7 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -144,10 +144,9 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
     found: list[str] = []
     for name in ("datasets", "source", "tokenize", "mix", "save", "card", "ray", "cache"):
         if sections is None or name in sections:
-            models = config.datasets if name == "datasets" else [getattr(config, name)]
+            models: Sequence[Section] = config.datasets if name == "datasets" else [getattr(config, name)]
             for model in models:
-                path = f"datasets.{model.name}" if name == "datasets" else name
-                found += _refused_in(name, model, path, road)
+                found += _refused_in(name, model, road)
     if sections is None and road in ("build", "source"):
         for dataset in config.datasets:
             if scheme := scheme_of(dataset.exclude or ""):
@@ -158,21 +157,18 @@ def refused(config: PipelineConfig, road: Road, sections: Collection[str] | None
     return found
 
 
-def _refused_in(section: str, model: Section, path: str, road: Road) -> Iterator[str]:
+def _refused_in(section: str, model: Section, road: Road) -> Iterator[str]:
+    path = f"datasets.{getattr(model, 'name', None)}" if section == "datasets" else section
     for refusal in REFUSALS:
         owner, _, name = refusal.key.partition(".")
         if owner != section or not (instead := refusal.instead(road)):
             continue
         value = refusal.judged(getattr(model, name))
         if refusal.refuses(value, type(model).model_fields[name].get_default()):
-            yield f"{path}.{name}: {_shown(value)} is not available in {ROADS[road]}; instead: {instead}"
-
-
-def _shown(value: object) -> str:
-    # What options hold may be a secret; a secret's own repr is masked.
-    if isinstance(value, Mapping):
-        return f"a mapping with {', '.join(map(repr, value))}"
-    return f"{value!r:.200}"
+            # What options hold may be a secret; a secret's own repr is masked.
+            keys = f"a mapping with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
+            shown = keys or f"{value!r:.200}"
+            yield f"{path}.{name}: {shown} is not available in {ROADS[road]}; instead: {instead}"
 
 
 def raise_problems(kind: type[ConfigError], problems: list[str]) -> None:
@@ -219,7 +215,18 @@ def build_problems(config: PipelineConfig) -> list[str]:
                 "writes a source's rows alone there: set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
-    problems += [*_shard_problems(config), *_eval_problems(config), *_fim_problems(config)]
+    total, own = (
+        config.save.num_shards,
+        [each.num_shards for each in config.datasets if each.num_shards is not None],
+    )
+    others = len(config.datasets) - len(own)
+    needed = sum(own) + others
+    if total is not None and (total < needed if others else total != needed):
+        problems.append(
+            f"save.num_shards: {total}, but the datasets need {'at least' if others else 'exactly'} {needed}: their "
+            f"own num_shards come to {sum(own)}, and each of the {others} without a number needs a file of its own"
+        )
+    problems += [*_eval_problems(config), *_fim_problems(config)]
     return [*problems, *truncation_problems(config), *_preference_problems(config)]
 
 
@@ -299,20 +306,6 @@ def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) ->
         yield f"{path}: two names differ in upper and lower case only, which SQL cannot tell apart"
 
 
-def _shard_problems(config: PipelineConfig) -> list[str]:
-    """Return what is wrong with the numbers of files of the whole and of the sources."""
-    total = config.save.num_shards
-    own = [dataset.num_shards for dataset in config.datasets if dataset.num_shards is not None]
-    others = len(config.datasets) - len(own)
-    needed = sum(own) + others
-    if total is None or (total >= needed if others else total == needed):
-        return []
-    return [
-        f"save.num_shards: {total}, but the datasets need {'at least' if others else 'exactly'} {needed}: their own "
-        f"num_shards come to {sum(own)}, and each of the {others} without a number needs a file of its own"
-    ]
-
-
 def _eval_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield what keeps held-out documents from being a split of their own."""
     taken = dict.fromkeys(config.source.splits, "source.splits")
@@ -384,24 +377,18 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
             f"datasets: their rows would have different columns ({told}); all datasets of a build need the same "
             "preference.method and preference.trainer: make one build of each kind"
         )
-    for dataset in config.datasets:
-        if dataset.preference is not None:
-            yield from _preference_in(config, dataset)
-
-
-def _preference_in(config: PipelineConfig, dataset: DatasetConfig) -> Iterator[str]:
-    path = f"datasets.{dataset.name}"
-    if (dataset.long_documents or config.tokenize.long_documents) == "split":
-        yield (
-            f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
-            "answers' ends) or drop"
-        )
-    for where, section in ((path, dataset), ("tokenize", config.tokenize)):
-        for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
-            if (value := getattr(section, name)) not in (None, usual):
-                yield f"{where}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
-    for other in ("chat", "prompt"):
-        if getattr(dataset, other) is not None:
+    for dataset in (dataset for dataset in config.datasets if dataset.preference is not None):
+        path = f"datasets.{dataset.name}"
+        if (dataset.long_documents or config.tokenize.long_documents) == "split":
+            yield (
+                f"{path}.long_documents: split, but a pair cannot be cut into several; write keep, truncate (cuts the "
+                "answers' ends) or drop"
+            )
+        for where, section in ((path, dataset), ("tokenize", config.tokenize)):
+            for name, usual in (("truncation_strategy", "simple"), ("truncation_side", "right")):
+                if (value := getattr(section, name)) not in (None, usual):
+                    yield f"{where}.{name}: {value}, but of preferences only the answers' ends are cut: leave it out"
+        for other in (name for name in ("chat", "prompt") if getattr(dataset, name) is not None):
             yield (
                 f"{path}.{other}: set beside `preference`; its conversations are rendered by the tokenizer's own chat "
                 "template, and its fields are named in `preference`"

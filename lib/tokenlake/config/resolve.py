@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tokenlake.config.section import Section
-    from tokenlake.config.stages import SpecialTokensInText
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")
 DEFAULT_FIELD: Final = "text"
@@ -63,16 +62,17 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     """
     store, save = store_of(config, environ), config.save
     raise_problems(ConfigError, build_problems(config) + store_problems(config, store))
-    texts = config.is_text_build
+    texts, pack = config.is_text_build, config.pack
     raise_problems(NotAvailableError, refused(config, "build" if texts else "stored") + store_not_yet(store))
+    shuffle_seed = (config.seed or 0) if pack.shuffles else None
     return ResolvedBuild(
         name=config.name or "",
         store=store,
         seed=config.seed,
         sources=tuple(resolve_source(config, dataset) for dataset in config.datasets) if texts else (),
-        parents=() if texts else tuple(_parent(dataset) for dataset in config.datasets),
+        parents=() if texts else tuple(map(_parent, config.datasets)),
         mixture=_mixture(config) if config.mixes else None,
-        pack=_pack(config),
+        pack=_copied(ResolvedPack, pack, shuffle_seed=shuffle_seed) if pack.enabled else None,
         unit_size=config.source.unit_size,
         max_shard_size=save.max_shard_size,
         compression="zstd",
@@ -85,7 +85,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
 
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
-    stage = config.source
+    stage, chat = config.source, _chat(dataset)
     fraction, files = dataset.max_bad_fraction, dataset.data_files
     return _copied(
         ResolvedSource,
@@ -103,8 +103,8 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.dataset_split_name or dataset.split,
-        tokenizer=_tokenizer(config, dataset),
-        texts=_texts(config, dataset),
+        tokenizer=_tokenizer(config, dataset, chat),
+        texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
     )
 
@@ -117,40 +117,36 @@ def _copied(kind: type[Resolved], model: Section, **worked_out: Any) -> Resolved
     )
 
 
-def _texts(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTexts:
+def _texts(config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None) -> ResolvedTexts:
     callback, prompt, preference = dataset.format_callback, dataset.prompt, dataset.preference
+    # Settings at their defaults, which depend on what the rows are.
+    asked = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
+    usual = {
+        "content_field": dataset.content_field == DEFAULT_FIELD,
+        "special_tokens_in_text": dataset.special_tokens_in_text is None and asked == "literal",
+    }
     return ResolvedTexts(
         format_callback=None if callback is None else callable_name(callback),
         format_fields=tuple((dataset.format_fields or {}).items()),
         transforms=tuple(step.resolved() for step in dataset.transforms or ()),
-        chat=_chat(dataset),
+        chat=chat,
         prompt=None if prompt is None or prompt.conversation else ResolvedPrompt(**prompt.model_dump()),
         preference=None if preference is None else ResolvedPreference(**preference.model_dump()),
         fim=None if dataset.fim is None else ResolvedFim(**dataset.fim.model_dump(), seed=config.seed or 0),
-        left_open=_left_open(config, dataset),
+        left_open=tuple(name for name, is_usual in usual.items() if is_usual),
     )
-
-
-def _left_open(config: PipelineConfig, dataset: DatasetConfig) -> tuple[str, ...]:
-    """Settings at their defaults, which depend on what the rows are."""
-    chosen = dataset.special_tokens_in_text or config.tokenize.special_tokens_in_text
-    as_usual = {"content_field": dataset.content_field == DEFAULT_FIELD}
-    as_usual["special_tokens_in_text"] = dataset.special_tokens_in_text is None and chosen == "literal"
-    return tuple(name for name, usual in as_usual.items() if usual)
 
 
 def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     """A chat where it is configured, or where the content is the messages themselves."""
     chat, prompt = dataset.chat, dataset.prompt
     if prompt is not None and prompt.conversation:
-        chat = ChatConfig(
-            messages_field=prompt.conversation, loss="assistant" if prompt.mask_input else "all"
-        )
-    if chat is None and (
-        dataset.content_field not in MESSAGES_FIELDS or dataset.prompt or dataset.preference
-    ):
+        loss = "assistant" if prompt.mask_input else "all"
+        chat = ChatConfig(messages_field=prompt.conversation, loss=loss)
+    elif chat is None and dataset.content_field in MESSAGES_FIELDS and not prompt and not dataset.preference:
+        chat = ChatConfig()
+    if chat is None:
         return None
-    chat = chat or ChatConfig()
     field = chat.messages_field
     if field is None and dataset.content_field != DEFAULT_FIELD:
         field = dataset.content_field
@@ -163,7 +159,9 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     )
 
 
-def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokenizer:
+def _tokenizer(
+    config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
+) -> ResolvedTokenizer:
     stage, choice = config.tokenize, config.tokenizer_of(dataset)
     if choice is None or isinstance(choice, str):
         choice = TokenizerConfig.model_construct(name_or_path=choice or "")
@@ -173,6 +171,10 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
     # Infilled pieces are those of `split`, no longer than a row has room for.
     pieces = dataset.fim is not None and dataset.fim.level == "context"
     longest = config.pack.seq_length - FIM_ROOM if pieces else choice.max_length or stage.max_length
+    # Special tokens of raw text are text by default; in a conversation they would forge a turn: there they are refused.
+    special = stage.special_tokens_in_text
+    if special == "literal" and (chat or dataset.preference):
+        special = "fail"
     return _copied(
         ResolvedTokenizer,
         choice,
@@ -180,29 +182,13 @@ def _tokenizer(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedTokeni
         long_documents="split" if pieces else config.long_documents_of(dataset),
         truncation_strategy=dataset.truncation_strategy or stage.truncation_strategy or "simple",
         truncation_side=dataset.truncation_side or stage.truncation_side or "right",
-        special_tokens_in_text=_special_tokens(config, dataset),
+        special_tokens_in_text=dataset.special_tokens_in_text or special,
         engine=stage.engine,
         padding=choice.padding if padded else "none",
         padding_side=choice.padding_side if padded else None,
         attention_mask=masked and not config.pack.enabled,
         special_tokens=tuple(sorted((choice.special_tokens or {}).items())),
     )
-
-
-def _special_tokens(config: PipelineConfig, dataset: DatasetConfig) -> SpecialTokensInText:
-    """Of raw text they are text by default; in a conversation they would forge a turn, so there they are refused."""
-    asked = dataset.special_tokens_in_text
-    if asked is not None:
-        return asked
-    stage = config.tokenize.special_tokens_in_text
-    return "fail" if stage == "literal" and (_chat(dataset) or dataset.preference) else stage
-
-
-def _pack(config: PipelineConfig) -> ResolvedPack | None:
-    pack = config.pack
-    if not pack.enabled:
-        return None
-    return _copied(ResolvedPack, pack, shuffle_seed=(config.seed or 0) if pack.shuffles else None)
 
 
 def _parent(dataset: DatasetConfig) -> ResolvedParent:
@@ -255,7 +241,23 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
             "tokenize.cache_tokenized: False is not available yet where text is mixed; today: the tokens of each "
             "source are kept as {name}.{source}.tokens, from which any other mixture is made without tokenizing again"
         )
-    return {dataset.name or "": _tokens_of(config, dataset) for dataset in texts}
+    usual = SaveStageConfig()
+    exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
+    found: dict[str, PipelineConfig] = {}
+    for dataset in texts:
+        # The same source, alone and unpacked; exports are of the whole: they are made when everything is committed.
+        update: dict[str, Any] = {"name": tokens_name(config, dataset)}
+        update |= {"mix": MixStageConfig(), "pack": PackStageConfig(), "card": CardConfig()}
+        update["save"] = config.save.model_copy(update={name: getattr(usual, name) for name in exports})
+        changed: dict[str, Any] = {"save_path": None, "save_format": None, "shard_column": None}
+        if config.long_documents_of(dataset) == "keep":  # where packing, which comes later, keeps them
+            update["tokenize"] = config.tokenize.model_copy(update={"long_documents": "keep"})
+            changed["long_documents"] = None
+        if dataset.retokenize:  # all of its splits; the mixture takes one
+            changed["split"] = _SPLIT
+        update["datasets"] = (dataset.model_copy(update=changed),)
+        found[dataset.name or ""] = config.model_copy(update=update)
+    return found
 
 
 def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineConfig:
@@ -300,29 +302,3 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
             "or the source's"
         )
     return name
-
-
-def _tokens_of(config: PipelineConfig, dataset: DatasetConfig) -> PipelineConfig:
-    """The same source, alone and unpacked; long documents are kept where packing, which comes later, keeps them.
-
-    Exports are of the whole: they are made when everything is committed.
-    """
-    tokenize = config.tokenize
-    if config.long_documents_of(dataset) == "keep":
-        tokenize = tokenize.model_copy(update={"long_documents": "keep"})
-        dataset = dataset.model_copy(update={"long_documents": None})
-    if dataset.retokenize:  # all of its splits; the mixture takes one
-        dataset = dataset.model_copy(update={"split": _SPLIT})
-    usual, exported = SaveStageConfig(), ("save_path", "save_format", "shard_column")
-    exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
-    return config.model_copy(
-        update={
-            "name": tokens_name(config, dataset),
-            "datasets": (dataset.model_copy(update=dict.fromkeys(exported)),),
-            "tokenize": tokenize,
-            "mix": MixStageConfig(),
-            "pack": PackStageConfig(),
-            "card": CardConfig(),
-            "save": config.save.model_copy(update={name: getattr(usual, name) for name in exports}),
-        }
-    )

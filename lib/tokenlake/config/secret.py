@@ -86,36 +86,33 @@ Secret = Annotated[SecretValue, WrapValidator(_secret), WithJsonSchema(_REFERENC
 """A secret: in Python a text or SecretStr, in files ``{env: NAME}`` or ``{block: NAME}``."""
 
 
-def _guarded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    return {key: _guard(key, item, info, secret=False) for key, item in value.items()}
+def _guarded(options: dict[str, Any], info: ValidationInfo, *, secret: bool = False) -> dict[str, Any]:
+    """Return options with credentials wrapped; below a credential's key everything is one."""
+    return {
+        str(key): _guard(str(key), item, info, secret=secret or CREDENTIAL.search(str(key)) is not None)
+        for key, item in options.items()
+    }
 
 
 def _guard(key: str, value: Any, info: ValidationInfo, *, secret: bool) -> Any:
-    """Return the option with credentials wrapped; below a credential's key everything is one."""
-    secret = secret or CREDENTIAL.search(key) is not None
     if isinstance(value, Mapping):
-        entries = cast("Mapping[str, Any]", value)
-        if set(entries) in ({"env"}, {"block"}):
-            return _reference(entries)
-        return {str(name): _guard(str(name), item, info, secret=secret) for name, item in entries.items()}
+        entries = cast("dict[str, Any]", value)
+        is_reference = set(entries) in ({"env"}, {"block"})
+        return _reference(entries) if is_reference else _guarded(entries, info, secret=secret)
     if isinstance(value, list | tuple):
         return [_guard(key, item, info, secret=secret) for item in cast("list[Any]", value)]
     if isinstance(value, SecretStr | EnvSecret | BlockSecret) or (secret and isinstance(value, str)):
-        return _secret_option(key, value, info)
+        if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
+            return value
+        try:
+            return _secret(value, None, info)
+        except PydanticCustomError as error:
+            raise problem(f"option {key!r}: {error.message()}") from None
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise problem(
         f"option {key!r} is of type {type(value).__name__}, must be text, a number, a list or a mapping"
     )
-
-
-def _secret_option(key: str, value: object, info: ValidationInfo) -> SecretValue | str:
-    if key == "token" and isinstance(value, str) and value in TOKEN_WORDS:
-        return value
-    try:
-        return _secret(value, None, info)
-    except PydanticCustomError as error:
-        raise problem(f"option {key!r}: {error.message()}") from None
 
 
 def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
@@ -127,10 +124,6 @@ def _dumped(value: Any, literal: Callable[[str], str]) -> Any:
         return item.model_dump() if isinstance(item, Section) else item
 
     return mapped(value, dumped)
-
-
-def _redacted(value: Any) -> Any:
-    return _dumped(value, lambda _: REDACTED)
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,7 +142,7 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
 Options = Annotated[
     dict[str, Any],
     AfterValidator(_guarded),
-    PlainSerializer(_redacted, when_used="json"),
+    PlainSerializer(lambda value: _dumped(value, lambda _: REDACTED), when_used="json"),
     WithJsonSchema({"type": "object"}),
 ]
 """Free options for another library, JSON-like; values of credential-like keys become secrets."""

@@ -23,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from tokenlake.config.quality import QualityArguments
-from tokenlake.config.section import Section, Switch, Text, problem, shown
+from tokenlake.config.section import Quality, Section, Switch, Text, problem, shown
 from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import Method, Trainer
@@ -46,8 +45,18 @@ def callable_name(function: object) -> str:
     if isinstance(function, str):
         return function
     module, path = _home(function)
-    why = _unfindable(function, module, path)
-    if why:
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    faults = {
+        "a lambda has no name to import it by": "<lambda>" in path,
+        "it is defined inside another function, so that no import finds it": "<locals>" in path,
+        "it is defined in the script or notebook that runs, which workers do not run again": module
+        == "__main__",
+        # Methods of classes are made anew at every access, but compare equal.
+        "the name it has does not import back to it": not path or found is None or found != function,
+    }
+    if why := next((fault for fault, holds in faults.items() if holds), None):
         name = path or type(function).__name__
         raise ConfigError(
             f"the function {name} of {module or 'no module'} cannot run in worker processes: {why}. Define it with "
@@ -61,22 +70,6 @@ def callable_name(function: object) -> str:
 def _home(function: object) -> tuple[str, str]:
     owner = getattr(function, "__objclass__", function)
     return str(getattr(owner, "__module__", None) or ""), str(getattr(function, "__qualname__", ""))
-
-
-def _unfindable(function: object, module: str, path: str) -> str | None:
-    if "<lambda>" in path:
-        return "a lambda has no name to import it by"
-    if "<locals>" in path:
-        return "it is defined inside another function, so that no import finds it"
-    if module == "__main__":
-        return "it is defined in the script or notebook that runs, which workers do not run again"
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    # Methods of classes are made anew at every access, but compare equal.
-    if not path or found is None or found != function:
-        return "the name it has does not import back to it"
-    return None
 
 
 def _function(value: object) -> object:
@@ -113,18 +106,12 @@ def _filled(value: dict[str, Any]) -> dict[str, Any]:
 
 Json = Annotated[JsonValue, WithJsonSchema({})]
 """Any value that JSON has."""
+_ONE_NAME: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
 Names = Annotated[
     tuple[Text, ...],
     AfterValidator(_different),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_ONE_NAME, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """One name of a field, or several different ones."""
 Renames = Annotated[dict[Text, Text], AfterValidator(_new_names)]
@@ -219,6 +206,16 @@ class FilterByArguments(Section):
             told = " and ".join(sorted(given)) or "none of them"
             raise problem(f"got {told}, must be exactly one of equals, one_of and function")
         return self
+
+
+class QualityArguments(Section):
+    """Published filters that a text must pass."""
+
+    filters: Quality
+    """gopher_repetition, gopher_quality, c4, fineweb: in the order in which they are asked."""
+
+    field: Text = "text"
+    """Field of the text."""
 
 
 class ChatMLArguments(Section):

@@ -99,7 +99,13 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
     children: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         children = [part for pair in cast("list[tuple[yaml.Node, yaml.Node]]", node.value) for part in pair]
-        _refuse_equal_keys(children[::2], name)
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key in children[::2] if isinstance(key, yaml.ScalarNode)):
+            line, spelled = key.start_mark.line + 1, (str(key.tag), str(key.value))
+            if spelled in lines:
+                told = f"key {key.value!r} is already on line {lines[spelled]}"
+                raise ConfigError(f"{name}:{line}: {told}", file=name)
+            lines[spelled] = line
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
     elif node.tag != _TEXT and len(node.value) > _MAX_NUMBER:
@@ -113,17 +119,6 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
         raise ConfigError(f"{place}: its anchors unfold to more than {MAX_VALUES:,} values", file=name)
     known[id(node)] = total
     return total
-
-
-def _refuse_equal_keys(keys: list[yaml.Node], name: str) -> None:
-    lines: dict[tuple[str, str], int] = {}
-    for key in (key for key in keys if isinstance(key, yaml.ScalarNode)):
-        line, spelled = key.start_mark.line + 1, (str(key.tag), str(key.value))
-        if spelled in lines:
-            raise ConfigError(
-                f"{name}:{line}: key {key.value!r} is already on line {lines[spelled]}", file=name
-            )
-        lines[spelled] = line
 
 
 def _entry(node: yaml.Node, part: int | str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -33,7 +33,7 @@ from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatManifest
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.push import commit_all, groups_of, push_to_hub
-from tokenlake.publish.repository import HubRepository, HubTarget
+from tokenlake.publish.repository import HubRepository
 from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
@@ -194,7 +194,7 @@ def check_exports(config: PipelineConfig) -> None:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))
     if config.save.push_to_hub and not isinstance(config.save.hub_token, BlockSecret):
-        HubRepository(HubTarget(config.save.hub_repo_id or "", token=hub_token(config.save)))
+        HubRepository(config.save.hub_repo_id or "", token=hub_token(config.save))
 
 
 def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
@@ -279,7 +279,7 @@ def push_directories(
             held = path.read_bytes() if file.bytes <= _IN_GIT else None
             data[PublishedFile(f"{prefix}{file.path}", file.bytes, file.sha256, held)] = path
     require_none(scan_texts(texts, Detector(os.environ)), "the directory's files hold")
-    hub = HubRepository(HubTarget(repo, token=token))
+    hub = HubRepository(repo, token=token)
     state = hub.state() or hub.created(public=public)
     if not public:
         hub.require_private(state, "the rows", "say hub_private: false")

@@ -23,17 +23,19 @@ from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group
 from tokenlake.introspection.file_group import FileGroup
 from tokenlake.introspection.inspection import (
+    SEQ_LENGTH,
     DatasetMetadata,
     Feature,
     Group,
     Inspection,
     Remark,
     Split,
+    entry_of,
+    proposal,
     text_options,
 )
 from tokenlake.introspection.mapping import ColumnMapper
-from tokenlake.introspection.proposal import SEQ_LENGTH, entry_of, proposal
-from tokenlake.introspection.sample import FileSample, look
+from tokenlake.introspection.sample import look
 from tokenlake.introspection.source import Request, SourceLike, passed_over, split_of
 from tokenlake.result import Result, attempt
 from tokenlake.sources.inputs import InputFile
@@ -116,18 +118,15 @@ class DatasetIntrospector:
         """
         if rows < 0:
             raise ConfigError(f"rows: got {rows}, must be 0 or more")
-        self._token = token
+        self._source, self._token, self._overrides = source, token, tuple(overrides)
         self._cache = None if cache_dir is None else Path(cache_dir)
-        options = {
+        self._given: dict[str, Any] = {
             "type": type,
             "subset": subset,
             "split": split,
             "delimiter": delimiter,
             "storage_options": storage_options,
         }
-        self._given: dict[str, Any] = options
-        self._overrides = tuple(overrides)
-        self._source = source
         if source is not None:
             _ = self._request  # a wrong option is told at once
         self._columns, self._mapper = dict(columns or {}), mapper or ColumnMapper(_SURE)
@@ -212,20 +211,26 @@ class DatasetIntrospector:
 
     @cached_property
     def _inspection(self) -> Inspection:
-        looks = self._look()
+        request = self._request
+        grouped = file_group.families(self._files)
+        picked = file_group.chosen(grouped)
+        delimiter, options = request.source.delimiter, request.source.storage_options
+        files = [file for few in picked for file in few]
+        looks = in_order(lambda file: look(file, delimiter, options), files, _THREADS)
         parts = file_group.merged_groups(
-            (file_group.group_of(files, seen, self._mapper, self._columns) for files, seen in looks),
+            [(all_, [next(looks) for _ in few]) for all_, few in zip(grouped, picked, strict=True)],
             self._mapper,
             self._columns,
         )
-        remarks = () if self._request.hub is None else self._request.hub.remarks
-        local = () if self._request.is_hub else passed_over(self._request.given, self._request.source.type)
-        found = [
-            *remarks,
-            *local,
-            *_empty(self._files),
-            *(each for part in parts for each in file_group.findings(part)),
-        ]
+
+        hub, empty = request.hub, [file for file in self._files if not file.size]
+        found = list(passed_over(request.given, request.source.type) if hub is None else hub.remarks)
+        for file in empty[:_NAMED]:  # fine where a format needs no byte
+            fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
+            found.append(Remark(file=file.path, what="it is empty", fatal=fatal))
+        if len(empty) > _NAMED:
+            found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
+        found += (each for part in parts for each in part.findings())
         damaged = {finding.file for finding in found if finding.fatal}
         groups = [
             self._group(part, name, damaged) for part, name in zip(parts, self._names(parts), strict=True)
@@ -233,7 +238,7 @@ class DatasetIntrospector:
         seen = [look for part in parts for look in part.looks]
         read = sum(look.bytes_read for look in seen)
         return Inspection(
-            source=self._request.given,
+            source=request.given,
             configs=self.configs(),
             splits=self.splits(),
             files=len(self._files),
@@ -243,7 +248,7 @@ class DatasetIntrospector:
             groups=tuple(groups),
             findings=tuple(found),
             proposal=proposal(
-                self._request.given,
+                request.given,
                 groups,
                 found,
                 tokenizer=self._tokenizer,
@@ -253,19 +258,14 @@ class DatasetIntrospector:
             ),
         )
 
-    def _look(self) -> list[tuple[list[InputFile], list[FileSample]]]:
-        """Look into a few files of every family."""
-        grouped = file_group.families(self._files)
-        picked = file_group.chosen(grouped)
-        source = self._request.source
-        files = [file for files in picked for file in files]
-        looks = in_order(lambda file: look(file, source.delimiter, source.storage_options), files, _THREADS)
-        return [(files, [next(looks) for _ in few]) for files, few in zip(grouped, picked, strict=True)]
-
     def _names(self, parts: list[FileGroup]) -> list[str]:
-        """Names of sources, each once."""
-        if len(parts) == 1:
-            return [self._name() or file_group.name_of(parts[0].files)]
+        """Names of sources, each once; of a single one as it was given, where that says anything."""
+        if len(parts) == 1 and len(self._request.given) == 1:
+            plain = [
+                part for part in PurePosixPath(self._request.given[0]).parts if not set("*?[") & set(part)
+            ]
+            if name := file_group.source_name(plain[-1].partition(".")[0] if plain else ""):
+                return [name]
         taken: Counter[str] = Counter()
         names: list[str] = []
         for part in parts:
@@ -274,31 +274,21 @@ class DatasetIntrospector:
             names.append(name if taken[name] == 1 else f"{name[:60]}-{taken[name]}")
         return names
 
-    def _name(self) -> str:
-        if len(self._request.given) != 1:
-            return ""
-        entry = "".join(self._request.given)
-        parts = [part for part in PurePosixPath(entry).parts if not set("*?[") & set(part)]
-        return file_group.source_name(parts[-1].partition(".")[0] if parts else "")
-
     def _group(self, part: FileGroup, name: str, damaged: set[str]) -> Group:
-        rows, exact = file_group.row_count(part)
-        bad: Counter[str] = Counter()
-        for finding_look in part.good:
-            bad.update(finding_look.bad)
+        rows, exact = part.row_count()
         return Group(
             name=name,
             files=len(part.files),
             bytes=sum(file.size for file in part.files),
-            formats=file_group.formats(part.files),
+            formats=part.formats(),
             rows=rows,
             rows_exact=exact,
-            features=file_group.features(part),
+            features=part.features(),
             kind=part.kind,
             mapping=part.mapping,
-            text=file_group.statistics(part),
+            text=part.statistics(),
             sampled=sum(look.seen for look in part.good),
-            bad=bad,
+            bad=sum((Counter(look.bad) for look in part.good), Counter[str]()),
             sample=tuple(shortened(row) for row in part.rows[: self._rows]),
             entry=self._entry(part, name, damaged),
         )
@@ -311,22 +301,17 @@ class DatasetIntrospector:
         good = [file for file in part.files if file.path not in damaged]
         if not good:
             return None
-        given = self._request.given
-        whole = given[0] if len(given) == 1 else list(given)
-        files = file_group.data_files(good, self._request.listing, given)
-        return entry_of(name, whole if files is None else files, self._options(part) | (made or {}))
-
-    def _options(self, part: FileGroup) -> dict[str, Any]:
-        retyped = part.format if part.format != part.files[0].format else None
-        options: dict[str, Any] = dict(self._request.options)
+        given, options = self._request.given, dict(self._request.options)
         if not self._request.is_hub:
             options.pop("split", None)
-        return options | {
-            "type": options.get("type") or retyped,
+        options |= {
+            "type": options.get("type") or part.retyped,
             "delimiter": options.get("delimiter") or part.delimiter,
             "content_field": None if part.format == "text" else part.content_field,
             "text_mode": part.text_mode,
         }
+        files = file_group.data_files(good, self._request.listing, given)
+        return entry_of(name, files, options | (made or {}))
 
 
 def inspect(source: SourceLike, **options: Any) -> Inspection:
@@ -347,17 +332,3 @@ def inspect(source: SourceLike, **options: Any) -> Inspection:
         SourceError: the storage cannot be reached.
     """
     return DatasetIntrospector(source, **options).inspect()
-
-
-def _empty(files: Iterable[InputFile]) -> list[Remark]:
-    """Files without a byte: fine where a format needs none."""
-    empty = [file for file in files if not file.size]
-    found = [_about_empty(file) for file in empty[:_NAMED]]
-    if len(empty) > _NAMED:
-        found.append(Remark(file="", what=f"{len(empty) - _NAMED:,} more files are empty"))
-    return found
-
-
-def _about_empty(file: InputFile) -> Remark:
-    fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
-    return Remark(file=file.path, what="it is empty", fatal=fatal)

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
-from tokenlake.config.values import nearest
+from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.introspection.sample import Shape
 from tokenlake.result import Result, attempt
@@ -53,13 +53,9 @@ def similarity(wanted: str, name: str) -> float:
         return 0.0
     # Common blocks are looked for from the first text's point of view: the order must not matter.
     letters = SequenceMatcher(None, *sorted((short, long)), autojunk=False).ratio()
-    if not _stands_in(few, many):
-        return letters
-    return max(letters, _WHOLE_WORD + (1 - _WHOLE_WORD) * len(short) / len(long))
-
-
-def _stands_in(few: tuple[str, ...], many: tuple[str, ...]) -> bool:
-    return any(many[at : at + len(few)] == few for at in range(len(many) - len(few) + 1))
+    if any(many[at : at + len(few)] == few for at in range(len(many) - len(few) + 1)):
+        return max(letters, _WHOLE_WORD + (1 - _WHOLE_WORD) * len(short) / len(long))
+    return letters
 
 
 def _singular(word: str) -> str:
@@ -98,15 +94,11 @@ SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 ROLES: Final = tuple(SYNONYMS)
 
 
-def _by_name() -> dict[str, tuple[str, int]]:
-    found: dict[str, tuple[str, int]] = {}
-    for role, names in SYNONYMS.items():
-        for rank, name in enumerate((role, *names)):
-            found.setdefault(normalized(name), (role, rank))
-    return found
-
-
-_BY_NAME: Final = _by_name()
+_BY_NAME: Final = {
+    normalized(name): (role, rank)
+    for role, names in SYNONYMS.items()
+    for rank, name in reversed([*enumerate((role, *names))])  # the first of equal ones counts
+}
 
 
 def role_of(name: str) -> str | None:
@@ -238,8 +230,10 @@ class ColumnMapper:
         """
         search = _Search(tuple(dict.fromkeys(wanted)), columns)
         search.take_explicit(explicit or {})
-        search.take("exact", _exact)
-        search.take("synonym", _synonym)
+        search.take(
+            "exact", lambda role, column: role == column or normalized(role) == normalized(column) != ""
+        )
+        search.take("synonym", lambda role, column: role_of(role) == role_of(column) is not None)
         search.take("fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score))
         search.take_by_type(lengths or {})
         return search.result()
@@ -306,7 +300,12 @@ class _Search:
                     f"expected one of {', '.join(map(repr, self._wanted)) or 'nothing'}"
                 )
             if column not in self._all:
-                raise ConfigError(_no_column(role, column, self._all), got=column)
+                known = sorted(self._all)
+                raise ConfigError(
+                    f"column mapping: {role!r} -> {column!r}, but there is no column {column!r}"
+                    f"{did_you_mean(column, known)} The columns are {', '.join(known) or 'none'}.",
+                    got=column,
+                )
             if column not in self._free:
                 raise ConfigError(f"column mapping: column {column!r} is mapped to two names; map it to one")
             self._put(role, column, "explicit", 1.0)
@@ -328,18 +327,22 @@ class _Search:
         for role in self._wanted:
             if role in self._found or role not in {"messages", "text"}:
                 continue
-            column = self._only_chat() if role == "messages" else self._only_text(lengths)
+            if role == "messages":
+                chats = [name for name in self._free if name in self._shapes and self._shapes[name].is_chat]
+                column = chats[0] if len(chats) == 1 else None
+            else:
+                column = self._only_text(lengths)
             if column is not None:
                 self._put(role, column, "type", _best(role, column))
 
     def result(self) -> ColumnMapping:
         """Return what was found and what was not."""
-        return ColumnMapping(
-            tuple(self._found[role] for role in self._wanted if role in self._found),
-            tuple(
-                UnmappedRole(role, self._nearest(role)) for role in self._wanted if role not in self._found
-            ),
-        )
+        unmapped: list[UnmappedRole] = []
+        for role in (role for role in self._wanted if role not in self._found):
+            nearest = sorted((-_best(role, column), column) for column in self._free)[:_CANDIDATES]
+            unmapped.append(UnmappedRole(role, tuple(Candidate(name, -score) for score, name in nearest)))
+        mapped = tuple(self._found[role] for role in self._wanted if role in self._found)
+        return ColumnMapping(mapped, tuple(unmapped))
 
     def _put(self, role: str, column: str, how: How, score: float) -> None:
         self._found[role] = MappedColumn(role, column, how, score)
@@ -354,17 +357,11 @@ class _Search:
             return shape.is_chat
         return shape.is_text or (kind not in _TEXT_ROLES and not shape.is_chat)
 
-    def _only_chat(self) -> str | None:
-        chats = sorted(name for name in self._free if name in self._shapes and self._shapes[name].is_chat)
-        return chats[0] if len(chats) == 1 else None
-
     def _only_text(self, lengths: Mapping[str, float]) -> str | None:
         """The free string column; among several one whose texts are four times as long, and 100 characters."""
-        texts = [
-            name
-            for name in self._free
-            if name in self._shapes and self._shapes[name].is_text and self._says_nothing(name)
-        ]
+        strings = [name for name in self._free if name in self._shapes and self._shapes[name].is_text]
+        # A name that says something else than this is not taken for a text.
+        texts = [name for name in strings if (role := role_of(name)) is None or not self._fits(role, name)]
         if len(texts) == 1 and len(self._shapes) == 1:
             return texts[0]
         ordered = sorted(texts, key=lambda name: (-lengths.get(name, 0.0), name))
@@ -372,24 +369,6 @@ class _Search:
             return None
         second = lengths.get(ordered[1], 0.0) if len(ordered) > 1 else 0.0
         return ordered[0] if lengths[ordered[0]] >= 4 * second else None
-
-    def _says_nothing(self, column: str) -> bool:
-        role = role_of(column)
-        return role is None or not self._fits(role, column)
-
-    def _nearest(self, role: str) -> tuple[Candidate, ...]:
-        scored = sorted((-_best(role, column), column) for column in self._free)
-        return tuple(Candidate(column, -negative) for negative, column in scored[:_CANDIDATES])
-
-
-def _exact(role: str, column: str) -> float:
-    name = normalized(role)
-    return 1.0 if column == role or (name and normalized(column) == name) else 0.0
-
-
-def _synonym(role: str, column: str) -> float:
-    kind = role_of(role)
-    return 1.0 if kind is not None and role_of(column) == kind else 0.0
 
 
 def _fuzzy(role: str, column: str, least: float) -> float:
@@ -403,13 +382,3 @@ def _fuzzy(role: str, column: str, least: float) -> float:
 
 def _best(role: str, column: str) -> float:
     return max(similarity(name, column) for name in names_of(role))
-
-
-def _no_column(role: str, column: str, columns: Iterable[str]) -> str:
-    known = sorted(columns)
-    near = nearest(column, known)
-    hint = f"; did you mean {near!r}?" if near is not None else ""
-    return (
-        f"column mapping: {role!r} -> {column!r}, but there is no column {column!r}{hint} "
-        f"The columns are {', '.join(known) or 'none'}."
-    )

@@ -16,7 +16,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from tokenlake.column_types import STRINGS
-from tokenlake.errors import DamagedFileError, TokenlakeError
+from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
@@ -119,8 +119,10 @@ def look(
             bounded = BoundedBytes(data)
             try:
                 found = read(file, bounded, delimiter)
-            except DamagedFileError as error:
-                found = FileSample(file=file, columns={}, damage=_what(file, error))
+            except DamagedFileError as error:  # its sentence, without what everybody knows by now
+                told = str(error).removeprefix(f"{file.url}: ").removeprefix("the file is damaged: ")
+                damage = told.partition(". Damaged files are never")[0]
+                found = FileSample(file=file, columns={}, damage=damage)
             except BoundReached:
                 found = FileSample(
                     file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB"
@@ -133,12 +135,6 @@ def look(
 _MIB: Final = FILE_BYTES >> 20
 
 
-def _what(file: InputFile, error: TokenlakeError) -> str:
-    """The error's sentence, without what everybody knows by now."""
-    message = str(error).removeprefix(f"{file.url}: ").removeprefix("the file is damaged: ")
-    return message.partition(". Damaged files are never")[0]
-
-
 def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     if not file.size:
         raise damaged(file, "it is empty; not even a footer is there")
@@ -148,22 +144,24 @@ def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | No
         )
     with parquet:
         columns = _columns(parquet.schema_arrow)
-        found = FileSample(file=file, columns=columns, stored=file.size, total=parquet.metadata.num_rows)
-        group = _first_group(parquet.metadata)
+        meta = parquet.metadata
+        found = FileSample(file=file, columns=columns, stored=file.size, total=meta.num_rows)
+        group = next((index for index in range(meta.num_row_groups) if meta.row_group(index).num_rows), None)
         if group is None:
             return found
-        chosen = _affordable(parquet.metadata.row_group(group), columns)
+        chosen = _affordable(meta.row_group(group), columns)
+        reader: Any = parquet  # the stub leaves the types of lists open
         try:
-            rows = _parquet_rows(file, parquet, group, chosen)
+            with reading(file, f"row group {group}"):
+                batches = reader.iter_batches(
+                    SAMPLE_ROWS, row_groups=[group], columns=chosen, use_threads=False
+                )
+                rows = _records(file, next(batches, None))
         except BoundReached:
             return replace(found, remark=f"no sample: its first pages take over {_MIB} MiB")
     left_out = [name for name in columns if name not in chosen]
     remark = f"columns not sampled, too large: {', '.join(left_out)}" if left_out else None
     return replace(found, rows=rows, seen=len(rows), remark=remark)
-
-
-def _first_group(meta: pq.FileMetaData) -> int | None:
-    return next((index for index in range(meta.num_row_groups) if meta.row_group(index).num_rows), None)
 
 
 def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> list[str]:
@@ -183,30 +181,23 @@ def _affordable(group: pq.RowGroupMetaData, columns: Mapping[str, Shape]) -> lis
     return [name for name in columns if name in chosen]
 
 
-def _parquet_rows(
-    file: InputFile, parquet: pq.ParquetFile, group: int, columns: list[str]
-) -> tuple[dict[str, Any], ...]:
-    reader: Any = parquet  # the stub leaves the types of lists open
-    with reading(file, f"row group {group}"):
-        batches = reader.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=columns, use_threads=False)
-        return _records(file, next(batches, None))
-
-
 def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     stream = data.pread(6, 0) != b"ARROW1"
     with reading(file, "its schema"):
         # Mapped where it can be: only the pages that the first records lie in are read.
         opened_file = pa.memory_map(file.url) if file.is_local and not file.compression else data.for_arrow()
-        reader = ipc.open_stream(opened_file) if stream else ipc.open_file(opened_file)
+        reader: Any = ipc.open_stream(opened_file) if stream else ipc.open_file(opened_file)
     found = FileSample(file=file, columns=_columns(reader.schema), stored=file.size)
+    batches: int | None = None if stream else reader.num_record_batches
+    if batches == 0:
+        return replace(found, total=0)
     try:
         with reading(file, "its first record batch"):
-            batch = _first_batch(reader)
+            batch = reader.read_next_batch() if stream else reader.get_batch(0)
     except BoundReached:
         return replace(found, remark=f"no sample: its first record batch takes over {_MIB} MiB")
     except StopIteration:
         return replace(found, total=0)
-    batches = getattr(reader, "num_record_batches", None)
     rows = _records(file, batch.slice(0, SAMPLE_ROWS))
     return replace(
         found,
@@ -215,14 +206,6 @@ def _look_into_arrow(file: InputFile, data: BoundedBytes, _delimiter: str | None
         stored=min(file.size, batch.get_total_buffer_size()) if batches is None else file.size // batches,
         total=batch.num_rows if batches == 1 else None,
     )
-
-
-def _first_batch(reader: Any) -> pa.RecordBatch:
-    if isinstance(reader, ipc.RecordBatchFileReader):
-        if not reader.num_record_batches:
-            raise StopIteration
-        return reader.get_batch(0)
-    return reader.read_next_batch()
 
 
 def _columns(schema: pa.Schema) -> dict[str, Shape]:
@@ -249,73 +232,50 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
         file = replace(file, format="json")
     if delimiter is None and file.format in {"csv", "tsv"}:
-        delimiter = _delimiter(file, head)
-    blocks, whole = _first_blocks(file, data, delimiter)
-    if not blocks and not whole:
-        return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
-    rows = tuple(row for block in blocks for row in _objects(block))
+        header = head.partition(b"\n")[0].decode("utf-8", errors="replace")
+        count, likeliest = max((header.count(each), each) for each in _DELIMITERS)
+        delimiter = likeliest if count and ("\t" if file.format == "tsv" else ",") not in header else None
+
+    lines = replace(file, text_mode="lines")  # of a document, too, what its first lines hold is found out
+    part = FileRange(file=lines, start=0, stop=file.size, weight=file.size)
+    if file.format == "text":
+        want = Want(text="text", block_bytes=_BLOCK_BYTES)
+    else:
+        want = Want(text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES)
+    blocks, whole = list[Parsed](), False
+    try:
+        blocks.extend(islice(reader_of(file.format)(part, data, want, None), _BLOCKS))
+        whole = len(blocks) < _BLOCKS
+    except BoundReached:
+        if not blocks:
+            return FileSample(file=file, columns={}, remark=f"no record ends in its first {_MIB} MiB")
+
+    objects = [block.rows.objects for block in blocks if block.rows is not None]
+    if file.format == "text":
+        objects = [[{"text": text} for text in block.text.to_pylist()] for block in blocks if block.text]
+    rows = tuple(row for some in objects for row in some)
     seen = sum(len(block) + len(block.bad) for block in blocks)
+    read = sum(block.bytes_read for block in blocks)
+    # Half of what a decompressor took last is still to come.
+    stored = max(1, read - _BUFFER_BYTES // 2 if file.compression else read)
     found = FileSample(
         file=file,
         columns=_seen_columns(file, rows, blocks),
         rows=rows[:SAMPLE_ROWS],
         seen=seen,
         bad=Counter(bad.fault.reason for block in blocks for bad in block.bad),
-        stored=file.size if whole else _stored(file, blocks),
+        stored=file.size if whole else stored,
         total=seen if whole else None,
         delimiter=delimiter,
         lines=(seen, sum(block.normalized.get("blank_line", 0) for block in blocks)),
     )
-    return _as_document(found, head, stream.consumed()) if document else found
-
-
-def _first_blocks(file: InputFile, data: BoundedBytes, delimiter: str | None) -> tuple[list[Parsed], bool]:
-    """Return the first blocks of records, and whether these are all there are."""
-    lines = replace(file, text_mode="lines")  # of a document, too, what its first lines hold is found out
-    part = FileRange(file=lines, start=0, stop=file.size, weight=file.size)
-    want = _want(file, delimiter)
-    blocks: list[Parsed] = []
-    try:
-        blocks.extend(islice(reader_of(file.format)(part, data, want, None), _BLOCKS))
-    except BoundReached:
-        return blocks, False
-    return blocks, len(blocks) < _BLOCKS
-
-
-def _stored(file: InputFile, blocks: list[Parsed]) -> int:
-    """Return about how many stored bytes blocks come from; half of what a decompressor took last is still to come."""
-    read = sum(block.bytes_read for block in blocks)
-    return max(1, read - _BUFFER_BYTES // 2 if file.compression else read)
-
-
-def _as_document(found: FileSample, head: bytes, stored: int) -> FileSample:
-    """Return what was found in the first lines of a file that is one text; `head` is of so many stored bytes."""
+    if not document:
+        return found
     text = head.decode("utf-8", errors="replace")
-    rows = ({"text": text},) if text and not found.bad else ()
-    length = len(text) * found.file.size / max(stored, 1) if rows else None
-    return replace(found, rows=rows, lengths=length, seen=1, total=1)
-
-
-def _delimiter(file: InputFile, data: bytes) -> str | None:
-    """Return what separates the cells of the header where it is not what the extension says."""
-    header = data.partition(b"\n")[0].decode("utf-8", errors="replace")
-    if (("\t" if file.format == "tsv" else ",") in header) or not header:
-        return None
-    count, found = max((header.count(each), each) for each in _DELIMITERS)
-    return found if count else None
-
-
-def _want(file: InputFile, delimiter: str | None) -> Want:
-    if file.format == "text":
-        return Want(text="text", block_bytes=_BLOCK_BYTES)
-    return Want(text=None, columns=None, delimiter=delimiter, block_bytes=_BLOCK_BYTES)
-
-
-def _objects(block: Parsed) -> list[dict[str, Any]]:
-    if block.rows is not None:
-        return block.rows.objects
-    texts: list[Any] = [] if block.text is None else block.text.to_pylist()
-    return [{"text": text} for text in texts]
+    if not text or found.bad:
+        return replace(found, rows=(), seen=1, total=1)
+    length = len(text) * file.size / max(stream.consumed(), 1)
+    return replace(found, rows=({"text": text},), lengths=length, seen=1, total=1)
 
 
 def _seen_columns(
@@ -324,7 +284,7 @@ def _seen_columns(
     if file.format == "text":
         return {"text": Shape("string")}
     if file.format in ("json", "jsonl"):
-        return columns_of(rows)
+        return dict(merged(shape_of_value(row) for row in rows).fields)
     schema = next((block.rows.columns.schema for block in blocks if block.rows is not None), None)
     return {} if schema is None else _columns(schema)
 
@@ -387,7 +347,7 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
     if types.is_dictionary(kind):
         return shape_of_type(anything.value_type, nullable)
     if isinstance(kind, pa.BaseExtensionType):
-        return replace(shape_of_type(anything.storage_type, nullable))
+        return shape_of_type(anything.storage_type, nullable)
     if types.is_struct(kind):
         fields = [anything.field(index) for index in range(anything.num_fields)]
         inner = tuple((field.name, shape_of_type(field.type, field.nullable)) for field in fields)
@@ -439,12 +399,6 @@ def merged(shapes: Iterable[Shape]) -> Shape:
 def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
     names = dict.fromkeys(name for struct in structs for name in struct)
     return tuple((name, merged(struct.get(name, NULL) for struct in structs)) for name in names)
-
-
-def columns_of(records: Iterable[Mapping[str, Any]]) -> dict[str, Shape]:
-    """Return the columns of JSON objects, in the order in which they appear; a missing key counts as null."""
-    whole = merged(shape_of_value(dict(record)) for record in records)
-    return dict(whole.fields)
 
 
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 from tokenlake.config.formats import SourceType
 from tokenlake.config.load import load_config
@@ -18,7 +18,7 @@ from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.introspection.inspection import Remark, Split
 from tokenlake.introspection.mapping import words_of
 from tokenlake.sources.formats import belongs, compression_of, format_of
-from tokenlake.sources.hub import HubListing, list_repo, listed
+from tokenlake.sources.hub import list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
 from tokenlake.sources.listing import expand, list_inputs
@@ -45,48 +45,39 @@ class HubFacts:
     split: str
     remarks: tuple[Remark, ...]
 
+    @classmethod
+    def of(cls, source: ResolvedSource, split: str | None) -> Self:
+        """Ask the Hub; of several ids, the first says which subsets and splits there are.
 
-def hub_facts(source: ResolvedSource, split: str | None) -> HubFacts:
-    """Ask the Hub; of several ids, the first says which subsets and splits there are.
+        Args:
+            source: of type ``hub``.
+            split: what was asked for, None for nothing.
 
-    Args:
-        source: of type ``hub``.
-        split: what was asked for, None for nothing.
-
-    Raises:
-        SourceNotFoundError: no such dataset or revision.
-        ConfigError: the entry is no id, or nothing in the repository can be read.
-        SourceError: the Hub refuses, or cannot be reached.
-    """
-    listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
-    subsets = listing.layout.subsets
-    subset, remarks = source.subset or listing.layout.default, list[Remark]()
-    if subset is None and subsets:
-        subset = next(iter(subsets))
-        remarks.append(_first_of("subset", subset, tuple(subsets)))
-    splits = _splits(listing, subset)
-    names = tuple(each.name for each in splits)
-    chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
-    if split is None and names and chosen != _DEFAULT_SPLIT:
-        remarks.append(_first_of("split", chosen, names))
-    return HubFacts(tuple(subsets), splits, subset, chosen, tuple(remarks))
-
-
-def _splits(listing: HubListing, subset: str | None) -> tuple[Split, ...]:
-    layout = listing.layout.subsets.get(subset or "", {})
-    return tuple(
-        Split(
-            name=name,
-            files=len(paths),
-            bytes=sum(listing.files[path].size for path in paths if path in listing.files),
+        Raises:
+            SourceNotFoundError: no such dataset or revision.
+            ConfigError: the entry is no id, or nothing in the repository can be read.
+            SourceError: the Hub refuses, or cannot be reached.
+        """
+        listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
+        subsets, sizes = listing.layout.subsets, {path: file.size for path, file in listing.files.items()}
+        subset, first_of = source.subset or listing.layout.default, list[tuple[str, str, tuple[str, ...]]]()
+        if subset is None and subsets:
+            subset = next(iter(subsets))
+            first_of.append(("subset", subset, tuple(subsets)))
+        splits = tuple(
+            Split(name=name, files=len(paths), bytes=sum(sizes.get(path, 0) for path in paths))
+            for name, paths in subsets.get(subset or "", {}).items()
         )
-        for name, paths in layout.items()
-    )
-
-
-def _first_of(what: str, name: str, names: tuple[str, ...]) -> Remark:
-    told = f"this is {what} {name!r}, the first of {listed(names)}: none of them is the default one"
-    return Remark(file="", what=told)
+        names = tuple(each.name for each in splits)
+        chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
+        if split is None and names and chosen != _DEFAULT_SPLIT:
+            first_of.append(("split", chosen, names))
+        told = (
+            f"this is {what} {name!r}, the first of {listed(others)}: none of them is the default one"
+            for what, name, others in first_of
+        )
+        remarks = tuple(Remark(file="", what=each) for each in told)
+        return cls(tuple(subsets), splits, subset, chosen, remarks)
 
 
 _WORDS: Final = {
@@ -157,7 +148,7 @@ class Request:
         """What the Hub says, None for files; the subset and split it chose become part of the source."""
         if not self.is_hub:
             return None
-        facts = hub_facts(self.source, self.options.get("split"))
+        facts = HubFacts.of(self.source, self.options.get("split"))
         self.source = replace(self.source, subset=facts.subset, split=facts.split)
         if facts.subset is not None and len(facts.configs) > 1:
             self.options["subset"] = facts.subset
@@ -192,7 +183,19 @@ class Request:
         Raises: like :attr:`listing`, and SourceNotFoundError if no name says that split.
         """
         wanted = None if self.is_hub else self.options.get("split")
-        return self.listing if wanted is None else _of_split(self.listing, wanted, self.given)
+        if wanted is None:
+            return self.listing
+        splits = [split_of(file.path) for file in self.listing]
+        asked = split_of(wanted) or wanted
+        found = [file for file, split in zip(self.listing, splits, strict=True) if split == asked]
+        if not found:
+            known = ", ".join(sorted({name for name in splits if name}))
+            raise SourceNotFoundError(
+                f"no file of {', '.join(self.given)} is named after a split {wanted!r}; the names suggest "
+                f"{known or 'no splits at all: leave the split out'}",
+                got=wanted,
+            )
+        return found
 
     def _sniffed_type(self) -> str | None:
         """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
@@ -220,19 +223,6 @@ def _kind_of_bytes(path: Path) -> str | None:
     except UnicodeDecodeError:
         return None
     return "txt" if head and b"\x00" not in head else None
-
-
-def _of_split(files: Sequence[InputFile], wanted: str, given: tuple[str, ...]) -> Sequence[InputFile]:
-    asked = split_of(wanted) or wanted
-    found = [file for file in files if split_of(file.path) == asked]
-    if not found:
-        known = sorted({name for file in files if (name := split_of(file.path))})
-        raise SourceNotFoundError(
-            f"no file of {', '.join(given)} is named after a split {wanted!r}; the names suggest "
-            f"{', '.join(known) or 'no splits at all: leave the split out'}",
-            got=wanted,
-        )
-    return found
 
 
 _SHOWN = 6

@@ -170,8 +170,10 @@ class RunProgress:
             self._tell(event)
 
     def doing(self, what: str) -> None:
-        """Say what is being done now, where that can be wiped away again."""
-        if self._display is not None:
+        """Say what is being done now, where that can be wiped away again; at the beginning, what is shown first."""
+        if self._display is None:
+            self._first = what
+        else:
             self._display.doing(what)
 
     def render(self, width: int) -> RenderableType | None:

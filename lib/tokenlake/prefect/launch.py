@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -42,6 +42,7 @@ def launch(
     workers: int | None = None,
     on_event: Watcher | None = None,
     engine: EngineName | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> BuildResult:
     """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
 
@@ -54,6 +55,7 @@ def launch(
         workers: worker processes; None: one per core.
         on_event: told everything that happens, from several threads.
         engine: where units run; None: on this machine.
+        on_start: told that there will be a flow, before Prefect starts.
 
     Raises:
         CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
@@ -64,6 +66,8 @@ def launch(
         url = configured_api_url()
         if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
             return found
+        if on_start is not None:
+            on_start()
         with _environment(settings | {_PROFILES: str(profiles_path())}), _server(url) as server:
             with _no_collection():  # takes a second, in which the server starts
                 import_prefect()

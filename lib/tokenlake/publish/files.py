@@ -17,7 +17,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, cast, final
@@ -190,13 +191,10 @@ URL with a password | :// | [A-Za-z][\w+.-]{0,30}://[^\s/:@'"<>{}\[\]()]{0,64}:(
 """
 
 
-def _shapes() -> Iterator[tuple[str, Sequence[str], re.Pattern[str]]]:
-    for line in _SHAPES.strip().splitlines():
-        kind, hints, pattern = line.split(" | ", 2)
-        yield kind, hints.split(), re.compile(pattern, re.ASCII)
-
-
-_KNOWN: Final = tuple(_shapes())
+_KNOWN: Final = tuple(
+    (kind, hints.split(), re.compile(pattern, re.ASCII))
+    for kind, hints, pattern in (line.split(" | ", 2) for line in _SHAPES.strip().splitlines())
+)
 _PLACEHOLDER: Final = re.compile(
     r"[*xX.]+|\$.*|<.*|\{.*|%.*|(?:your[_-]?|my[_-]?)?(?:password|passwd|secret|pass|pwd|token)",
     re.IGNORECASE,
@@ -247,7 +245,11 @@ class Detector:
         """Learn the secrets of this process: of resolved references, and of an environment."""
         own = dict.fromkeys(known_secrets(), "a secret that this process uses")
         for name, value in (environment or {}).items():
-            own |= dict.fromkeys(_secrets_of(name, value), f"the value of the environment variable {name}")
+            found = [each for each in _IN_URL.findall(value) if not _PLACEHOLDER.fullmatch(each)]
+            is_place = _PLACES.search(name) or value.startswith(("/", "~", "./"))
+            if _TELLING.search(name) and not is_place:
+                found.append(value.strip())
+            own |= dict.fromkeys(found, f"the value of the environment variable {name}")
         self._own = {secret: kind for secret, kind in own.items() if len(secret) >= _SHORTEST}
 
     def __repr__(self) -> str:
@@ -256,9 +258,10 @@ class Detector:
     def shapes(self, text: str) -> Iterator[tuple[str, int]]:
         """Yield what has the shape of a credential, and what is a secret of this process."""
         for kind, hints, pattern in _KNOWN:
-            if any(hint in text for hint in hints):
-                found = (each for each in pattern.finditer(text) if not _is_placeholder(each))
-                yield from ((kind, each.start()) for each in found)
+            for each in pattern.finditer(text) if any(hint in text for hint in hints) else ():
+                value: str | None = each.groupdict().get("value")
+                if value is None or not (value == HIDDEN or _PLACEHOLDER.fullmatch(value)):
+                    yield kind, each.start()
         for secret, kind in self._own.items():
             for form in {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}:
                 if (start := text.find(form)) >= 0:
@@ -286,7 +289,16 @@ def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[Secre
         for kind, start in (detector.shapes if is_json else detector.everywhere)(text):
             line = text.count("\n", 0, start) + 1
             found[SecretFinding(file.path, f"line {line}", kind)] = None
-        for kind, place in _in_json(_parsed(file.path, text), detector) if is_json else ():
+        value: Any = text if is_json else None
+        with suppress(
+            ValueError
+        ):  # the tokenizer's loader would refuse it; it is searched as a text all the same
+            value = json.loads(text) if is_json else None
+        if isinstance(value, dict) and (file.path == MANIFEST or file.path.startswith(f"{LEDGER}/")):
+            # Their input tables hold version tokens of files, which are hashes: no secrets, though they look random.
+            entries = cast("dict[str, Any]", value)
+            value = {key: item for key, item in entries.items() if key not in ("inputs", "sha256")}
+        for kind, place in _in_json(value, detector):
             found[SecretFinding(file.path, place, kind)] = None
     return list(found)
 
@@ -307,7 +319,14 @@ def scan_footers(store: ReadStore, version: Published, detector: Detector) -> li
                 raise IntegrityError(
                     f"{key}: its Parquet footer cannot be read ({error}); run `tokenlake verify`", file=key
                 ) from error
-        for place, text in _metadata(schema):
+        texts = {"column names": "\n".join(schema.names)}
+        tables: list[tuple[str, Any]] = [("metadata", schema.metadata)]
+        tables += [(f"metadata of {field.name!r}", field.metadata) for field in cast("Any", schema)]
+        for place, table in tables:
+            for key, value in (table or {}).items():
+                name = key.decode("utf-8", errors="replace")
+                texts[f"{place} {name!r}"] = f"{name}={value.decode('utf-8', errors='replace')}"
+        for place, text in texts.items():
             found |= {SecretFinding(shard.path, place, kind): None for kind, _ in detector.everywhere(text)}
     return list(found)
 
@@ -353,17 +372,6 @@ def require_none(findings: list[SecretFinding], what: str) -> None:
     )
 
 
-def _secrets_of(name: str, value: str) -> Iterable[str]:
-    if _TELLING.search(name) and not _PLACES.search(name) and not value.startswith(("/", "~", "./")):
-        yield value.strip()
-    yield from (password for password in _IN_URL.findall(value) if not _PLACEHOLDER.fullmatch(password))
-
-
-def _is_placeholder(found: re.Match[str]) -> bool:
-    value = found.groupdict().get("value")
-    return value is not None and (value == HIDDEN or _PLACEHOLDER.fullmatch(value) is not None)
-
-
 def _is_random(value: str) -> bool:
     """Return whether a value may be a generated secret: long, of letters and digits, and of no words."""
     if len(value) < _LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
@@ -372,17 +380,6 @@ def _is_random(value: str) -> bool:
         return False
     shares = [count / len(value) for count in Counter(value).values()]
     return -sum(share * math.log2(share) for share in shares) >= _ENTROPY
-
-
-def _parsed(path: str, text: str) -> Any:
-    try:
-        value: Any = json.loads(text)
-    except ValueError:
-        return text  # the tokenizer's loader would refuse it; it is searched as a text all the same
-    if path == MANIFEST or path.startswith(f"{LEDGER}/"):
-        # Their input tables hold version tokens of files, which are hashes: no secrets, though they look random.
-        return {key: item for key, item in value.items() if key not in ("inputs", "sha256")}
-    return value
 
 
 def _in_json(value: object, detector: Detector, place: str = "", key: str = "") -> Iterator[tuple[str, str]]:
@@ -399,17 +396,6 @@ def _in_json(value: object, detector: Detector, place: str = "", key: str = "") 
             yield f"value of {key!r}", place
         else:
             yield from ((kind, place) for kind, _ in detector.named(value))
-
-
-def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    yield "column names", "\n".join(schema.names)
-    columns = zip(schema.names, schema, strict=True)
-    tables: list[tuple[str, Any]] = [("metadata", schema.metadata or {})]
-    tables += [(f"metadata of {name!r}", field.metadata or {}) for name, field in columns]
-    for place, table in tables:
-        for key, value in table.items():
-            name = key.decode("utf-8", errors="replace")
-            yield f"{place} {name!r}", f"{name}={value.decode('utf-8', errors='replace')}"
 
 
 def _sample(shard: ShardEntry, index: int, number: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,12 +36,12 @@ from tokenlake.publish.files import (
     scan_rows,
     scan_texts,
 )
-from tokenlake.publish.repository import HubRepository, HubState, HubTarget
+from tokenlake.publish.repository import HubRepository, HubState
 from tokenlake.reading.version import require_same
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, parted
-from tokenlake.store.layout import CARD, MANIFEST, Layout
+from tokenlake.store.layout import CARD, MANIFEST
 from tokenlake.store.manifest import Manifest
 
 _SHOWN: Final = 5
@@ -78,7 +79,15 @@ def decide(version: Published, hub: HubRepository, state: HubState | None, *, pu
     if not public:
         hub.require_private(state, version.name, "give --public")
     if (commit := state.tags.get(tag)) is not None:
-        return _tagged(version, hub, tag, commit)
+        if not (wrong := version.differing(hub.files(commit))):
+            return Decision("nothing", tag, commit)
+        raise VersionConflictError(
+            f"{hub.repo} has a {tag} already, and it is not {version.name} of this store: {_some(wrong)} "
+            "differ. A version never changes: push to another repository, or remove the tag there if it should not be",
+            repo=hub.repo,
+            tag=tag,
+            differing=wrong[:100],
+        )
     if state.head is None and state.main is None:
         return Decision("commit", tag)
     # A branch that is not there yet begins as main is.
@@ -88,36 +97,26 @@ def decide(version: Published, hub: HubRepository, state: HubState | None, *, pu
     return Decision("commit", tag, deleted=_replaced(version, hub, state, files))
 
 
-def _tagged(version: Published, hub: HubRepository, tag: str, commit: str) -> Decision:
-    wrong = version.differing(hub.files(commit))
-    if not wrong:
-        return Decision("nothing", tag, commit)
-    raise VersionConflictError(
-        f"{hub.target.repo} has a {tag} already, and it is not {version.name} of this store: {_some(wrong)} differ. "
-        "A version never changes: push to another repository, or remove the tag there if it should not be",
-        repo=hub.target.repo,
-        tag=tag,
-        differing=wrong[:100],
-    )
-
-
 def _replaced(
     version: Published, hub: HubRepository, state: HubState, files: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the paths of the version on the branch that this one has not."""
     commit = state.head or state.main or ""
-    older = _manifest(hub, commit, files)
+    older: Manifest | None = None
+    if MANIFEST in files and files[MANIFEST].size <= _MANIFEST_LIMIT:
+        with suppress(IntegrityError):  # somebody else's file of this name
+            older = Manifest.from_bytes(hub.read(commit, MANIFEST), f"{hub.repo}: {MANIFEST}")
     known = {CARD} if older is None else {MANIFEST, *(f.path for f in older.files), *older.other_files}
     strangers = sorted(path for path in files if is_ours(path) and path not in known)
     if strangers:
         raise VersionConflictError(
-            f"{hub.target.repo} ({hub.target.branch}) holds {_some(strangers)}, which tokenlake did not push; readers "
+            f"{hub.repo} ({hub.branch}) holds {_some(strangers)}, which tokenlake did not push; readers "
             "would take them for the version's. Remove them there, or push to a repository of its own",
-            repo=hub.target.repo,
+            repo=hub.repo,
             files=strangers[:100],
         )
-    begun = hub.target.branch != "main" and commit == state.main  # a branch that holds nothing of its own yet
-    place = f"{hub.target.repo} ({hub.target.branch})"
+    begun = hub.branch != "main" and commit == state.main  # a branch that holds nothing of its own yet
+    place = f"{hub.repo} ({hub.branch})"
     if older is not None and older.dataset != version.layout.dataset:
         raise ConfigError(
             f"{place} holds {older.dataset} v{older.version}, not a version of {version.layout.dataset}; a "
@@ -130,16 +129,6 @@ def _replaced(
         )
     wanted = {file.path for file in version.files}
     return tuple(sorted(path for path in files if is_ours(path) and path not in wanted))
-
-
-def _manifest(hub: HubRepository, commit: str, files: Mapping[str, Any]) -> Manifest | None:
-    """Return the manifest of the version that a commit holds, None where it holds none."""
-    if MANIFEST not in files or files[MANIFEST].size > _MANIFEST_LIMIT:
-        return None
-    try:
-        return Manifest.from_bytes(hub.read(commit, MANIFEST), f"{hub.target.repo}: {MANIFEST}")
-    except IntegrityError:
-        return None  # somebody else's file of this name
 
 
 def _some(paths: list[str]) -> str:
@@ -162,26 +151,6 @@ def groups_of(shards: Sequence[PublishedFile]) -> Iterator[list[PublishedFile]]:
         group.append(shard)
     if group:
         yield group
-
-
-def _copied(store: ReadStore, layout: Layout, shard: PublishedFile, path: Path) -> Path:
-    """Copy a shard and compare it with the manifest.
-
-    Raises:
-        NotFoundError: it is missing.
-        IntegrityError: it is not what the manifest says.
-        StoreError: it cannot be copied; the temporary folder is full, perhaps.
-    """
-    key = layout.key(shard.path)
-    try:
-        got = store.download(key, path)
-    except OSError as error:
-        raise StoreError(
-            f"cannot keep a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: {error.strerror}; set "
-            "TMPDIR to a folder with more room"
-        ) from error
-    require_same(key, shard.sha256, got.sha256)
-    return path
 
 
 SCANNED_ROWS: Final = 8
@@ -296,16 +265,32 @@ def push_to_hub(
     place, name = parted(where, name)
     store = open_read_store(place, storage_options=storage_options)
     version = Published.read(store, *Catalog(store).resolve(name))
-    hub = HubRepository(HubTarget(repo, revision, token), look=dry_run)
-    before = hub.state()
+    hub = HubRepository(repo, revision, token, look=dry_run)
+    before = state = hub.state()
     decision = decide(version, hub, before, public=public)
+
     rows, findings = 0, list[SecretFinding]()
     if decision.todo == "commit":
-        rows, findings = _scan(store, version, Detector(os.environ), scan_data, strict=strict)
-    state = before
+        detector = Detector(os.environ)
+        require_none(scan_texts(version.texts, detector), "the version's files hold")
+        require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
+        rows, findings = scan_rows(store, version.manifest, scan_data, detector)
+        if strict:
+            require_none(findings, "its rows hold")
+
     if not dry_run:
-        send = partial(_send, store, version, hub, on_progress or (lambda _: None))
-        state, decision = _carry_out(version, hub, before, decision, send, message, public=public)
+        if state is None:
+            state = hub.created(public=public)
+            decision = decide(version, hub, state, public=public)
+        digest = version.manifest.sha256
+        if decision.todo == "commit":
+            told = (message or version.name, f"Manifest sha256:{digest}, pushed by tokenlake.")
+            send = partial(_send, store, version, hub, on_progress or (lambda _: None))
+            commit = commit_all(hub, state, decision.deleted, told, send, version.differing)
+            decision = replace(decision, commit=commit)
+        if decision.todo != "nothing" and decision.commit is not None:
+            hub.tag(decision.tag, decision.commit, f"manifest sha256:{digest}")
+
     return PushReport(
         outcome=_OUTCOMES[decision.todo][dry_run],
         dataset=version.layout.dataset,
@@ -327,58 +312,37 @@ def push_to_hub(
     )
 
 
-def _scan(
-    store: ReadStore, version: Published, detector: Detector, number: int, *, strict: bool
-) -> tuple[int, list[SecretFinding]]:
-    """Return how many rows were searched, and what was found in them."""
-    require_none(scan_texts(version.texts, detector), "the version's files hold")
-    require_none(scan_footers(store, version, detector), "its Parquet metadata holds")
-    rows, findings = scan_rows(store, version.manifest, number, detector)
-    if strict:
-        require_none(findings, "its rows hold")
-    return rows, findings
-
-
 def _send(
     store: ReadStore, version: Published, hub: HubRepository, tell: Callable[[PushProgress], None]
 ) -> list[Any]:
-    """Upload all contents, which nobody sees yet, and return what a commit takes."""
+    """Upload all contents, which nobody sees yet, and return what a commit takes.
+
+    Raises:
+        NotFoundError: a shard is missing.
+        IntegrityError: it is not what the manifest says.
+        StoreError: it cannot be copied; the temporary folder is full, perhaps.
+    """
     done, total = 0, version.bytes
     additions: list[Any] = []
     for group in groups_of(version.shards):
         with tempfile.TemporaryDirectory(prefix="tokenlake-push-") as folder:
-            paths = (Path(folder, f"{number}.parquet") for number in range(len(group)))
-            copies = [_copied(store, version.layout, *each) for each in zip(group, paths, strict=True)]
-            additions += hub.upload(list(zip(group, copies, strict=True)))
+            copies = [(shard, Path(folder, f"{number}.parquet")) for number, shard in enumerate(group)]
+            for shard, path in copies:
+                key = version.layout.key(shard.path)
+                try:
+                    got = store.download(key, path)
+                except OSError as error:
+                    raise StoreError(
+                        f"cannot keep a copy of {key}, {shard.bytes} bytes, in {tempfile.gettempdir()}: "
+                        f"{error.strerror}; set TMPDIR to a folder with more room"
+                    ) from error
+                require_same(key, shard.sha256, got.sha256)
+            additions += hub.upload(copies)
         done += sum(shard.bytes for shard in group)
         tell(PushProgress(done, total))
     additions += hub.upload([(text, None) for text in version.texts])
     tell(PushProgress(total, total))
     return additions
-
-
-def _carry_out(
-    version: Published,
-    hub: HubRepository,
-    state: HubState | None,
-    decision: Decision,
-    send: Callable[[], list[Any]],
-    message: str | None,
-    *,
-    public: bool,
-) -> tuple[HubState, Decision]:
-    """Do what there is to do; return the repository as it was looked at, and what was done, with its commit."""
-    if state is None:
-        state = hub.created(public=public)
-        decision = decide(version, hub, state, public=public)
-    if decision.todo == "commit":
-        about = f"Manifest sha256:{version.manifest.sha256}, pushed by tokenlake."
-        told = (message or version.name, about)
-        commit = commit_all(hub, state, decision.deleted, told, send, version.differing)
-        decision = replace(decision, commit=commit)
-    if decision.todo != "nothing" and decision.commit is not None:
-        hub.tag(decision.tag, decision.commit, f"manifest sha256:{version.manifest.sha256}")
-    return state, decision
 
 
 def commit_all(
@@ -415,7 +379,7 @@ def commit_all(
     head = hub.head()
     if wrong := differing(hub.files(head)):
         raise IntegrityError(
-            f"{hub.target.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
+            f"{hub.repo} at {head}: {', '.join(wrong[:5])} on the Hub is not what was sent; it was not "
             "tagged. Somebody pushed at the same moment, or the Hub is at fault: look at it, and push again"
         )
     return head

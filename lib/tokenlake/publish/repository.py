@@ -54,44 +54,35 @@ def explained(error: Exception, repo: str, doing: str) -> TokenlakeError:
             f"and {_AGAIN}",
             **details,
         )
+    kind: type[TokenlakeError] = ConfigError
     match status:
         case 401:
-            return ConfigError(
-                f"{repo}: the Hub does not accept the token; it may be expired, revoked or mistyped. Log in again "
-                "with `hf auth login`, set HF_TOKEN, or name the variable that holds it: --token-env NAME",
-                **details,
+            told = (
+                "the Hub does not accept the token; it may be expired, revoked or mistyped. Log in again with `hf auth "
+                "login`, set HF_TOKEN, or name the variable that holds it: --token-env NAME"
             )
         case 403:
-            return ConfigError(
-                f"{repo}: the token may not do that ({doing}; the Hub says {said!r}). It needs write access to the "
-                "repository, and to its organization where it is new: https://huggingface.co/settings/tokens",
-                **details,
+            told = (
+                f"the token may not do that ({doing}; the Hub says {said!r}). It needs write access to the repository, "
+                "and to its organization where it is new: https://huggingface.co/settings/tokens"
             )
         case 404:
-            return ConfigError(
-                f"{repo}: the Hub has no such repository, organization or branch, or the token may not see it "
-                f"({doing}); check the spelling, and whose token it is",
-                **details,
+            told = (
+                f"the Hub has no such repository, organization or branch, or the token may not see it ({doing}); check "
+                "the spelling, and whose token it is"
             )
         case 409 | 412:
-            return VersionConflictError(
-                f"{repo}: somebody else changed the repository meanwhile ({doing}); nothing of this push is visible. "
-                "Look at what they pushed, and run the same command again",
-                **details,
+            kind = VersionConflictError
+            told = (
+                f"somebody else changed the repository meanwhile ({doing}); nothing of this push is visible. Look at "
+                "what they pushed, and run the same command again"
             )
         case _:
-            return StoreError(
-                f"{repo}: the Hub could not be reached or failed while {doing} ({said}); {_AGAIN}", **details
+            kind, told = (
+                StoreError,
+                f"the Hub could not be reached or failed while {doing} ({said}); {_AGAIN}",
             )
-
-
-def passing(error: Exception) -> bool:
-    """Return whether trying again is worth it."""
-    status = status_of(error)
-    if status is not None:
-        return status in _PASSING
-    # Without an answer: the connection, and not something that we did wrong.
-    return not isinstance(error, ValueError | TypeError) and "offline" not in type(error).__name__.lower()
+    return kind(f"{repo}: {told}", **details)
 
 
 def _said(error: BaseException) -> str:
@@ -103,38 +94,6 @@ def _said(error: BaseException) -> str:
     text = str(found or error).strip() or type(error).__name__
     first = scrub(" ".join(text.split()))
     return first if len(first) <= 300 else f"{first[:300]}..."
-
-
-@final
-@dataclass(frozen=True)
-class HubTarget:
-    """Where to publish.
-
-    Attributes:
-        repo: ``org/name``.
-        branch: of the repository.
-        token: None: ``HF_TOKEN``, then the saved login.
-    """
-
-    repo: str
-    branch: str = "main"
-    token: str | None = None
-
-    def __post_init__(self) -> None:
-        if not _REPO.fullmatch(self.repo) or ".." in self.repo or "--" in self.repo:
-            raise ConfigError(
-                f"the repository {self.repo!r} is refused; expected org/name, of a dataset on the Hub"
-            )
-        if not _BRANCH.fullmatch(self.branch) or ".." in self.branch:
-            raise ConfigError(
-                f"the branch {self.branch!r} is refused; expected a name such as main, and none that reads as the tag "
-                "of a version (v3) or as a commit"
-            )
-        if self.token is not None:
-            remember([self.token])
-
-    def __repr__(self) -> str:
-        return f"HubTarget({self.repo!r}, {self.branch!r})"
 
 
 @final
@@ -160,19 +119,34 @@ class HubRepository:
     """One repository; asks for nothing until it is told to.
 
     Attributes:
+        repo: ``org/name``.
+        branch: of it, to publish on.
         with_token: whether it is seen as somebody's, and not as everybody sees it.
     """
 
-    def __init__(self, target: HubTarget, *, look: bool = False) -> None:
+    def __init__(
+        self, repo: str, branch: str = "main", token: str | None = None, *, look: bool = False
+    ) -> None:
         """Prepare the client.
 
         Args:
+            token: None: ``HF_TOKEN``, then the saved login.
             look: change nothing, which needs no token.
 
         Raises:
             MissingExtraError: `huggingface_hub` is not installed.
-            ConfigError: there is no token, and one is needed.
+            ConfigError: a name is none; or there is no token, and one is needed.
         """
+        if not _REPO.fullmatch(repo) or ".." in repo or "--" in repo:
+            raise ConfigError(
+                f"the repository {repo!r} is refused; expected org/name, of a dataset on the Hub"
+            )
+        if not _BRANCH.fullmatch(branch) or ".." in branch:
+            raise ConfigError(
+                f"the branch {branch!r} is refused; expected a name such as main, and none that reads as the tag of a "
+                "version (v3) or as a commit"
+            )
+        remember([token or ""])
         try:
             from huggingface_hub import HfApi, constants, get_token
             from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
@@ -180,7 +154,7 @@ class HubRepository:
             raise MissingExtraError(
                 "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
             ) from error
-        token = target.token or get_token()
+        token = token or get_token()
         self.with_token = bool(token)
         if not token and not look:
             raise ConfigError(
@@ -188,14 +162,14 @@ class HubRepository:
                 "set HF_TOKEN, or name the variable that holds it: --token-env NAME"
             )
         remember([token or ""])
-        self.target = target
+        self.repo, self.branch = repo, branch
         # Read now, not when huggingface_hub was imported.
         endpoint = (os.environ.get("HF_ENDPOINT") or cast("str", constants.ENDPOINT)).rstrip("/")
         self._api: Any = HfApi(endpoint=endpoint, token=token or False, library_name="tokenlake")
         self._missing = cast("type[Exception]", RepositoryNotFoundError)
         # The root of what the HTTP library of `huggingface_hub` raises; releases differ in the library.
         self._fault = cast("type[Exception]", HfHubHTTPError.__bases__[0])
-        self.url = f"{endpoint}/datasets/{target.repo}"
+        self.url = f"{endpoint}/datasets/{repo}"
 
     def state(self) -> HubState | None:
         """Ask what is there; None: there is no such repository, as far as the token can see.
@@ -209,21 +183,19 @@ class HubRepository:
             info = self._call(doing, "repo_info", passed=self._missing)
         except self._missing as error:
             if status_of(error) == 401 and self.with_token:
-                raise explained(error, self.target.repo, doing) from None
+                raise explained(error, self.repo, doing) from None
             return None
         refs = self._call(doing, "list_repo_refs")
         branches = {entry.name: entry.target_commit for entry in refs.branches}
         tags = {entry.name: entry.target_commit for entry in refs.tags}
         # A repository whose visibility is not told is none that may be written to.
-        return HubState(info.private is True, branches.get(self.target.branch), branches.get("main"), tags)
+        return HubState(info.private is True, branches.get(self.branch), branches.get("main"), tags)
 
     def present(self) -> HubState:
         """Ask what is there, in a repository that was there."""
         found = self.state()
         if found is None:
-            raise StoreError(
-                f"{self.target.repo} was there a moment ago, and now it is not; look at it on the Hub"
-            )
+            raise StoreError(f"{self.repo} was there a moment ago, and now it is not; look at it on the Hub")
         return found
 
     def created(self, *, public: bool) -> HubState:
@@ -238,7 +210,7 @@ class HubRepository:
         """Raise ConfigError where the repository is public: ``rows`` are what everybody would see."""
         if not state.private:
             raise ConfigError(
-                f"{self.target.repo} is public: everybody would see {rows}. Push to another repository, make it "
+                f"{self.repo} is public: everybody would see {rows}. Push to another repository, make it "
                 f"private in its settings, or {remedy} if that is what you want"
             )
 
@@ -246,9 +218,7 @@ class HubRepository:
         """Return the commit of the branch."""
         head = self.present().head
         if head is None:
-            raise StoreError(
-                f"{self.target.repo}: the Hub names no commit for the branch {self.target.branch}; push again"
-            )
+            raise StoreError(f"{self.repo}: the Hub names no commit for the branch {self.branch}; push again")
         return head
 
     def files(self, commit: str) -> dict[str, Any]:
@@ -266,7 +236,7 @@ class HubRepository:
 
     def create_branch(self, start: str | None) -> None:
         """Create the target's branch where `start` is."""
-        branch = self.target.branch
+        branch = self.branch
         options: dict[str, Any] = {"branch": branch, "revision": start, "exist_ok": True}
         self._call(f"creating the branch {branch}", "create_branch", **options)
 
@@ -294,7 +264,7 @@ class HubRepository:
             "preupload_lfs_files",
             made,
             tries=1,  # what is worth another try has had several
-            revision=self.target.branch,
+            revision=self.branch,
             num_threads=_THREADS,
             gitignore_content=_NO_IGNORE,
         )
@@ -323,7 +293,7 @@ class HubRepository:
             tries=1,
             commit_message=message,
             commit_description=about,
-            revision=self.target.branch,
+            revision=self.branch,
             parent_commit=parent,
         )
 
@@ -354,13 +324,16 @@ class HubRepository:
         for left in reversed(range(tries)):
             try:
                 with _no_bars():
-                    found = call(self.target.repo, *arguments, repo_type="dataset", **options)
+                    found = call(self.repo, *arguments, repo_type="dataset", **options)
                     return list(found) if isinstance(found, Iterator) else found
             except passed:
                 raise
             except (OSError, ValueError, RuntimeError, self._fault) as error:
-                if not left or not passing(error):
-                    raise explained(error, self.target.repo, doing) from None
+                status = status_of(error)
+                # Without an answer it is the connection, unless we did something wrong.
+                wrong = isinstance(error, ValueError | TypeError) or "offline" in type(error).__name__.lower()
+                if not left or (wrong if status is None else status not in _PASSING):
+                    raise explained(error, self.repo, doing) from None
                 time.sleep(_FIRST_WAIT * 2 ** (tries - 1 - left))
         raise AssertionError("unreachable")
 

@@ -28,13 +28,11 @@ from tokenlake import numbers
 from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.options import LoaderOptions
-from tokenlake.loader.plan import BatchPlan, HostLoad, host_load
+from tokenlake.loader.plan import BatchPlan, host_load
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.query.sequences import (
-    DocumentLength,
     Place,
     RowSample,
-    Segment,
     Sequence,
     decoders_of,
     mixed_as,
@@ -116,30 +114,23 @@ def _sampled(sample: RowSample) -> Html:
 
 
 def _lengths(sample: RowSample) -> Html:
-    drawn = [
-        tag("div", tag("h3", name), tag("p", _middle(ids), class_="dim"), bars(doubling(_counted(ids))))
-        for name, ids in sample.lengths.items()
-    ]
-    named = [_named(sample.longest, "Longest documents"), _named(sample.shortest, "Shortest documents")]
+    drawn: list[Html] = []
+    for name, ids in sample.lengths.items():
+        low, middle, high = (numbers.count(int(each)) for each in np.quantile(ids, [0.05, 0.5, 0.95]))
+        documents = numbers.plural(len(ids), "document")
+        told = f"{documents}: half have up to {middle} tokens, nine of ten {low} to {high}"
+        drawn.append(tag("div", tag("h3", name), tag("p", told, class_="dim"), bars(doubling(_counted(ids)))))
+    columns, named = (number("ids", "tokens"), label("source"), label("path", "file"), number("position")), []
+    for title, some in (("Longest documents", sample.longest), ("Shortest documents", sample.shortest)):
+        rows = tuple((each.ids, each.source, each.path, each.position) for each in some)
+        named.append(tag("div", to_html(Table(columns, rows, title))))
     intro = tag("p", "Tokens of a document, special ones among them, by source.")
-    return together(
-        [intro, _sampled(sample), *(tag("div", *parts, class_="grid") for parts in (drawn, named))]
-    )
+    grids = [tag("div", *parts, class_="grid") for parts in (drawn, named)]
+    return together([intro, _sampled(sample), *grids])
 
 
 def _counted(values: Int64) -> list[tuple[int, int]]:
     return list(Counter(values.tolist()).items())
-
-
-def _middle(ids: Int64) -> str:
-    low, middle, high = (numbers.count(int(each)) for each in np.quantile(ids, [0.05, 0.5, 0.95]))
-    documents = numbers.plural(len(ids), "document")
-    return f"{documents}: half have up to {middle} tokens, nine of ten {low} to {high}"
-
-
-def _named(documents: tuple[DocumentLength, ...], title: str) -> Html:
-    columns = (number("ids", "tokens"), label("source"), label("path", "file"), number("position"))
-    return tag("div", to_html(Table.of(columns, [each._asdict() for each in documents], title)))
 
 
 _FULL: Final = (0, 50, 75, 90, 95, 99, 100)
@@ -151,11 +142,8 @@ def _fullness(sample: RowSample, length: int) -> Html:
     low = np.searchsorted(_FULL, percent, side="right") - 1
     names = [*(f"{a}% to {b}%" for a, b in pairwise(_FULL)), "100%"]
     full = [(name, int((low == index).sum())) for index, name in enumerate(names)]
-    figures = (
-        ("Fill", full),
-        ("Documents, or pieces of them, in a row", doubling(_counted(sample.segments))),
-    )
-    drawn = [tag("div", tag("h3", title), bars(values)) for title, values in figures]
+    figures = {"Fill": full, "Documents, or pieces of them, in a row": doubling(_counted(sample.segments))}
+    drawn = [tag("div", tag("h3", title), bars(values)) for title, values in figures.items()]
     return together([_sampled(sample), tag("div", *drawn, class_="grid")])
 
 
@@ -173,14 +161,11 @@ def _bad_records(store: ReadStore, manifest: Manifest) -> Html:
     for record in _quarantined(store, manifest):
         shown[record["reason"]] += 1
         if shown[record["reason"]] <= _BAD_EACH:
-            samples.append(_bad_record(record))
+            place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
+            raw = tag("pre", _short(record["raw"].decode("utf-8", "backslashreplace")))
+            about = tag("p", place, f"  {record['detail']}", class_="dim")
+            samples.append(tag("div", about, raw, class_="document b5"))
     return together([to_html(table), *samples])
-
-
-def _bad_record(record: Mapping[str, Any]) -> Html:
-    place = tag("b", f"{record['reason']}  {record['path']}:{record['position']}")
-    raw = tag("pre", _short(record["raw"].decode("utf-8", "backslashreplace")))
-    return tag("div", tag("p", place, f"  {record['detail']}", class_="dim"), raw, class_="document b5")
 
 
 def _quarantined(store: ReadStore, manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -231,29 +216,21 @@ def _row(
 ) -> Html:
     parts, begin = list[Part](), 0
     for index, segment in enumerate(row.segments[:_DOCUMENTS]):
-        parts.append(_document(segment, begin, index % (COLOURS - 1), decoders[segment.source], names))
+        runs, texts = list(segment.runs()), list[Part]()
+        for learned, ids in runs[:_RUNS]:  # what bears loss is marked where only some of it does
+            text, mark = _short(decoders[segment.source].text(ids)), "on" if learned else "off"
+            texts.append(text if segment.learned is None else tag("span", text, class_=mark))
+        if len(runs) > _RUNS:
+            texts.append(f" ... {numbers.count(len(runs) - _RUNS)} more runs ...")
+        name = f"{segment.part}  {segment.origin(names)}" if segment.part else segment.origin(names)
+        heading = tag("p", tag("b", name), f"  {segment.place(begin)}", class_="dim")
+        parts.append(tag("div", heading, tag("pre", *texts), class_=f"document b{index % (COLOURS - 1)}"))
         begin += len(segment.ids)
     if (more := len(row.segments) - _DOCUMENTS) > 0:
         parts.append(tag("p", f"{numbers.count(more)} more in this row", class_="dim"))
     for name, value in row.kept.items():
         parts.append(tag("p", tag("b", name), " ", _short(orjson.dumps(value, default=str).decode())))
     return folded(f"{row.split} row {numbers.count(row.row)}: {row.content()}", *parts, is_open=is_open)
-
-
-def _document(
-    segment: Segment, begin: int, colour: int, decoder: Decoder, names: Mapping[Place, str]
-) -> Html:
-    """One document of a row; what bears loss is marked where only some of it does."""
-    runs, texts = list(segment.runs()), list[Part]()
-    for learned, ids in runs[:_RUNS]:
-        text = _short(decoder.text(ids))
-        marked = segment.learned is not None
-        texts.append(tag("span", text, class_="on" if learned else "off") if marked else text)
-    if len(runs) > _RUNS:
-        texts.append(f" ... {numbers.count(len(runs) - _RUNS)} more runs ...")
-    part = f"{segment.part}  " if segment.part else ""
-    heading = tag("p", tag("b", f"{part}{segment.origin(names)}"), f"  {segment.place(begin)}", class_="dim")
-    return tag("div", heading, tag("pre", *texts), class_=f"document b{colour}")
 
 
 # -- What hosts read
@@ -284,16 +261,11 @@ def _loads(store: ReadStore, manifest: Manifest, split: str) -> Iterator[dict[st
     with Dataset(store, manifest, split) as data:
         plan = BatchPlan(data, LoaderOptions(batch_size=_BATCH))
         batches = plan.batches_in(0) or 0
-        for hosts in _HOSTS:
-            yield {"split": split, "batches": batches, **_load(host_load(plan, hosts), batches)}
-
-
-def _load(found: HostLoad, batches: int) -> dict[str, Any]:
-    """The figures of one of several hosts."""
-    note = f"of the first {numbers.count(found.steps)}" if found.steps < batches else None
-    ratio = found.decoded / found.delivered if found.delivered else None
-    figures = {"hosts": found.hosts, "groups": found.groups, "bytes": found.bytes}
-    return {**figures, "ratio": ratio, "note": note}
+        for found in (host_load(plan, hosts) for hosts in _HOSTS):
+            note = f"of the first {numbers.count(found.steps)}" if found.steps < batches else None
+            ratio = found.decoded / found.delivered if found.delivered else None
+            figures = {"hosts": found.hosts, "groups": found.groups, "bytes": found.bytes}
+            yield {"split": split, "batches": batches, **figures, "ratio": ratio, "note": note}
 
 
 _STORED: Final = "report.html"
@@ -372,7 +344,12 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
         IntegrityError: a file of the version is damaged.
     """
     catalog = None if store is None else Catalog(store)
-    sections = manifest_sections(manifest, _texts(catalog, manifest))
+    texts = dict(manifest.accounts)
+    if manifest.mixture is not None:  # of stored tokens that of the versions that they were made from
+        sources = manifest.mixture.sources.items()
+        found = {name: _parent(catalog, source.dataset, source.version) for name, source in sources}
+        texts = {name: _text(catalog, parent) for name, parent in found.items() if parent is not None}
+    sections = manifest_sections(manifest, texts)
     if catalog is not None:
         sections += data_sections(catalog, manifest)
         sections += [("Versions", _versions(catalog, manifest))] if catalog.store.can_list else []
@@ -380,15 +357,6 @@ def render_report(manifest: Manifest, store: ReadStore | None = None) -> str:
     return page(
         f"{manifest.dataset} v{manifest.version}", f"of kind {manifest.kind}", tiles(manifest), sections
     )
-
-
-def _texts(catalog: Catalog | None, manifest: Manifest) -> dict[str, Account]:
-    """The account of each source's text; of stored tokens that of the versions that they were made from."""
-    if manifest.mixture is None:
-        return manifest.accounts
-    sources = manifest.mixture.sources.items()
-    found = {name: _parent(catalog, source.dataset, source.version) for name, source in sources}
-    return {name: _text(catalog, parent) for name, parent in found.items() if parent is not None}
 
 
 def _text(catalog: Catalog | None, manifest: Manifest) -> Account:
@@ -428,10 +396,6 @@ def _versions(catalog: Catalog, manifest: Manifest) -> Html:
     table = Table.of((label("version"), *columns, number("bytes", "size", numbers.size)), rows)
     older = len(committed) - len(found)
     note = [tag("p", f"{numbers.plural(older, 'older version')} not listed.", class_="dim")] if older else []
-    pairs = list(pairwise(found))[-_DIFFERENCES:]
-    return together([to_html(table), *note, *(_difference(a, b) for a, b in reversed(pairs))])
-
-
-def _difference(a: Manifest, b: Manifest) -> Html:
-    found = compare(a, b)
-    return folded(sentence_of(found), *map(to_html, difference_tables(found)))
+    unlike = [compare(a, b) for a, b in reversed(list(pairwise(found))[-_DIFFERENCES:])]
+    told = [folded(sentence_of(each), *map(to_html, difference_tables(each))) for each in unlike]
+    return together([to_html(table), *note, *told])

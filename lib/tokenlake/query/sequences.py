@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Self, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tokenlake.arrays import values
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.loader.dataset import Provenance
 from tokenlake.numbers import count, plural
-from tokenlake.preference_columns import TrainerColumn, columns_for, id_weights
+from tokenlake.preference_columns import columns_for, id_weights
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore
@@ -123,11 +123,15 @@ def read_sequences(
         ConfigError: no such split, or `first` is past its end.
         IntegrityError: a shard is missing or damaged.
     """
-    name = _split(manifest, split)
+    where, names = f"{manifest.dataset}@v{manifest.version}", list(manifest.splits)
+    if not names:
+        raise ConfigError(f"{where} has no rows")
+    name = split if split is not None else "train" if "train" in names else names[0]
+    if name not in names:
+        raise ConfigError(f"{where} has no split {name!r}; expected one of {', '.join(names)}")
     total = manifest.splits[name].rows
     start = first if first >= 0 else max(0, total + first)
     if start >= total:
-        where = f"{manifest.dataset}@v{manifest.version}"
         raise ConfigError(
             f"row {first} is past the end: split {name!r} of {where} has {total} rows (0 to {total - 1})"
         )
@@ -141,19 +145,6 @@ def read_sequences(
                 yield _sequence(manifest, shard, begin + row, shard.row_groups[index] + row, values, inputs)
 
 
-def _split(manifest: Manifest, asked: str | None) -> str:
-    names = list(manifest.splits)
-    if not names:
-        raise ConfigError(f"{manifest.dataset}@v{manifest.version} has no rows")
-    if asked is None:
-        return "train" if "train" in names else names[0]
-    if asked not in names:
-        raise ConfigError(
-            f"{manifest.dataset}@v{manifest.version} has no split {asked!r}; expected one of {', '.join(names)}"
-        )
-    return asked
-
-
 def _sequence(
     manifest: Manifest,
     shard: ShardEntry,
@@ -163,20 +154,23 @@ def _sequence(
     inputs: dict[int, InputFileEntry],
 ) -> Sequence:
     kept = {name: values[name] for name, _ in manifest.config.get("build", {}).get("kept", ())}
+    segments: list[Segment] = []
     if manifest.preference is not None:
-        entry = inputs[values["file"]]
-        parts = _parts(columns_for(*manifest.preference), values)
-        shown = tuple(
-            Segment(entry.source, entry.path, values["position"], 0, tuple(run), part) for part, run in parts
-        )
-        return Sequence(shard.split, row, shard.path, shard_row, shown, 0, kept, values.get("label"))
+        entry, columns = inputs[values["file"]], columns_for(*manifest.preference)
+        runs: dict[tuple[str, ...], list[int]] = {
+            column.parts: values[column.name] for column in columns if column.holds == "ids"
+        }
+        for parts, run in runs.items():  # an answer without the prompt that its column may begin with
+            answer = tuple(run[len(runs.get(parts[:-1], ())) :])
+            segments.append(Segment(entry.source, entry.path, values["position"], 0, answer, parts[-1]))
+        label = values.get("label")
+        return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), 0, kept, label)
     ids: list[int] = values["input_ids"]
     packed = manifest.kind == "packed"
     mask: list[int] = values.get("attention_mask") or [1] * len(ids)
     lengths: list[int] = values["segment_lengths"] if packed else [sum(mask)]
     documents: list[dict[str, int]] = values["documents"] if packed else [{**values, "start": 0}]
     learned: list[bool] | None = values.get("loss_mask")
-    segments: list[Segment] = []
     # Padding is behind the documents of a packed row, and may be before the only one of another.
     begin = 0 if packed else mask.index(1)
     for length, document in zip(lengths, documents, strict=True):
@@ -188,15 +182,6 @@ def _sequence(
         begin += length
     padding = len(ids) - sum(lengths)
     return Sequence(shard.split, row, shard.path, shard_row, tuple(segments), padding, kept)
-
-
-def _parts(columns: tuple[TrainerColumn, ...], values: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the parts of a preference; an answer without the prompt that its column may begin with."""
-    ids: dict[tuple[str, ...], list[int]] = {
-        column.parts: values[column.name] for column in columns if column.holds == "ids"
-    }
-    for parts, run in ids.items():
-        yield parts[-1], run[len(ids.get(parts[:-1], ())) :]
 
 
 def mixed_as(catalog: Catalog, manifest: Manifest) -> dict[Place, str]:
@@ -274,11 +259,6 @@ class RowSample:
     longest: tuple[DocumentLength, ...]
     shortest: tuple[DocumentLength, ...]
 
-    @property
-    def whole(self) -> bool:
-        """Whether it is all there is."""
-        return self.groups == self.of
-
 
 def spread(number: int, most: int) -> list[int]:
     """Return at most so many of the numbers 0 to ``number - 1``, at even distances.
@@ -312,69 +292,45 @@ def sample_rows(
         offsets_of(np.concatenate([_NONE, *(np.diff(each.offsets) for each in found)])),
         *(np.concatenate([_NONE, *(getattr(each, name) for each in found)]) for name in _FIELDS),
     )
-    documents = _Documents.of(pieces, manifest, names)
+    order = np.lexsort((pieces.position, pieces.file))
+    file, position = pieces.file[order], pieces.position[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (np.diff(file) != 0) | (np.diff(position) != 0)
+    begin = np.flatnonzero(new)
+    file, position = file[begin], position[begin]
+    # Of a document that goes on beyond the sample, the ids up to where it was seen. A mixture may hold a document more
+    # than once: it is as long as where its last piece ends.
+    ends = (pieces.start + pieces.length)[order]
+    ids = np.maximum.reduceat(ends, begin) if len(begin) else _NONE
+    there, files = set(file.tolist()), dict[str, list[int]]()
+    places = {
+        entry.file_id: (names.get((entry.source, entry.path), entry.source), entry.path)
+        for entry in manifest.inputs
+        if entry.file_id in there
+    }
+    for number, (source, _) in places.items():
+        files.setdefault(source, []).append(number)
+
+    def named(which: Int64) -> tuple[DocumentLength, ...]:
+        return tuple(
+            DocumentLength(*places[int(file[i])], int(position[i]), int(ids[i]))
+            for i in which[:_NAMED].tolist()
+        )
+
     return RowSample(
         groups=read,
         of=of,
         rows=len(pieces.offsets) - 1,
         filled=np.diff(offsets_of(pieces.length)[pieces.offsets]),
         segments=np.diff(pieces.offsets),
-        lengths=documents.by_source(),
-        longest=documents.named(np.argsort(-documents.ids, kind="stable")[:_NAMED]),
-        shortest=documents.named(np.argsort(documents.ids, kind="stable")[:_NAMED]),
+        lengths={source: ids[np.isin(file, files[source])] for source in sorted(files)},
+        longest=named(np.argsort(-ids, kind="stable")),
+        shortest=named(np.argsort(ids, kind="stable")),
     )
 
 
 _NONE: Final = np.zeros(0, np.int64)
 _FIELDS: Final = ("length", "file", "position", "start")
-
-
-@final
-@dataclass(frozen=True, eq=False, slots=True)
-class _Documents:
-    """Documents of a sample, in the order of their places.
-
-    Attributes:
-        file, position, ids: of each, int64[n]. Of one that goes on beyond the sample, the ids up to where it was seen.
-        places: file -> source and path, the source as the mixture calls it.
-    """
-
-    file: Int64
-    position: Int64
-    ids: Int64
-    places: Mapping[int, Place]
-
-    @classmethod
-    def of(cls, pieces: Provenance, manifest: Manifest, names: Mapping[Place, str]) -> Self:
-        order = np.lexsort((pieces.position, pieces.file))
-        file, position = pieces.file[order], pieces.position[order]
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(file) != 0) | (np.diff(position) != 0)
-        begin = np.flatnonzero(new)
-        # A mixture may hold a document more than once: it is as long as where its last piece ends.
-        ends = (pieces.start + pieces.length)[order]
-        ids = np.maximum.reduceat(ends, begin) if len(begin) else _NONE
-        there = set(np.unique(file).tolist())
-        places = {
-            entry.file_id: (names.get((entry.source, entry.path), entry.source), entry.path)
-            for entry in manifest.inputs
-            if entry.file_id in there
-        }
-        return cls(file[begin], position[begin], ids, places)
-
-    def by_source(self) -> dict[str, Int64]:
-        """Return the lengths of the documents of each source."""
-        files: dict[str, list[int]] = {}
-        for file, (source, _) in self.places.items():
-            files.setdefault(source, []).append(file)
-        return {source: self.ids[np.isin(self.file, files[source])] for source in sorted(files)}
-
-    def named(self, which: Int64) -> tuple[DocumentLength, ...]:
-        """Return some of the documents by their places."""
-        return tuple(
-            DocumentLength(*self.places[int(self.file[i])], int(self.position[i]), int(self.ids[i]))
-            for i in which.tolist()
-        )
 
 
 def _pieces(rows: StoredRows, group: int) -> Provenance:

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,59 +94,44 @@ def sql(
         IntegrityError: a file is not what its manifest says.
     """
     catalog = Catalog(store if isinstance(store, ReadStore) else open_store(store))
-    known, memory = relations(catalog), memory_bytes()
+    known, memory, manifests = relations(catalog), memory_bytes(), cache(catalog.manifest)
     with tempfile.TemporaryDirectory(prefix="tokenlake-sql-") as folder:
-        spill, manifests = Path(folder), cache(catalog.manifest)
-        run = partial(_run, catalog, manifests, known, statement, memory, spill)
+        spill = Path(folder)
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            **CLOSED,
+            "memory_limit": f"{memory} bytes",
+            "temp_directory": str(spill),
+            "max_temp_directory_size": f"{_SPILLED * memory} bytes",
+        }
+
+        def run(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
+            """Answer by a DuckDB of its own, which sees the wanted relations and their files alone."""
+            with duckdb.connect(":memory:", config=settings) as connection:
+                readable = create(connection, catalog, manifests, wanted, known, files)
+                _add_decode(connection, catalog, manifests)
+                # From here on: these files, no others, no network, no extensions, and no way to change that.
+                draw_nothing(connection)
+                connection.execute(f"set allowed_paths = [{', '.join(map(literal, readable))}]")
+                connection.execute("set enable_external_access = false")
+                connection.execute("set lock_configuration = true")
+                return _plain_integers(_result(connection, statement, memory))
+
         try:
             _check_reads_only(statement)
             words = _words(statement)
             wanted = mentioned(words, known)
-            if _may_do_without_files(words, wanted):
+            # A query over rows may turn out to need none of the stored columns. That is not tried where an error could
+            # be caught, nor where the question is how files would be read.
+            if (
+                any(relation.kind == "rows" for relation in wanted)
+                and all(each.kind in ("rows", "table") and each.name != "documents" for each in wanted)
+                and not any(word.lower().startswith(("try", "explain")) for word in words)
+            ):
                 with suppress(duckdb.InvalidInputException, FilesNeededError):
                     return run(wanted, spill)
             return run(wanted, VerifiedFiles(catalog.store, spill / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, statement, known) from error
-
-
-def _run(
-    catalog: Catalog,
-    manifests: Manifests,
-    known: dict[str, Relation],
-    statement: str,
-    memory: int,
-    spill: Path,
-    wanted: Sequence[Relation],
-    files: VerifiedFiles | Path,
-) -> pa.Table:
-    """Answer a statement by a DuckDB of its own, which sees the wanted relations and their files alone."""
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        **CLOSED,
-        "memory_limit": f"{memory} bytes",
-        "temp_directory": str(spill),
-        "max_temp_directory_size": f"{_SPILLED * memory} bytes",
-    }
-    connection = duckdb.connect(":memory:", config=settings)
-    try:
-        readable = create(connection, catalog, manifests, wanted, known, files)
-        _add_decode(connection, catalog, manifests)
-        _lock(connection, readable)
-        return _plain_integers(_result(connection, statement, memory))
-    finally:
-        connection.close()
-
-
-def _may_do_without_files(words: Sequence[str], wanted: Sequence[Relation]) -> bool:
-    """Say whether a query over rows may turn out to need none of the stored columns.
-
-    Not where an error could be caught, nor where the question is how files would be read.
-    """
-    return (
-        any(relation.kind == "rows" for relation in wanted)
-        and all(relation.kind in ("rows", "table") and relation.name != "documents" for relation in wanted)
-        and not any(word.lower().startswith(("try", "explain")) for word in words)
-    )
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:
@@ -179,15 +164,13 @@ def _words(statement: str) -> list[str]:
     """Identifiers and string literals of a statement, unquoted: more than the tables it names, never fewer."""
     tokens, raw = duckdb.tokenize(statement), statement.encode()  # its offsets are of bytes
     ends = [offset for offset, _ in tokens[1:]] + [len(raw)]
-    words = [raw[offset:end].decode().strip() for (offset, _), end in zip(tokens, ends, strict=True)]
-    return [_unquoted(word) for word in words if word]
-
-
-def _unquoted(word: str) -> str:
-    for quote in ('"', "'"):
-        if len(word) > 1 and word[0] == quote == word[-1]:
-            return word[1:-1].replace(quote * 2, quote)
-    return word
+    words: list[str] = []
+    for (offset, _), end in zip(tokens, ends, strict=True):
+        word = raw[offset:end].decode().strip()
+        if len(word) > 1 and word[0] in "\"'" and word[0] == word[-1]:
+            word = word[1:-1].replace(word[0] * 2, word[0])
+        words += [word] if word else []
+    return words
 
 
 def _check_reads_only(statement: str) -> None:
@@ -203,15 +186,6 @@ def _check_reads_only(statement: str) -> None:
         raise ConfigError(
             f"a query may only read, and this is {kind.name}: expected SELECT, FROM, DESCRIBE, SUMMARIZE or EXPLAIN"
         )
-
-
-def _lock(connection: Any, readable: Sequence[str]) -> None:
-    """From here on: these files, no others, no network, no extensions, and no way to change that."""
-    paths = ", ".join(literal(path) for path in readable)
-    draw_nothing(connection)
-    connection.execute(f"set allowed_paths = [{paths}]")
-    connection.execute("set enable_external_access = false")
-    connection.execute("set lock_configuration = true")
 
 
 def _add_decode(connection: Any, catalog: Catalog, manifests: Manifests) -> None:

@@ -26,12 +26,11 @@ from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.ledger import MIXED
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
 
-Rows = Iterator[dict[str, Any]]
 _COUNTS: Final = Account().to_json()
 _BY_REASON: Final = frozenset(name for name, value in _COUNTS.items() if isinstance(value, dict))
 _TYPES: Final = {
@@ -70,74 +69,56 @@ SCHEMAS: Final = {
 
 def build(catalog: Catalog, name: str) -> pa.Table:
     """Return one of :data:`SCHEMAS`' tables, over every version of the store."""
-    rows = _datasets(catalog) if name == "datasets" else _of_manifests(catalog, _ROWS[name])
-    return pa.Table.from_pylist(list(rows), schema=SCHEMAS[name])
+    rows: list[dict[str, Any]] = []
+    if name == "datasets":
+        for dataset in catalog.datasets():
+            for info in catalog.versions(dataset):
+                row: dict[str, Any] = {
+                    "dataset": dataset,
+                    "version": info.version,
+                    "committed": info.committed,
+                }
+                if info.committed:
+                    manifest = catalog.manifest(dataset, info.version)
+                    facts = {key: getattr(manifest, key) for key in ("kind", "seq_length", "fingerprint")}
+                    row |= facts | asdict(manifest.totals)
+                rows.append(row)
+    else:
+        for layout in catalog.committed_versions():
+            own = {"dataset": layout.dataset, "version": layout.version}
+            manifest = catalog.manifest(layout.dataset, layout.version)
+            rows += (own | row for row in _rows_of(name, catalog, manifest))
+    return pa.Table.from_pylist(rows, schema=SCHEMAS[name])
 
 
-def _datasets(catalog: Catalog) -> Rows:
-    for dataset in catalog.datasets():
-        for info in catalog.versions(dataset):
-            row: dict[str, Any] = {"dataset": dataset, "version": info.version, "committed": info.committed}
-            if info.committed:
-                manifest = catalog.manifest(dataset, info.version)
-                facts = {name: getattr(manifest, name) for name in ("kind", "seq_length", "fingerprint")}
-                row |= facts | asdict(manifest.totals)
-            yield row
+def _rows_of(name: str, catalog: Catalog, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table that one version has."""
+    match name:
+        case "splits":
+            yield from ({"split": split} | asdict(totals) for split, totals in manifest.splits.items())
+        case "shards":
+            for shard in manifest.files:
+                yield msgspec.to_builtins(shard) | {"row_groups": len(shard.row_groups)}
+        case "inputs":
+            yield from (asdict(entry) | {"file": entry.file_id} for entry in manifest.inputs)
+        case "accounts":
+            for unit, record in catalog.ledger(manifest.dataset, manifest.version, manifest=manifest).items():
+                # They add up to the unit's whole: those of its sources, and of a mixed unit that of its rows.
+                accounts = record.by_source()
+                accounts |= {MIXED: record.account.of_rows} if record.source == MIXED else {}
+                for source, account in accounts.items():
+                    counts = account.to_json()
+                    counts |= {reason: list(counts[reason].items()) for reason in _BY_REASON}
+                    yield {"source": source, "unit": unit, "engine": record.engine} | counts
+        case _:
+            if (mixture := manifest.mixture) is None:
+                return
+            for source, mixed in mixture.sources.items():
+                facts = mixed.to_json()
+                parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
+                yield {"source": source, "level": mixture.level} | parent | facts
 
 
-def _of_manifests(catalog: Catalog, rows_of: Callable[[Catalog, Manifest], Rows]) -> Rows:
-    for layout in catalog.committed_versions():
-        own = {"dataset": layout.dataset, "version": layout.version}
-        for row in rows_of(catalog, catalog.manifest(layout.dataset, layout.version)):
-            yield own | row
-
-
-def _splits(_: Catalog, manifest: Manifest) -> Rows:
-    for split, totals in manifest.splits.items():
-        yield {"split": split} | asdict(totals)
-
-
-def _shards(_: Catalog, manifest: Manifest) -> Rows:
-    for shard in manifest.files:
-        yield msgspec.to_builtins(shard) | {"row_groups": len(shard.row_groups)}
-
-
-def _input_facts(_: Catalog, manifest: Manifest) -> Rows:
-    for entry in manifest.inputs:
-        yield asdict(entry) | {"file": entry.file_id}
-
-
-def _accounts(catalog: Catalog, manifest: Manifest) -> Rows:
-    for unit, record in catalog.ledger(manifest.dataset, manifest.version, manifest=manifest).items():
-        for source, account in _by_source(record).items():
-            counts = account.to_json()
-            counts |= {name: list(counts[name].items()) for name in _BY_REASON}
-            yield {"source": source, "unit": unit, "engine": record.engine} | counts
-
-
-def _by_source(record: UnitRecord) -> dict[str, Account]:
-    """The accounts of a unit, which add up to its whole: those of its sources, and of a mixed unit that of its rows."""
-    if record.source != MIXED:
-        return record.by_source()
-    return record.by_source() | {MIXED: record.account.of_rows}
-
-
-def _mixture(_: Catalog, manifest: Manifest) -> Rows:
-    if manifest.mixture is None:
-        return
-    for name, source in manifest.mixture.sources.items():
-        facts = source.to_json()
-        parent = {"parent": facts.pop("dataset"), "parent_version": facts.pop("version")}
-        yield {"source": name, "level": manifest.mixture.level} | parent | facts
-
-
-_ROWS: Final = {
-    "splits": _splits,
-    "shards": _shards,
-    "inputs": _input_facts,
-    "accounts": _accounts,
-    "mixture": _mixture,
-}
 Kind = Literal["rows", "documents", "quarantine", "table"]
 TABLES: Final = {
     "datasets": "every version, committed or in progress",
@@ -234,11 +215,20 @@ class VerifiedFiles:
 
         def check(item: tuple[str, str]) -> tuple[str, Path]:
             path, expected = item
-            key = layout.key(path)
+            key, store = layout.key(path), self.store
             try:
-                where, found = (
-                    self._local(key) if isinstance(self.store, LocalStore) else self._copied(key, expected)
-                )
+                if isinstance(store, LocalStore):
+                    with store.open(key) as stream:
+                        sha256 = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
+                        size = stream.tell()
+                    where, found = store.local_path(key), FileEntry(bytes=size, sha256=sha256)
+                else:
+                    where = self.copies / key
+                    where.parent.mkdir(parents=True, exist_ok=True)
+                    found = store.download(key, where)
+                    if found.sha256 != expected:  # once more: it may have changed on its way
+                        where.unlink()
+                        found = store.download(key, where)
             except NotFoundError as error:
                 raise IntegrityError(
                     f"{key}: the file is missing; the manifest lists it. {REMEDY}", file=key
@@ -250,22 +240,6 @@ class VerifiedFiles:
 
         # hashlib releases the GIL: threads hash as fast as the disk reads
         return dict(in_order(check, list(hashes.items()), _THREADS))
-
-    def _local(self, key: str) -> tuple[Path, FileEntry]:
-        with self.store.open(key) as stream:
-            sha256 = hashlib.file_digest(cast("Any", stream), "sha256").hexdigest()
-            size = stream.tell()
-        return cast("LocalStore", self.store).local_path(key), FileEntry(bytes=size, sha256=sha256)
-
-    def _copied(self, key: str, expected: str) -> tuple[Path, FileEntry]:
-        """Copy a file, once more where the first copy is not what it should be: it may have changed on its way."""
-        path = self.copies / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = self.store.download(key, path)
-        if found.sha256 != expected:
-            path.unlink()
-            found = self.store.download(key, path)
-        return path, found
 
 
 class FilesNeededError(Exception):
@@ -296,12 +270,20 @@ def create(
     for relation in wanted:
         if relation.kind != "table":
             maker.make(relation)
-        elif relation.name == "documents":
-            maker.all_documents(
-                [each for each in known.values() if each.kind == "documents" and "@" not in each.name]
-            )
-        else:
+        elif relation.name != "documents":
             maker.table(relation.name, build(catalog, relation.name))
+        else:  # the provenance of the newest version of every dataset
+            newest = [each for each in known.values() if each.kind == "documents" and "@" not in each.name]
+            for each in newest:
+                maker.make(each)
+            selects = [
+                f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {quoted(each.name)}"
+                for each in newest
+            ]
+            if selects:
+                maker.view("documents", " union all ".join(selects))
+            else:
+                maker.table("documents", _NO_DOCUMENTS)
     return maker.readable
 
 
@@ -332,20 +314,7 @@ class _Maker:
             real, manifest
         )
         if relation.name != real:
-            self._view(relation.name, f"select * from {quoted(real)}")
-
-    def all_documents(self, newest: Sequence[Relation]) -> None:
-        """Make ``documents``: the provenance of the newest version of every dataset."""
-        for relation in newest:
-            self.make(relation)
-        selects = [
-            f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {quoted(each.name)}"
-            for each in newest
-        ]
-        if selects:
-            self._view("documents", " union all ".join(selects))
-        else:
-            self.table("documents", _NO_DOCUMENTS)
+            self.view(relation.name, f"select * from {quoted(real)}")
 
     def _rows(self, name: str, manifest: Manifest) -> None:
         if name in self._made:
@@ -364,7 +333,7 @@ class _Maker:
         ]
         self.table(f"{name}/files", pa.Table.from_pylist(files))
         rows, places = self._parquet(list(map(str, paths.values()))), quoted(f"{name}/files")
-        self._view(
+        self.view(
             name,
             "select f.split, f.shard, r.file_row_number as row, r.* exclude (filename, file_row_number) "
             f"from {rows} r join {places} f using (filename)",
@@ -388,20 +357,29 @@ class _Maker:
         missing = "error('no file of ' || shard || ' was read')"
         stored = "".join(f", {missing}::{kind} as {quoted(column)}" for column, kind, *_ in found)
         rows = f"select split, shard, unnest(range(rows)) as row from {quoted(f'{name}/counts')}"
-        self._view(name, f"select split, shard, row{stored} from ({rows})")
+        self.view(name, f"select split, shard, row{stored} from ({rows})")
 
     def _documents(self, name: str, manifest: Manifest) -> None:
         rows = name.removesuffix("/documents")
         self._rows(rows, manifest)
-        self.table(f"{rows}/inputs", _inputs(manifest))
-        pieces = (
-            "select split, shard, row, generate_subscripts(segment_lengths, 1) as segment, "
-            "unnest(documents) as d, unnest(segment_lengths)::bigint as length"
-            if manifest.kind == "packed"
-            else "select split, shard, row, 1::bigint as segment, "
-            f"{{file: file, position: position, start: 0::integer}} as d, {_length(manifest)} as length"
-        )
-        self._view(
+        inputs = [
+            {"file": each.file_id, "source": each.source, "path": each.path} for each in manifest.inputs
+        ]
+        schema = pa.schema([("file", pa.int64()), ("source", pa.string()), ("path", pa.string())])
+        self.table(f"{rows}/inputs", pa.Table.from_pylist(inputs, schema=schema))
+        if manifest.kind == "packed":
+            pieces = (
+                "select split, shard, row, generate_subscripts(segment_lengths, 1) as segment, "
+                "unnest(documents) as d, unnest(segment_lengths)::bigint as length"
+            )
+        else:  # a row is a document; of preferences each part counts once
+            weights = {"input_ids": 1} if manifest.preference is None else id_weights(*manifest.preference)
+            length = " + ".join(f"{weight} * len({column})" for column, weight in weights.items())
+            pieces = (
+                "select split, shard, row, 1::bigint as segment, "
+                f"{{file: file, position: position, start: 0::integer}} as d, {length} as length"
+            )
+        self.view(
             name,
             "select split, shard, row, segment, i.source, i.path, d.file, d.position, d.start, length "
             f"from ({pieces} from {quoted(rows)}) left join {quoted(f'{rows}/inputs')} i on i.file = d.file",
@@ -416,30 +394,18 @@ class _Maker:
             raise ConfigError(
                 f"{name.removesuffix('/quarantine')} has no bad records: nothing was quarantined"
             )
-        self._view(name, f"select * exclude (filename) from {self._parquet(list(map(str, paths.values())))}")
+        self.view(name, f"select * exclude (filename) from {self._parquet(list(map(str, paths.values())))}")
 
     def _parquet(self, paths: list[str]) -> str:
         self.readable += paths
         listed = ", ".join(literal(path) for path in paths)
         return f"read_parquet([{listed}], filename = true, file_row_number = true, hive_partitioning = false)"
 
-    def _view(self, name: str, select: str) -> None:
+    def view(self, name: str, select: str) -> None:
+        """Make a view of a query."""
         if name not in self._made:
             self._connection.execute(f"create view {quoted(name)} as {select}")
             self._made.add(name)
-
-
-def _length(manifest: Manifest) -> str:
-    """The ids of a row that is a document; of preferences each part counts once."""
-    if manifest.preference is None:
-        return "len(input_ids)"
-    return " + ".join(f"{weight} * len({name})" for name, weight in id_weights(*manifest.preference).items())
-
-
-def _inputs(manifest: Manifest) -> pa.Table:
-    rows = [{"file": entry.file_id, "source": entry.source, "path": entry.path} for entry in manifest.inputs]
-    schema = pa.schema([("file", pa.int64()), ("source", pa.string()), ("path", pa.string())])
-    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def quoted(name: str) -> str:

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 from tokenlake import numbers
-from tokenlake.preference_columns import IGNORED, TrainerColumn, columns_for
+from tokenlake.preference_columns import IGNORED, columns_for
 from tokenlake.reports import dataset
 from tokenlake.reports.dataset import account_table, lengths_table, remarks, sources_table
 from tokenlake.reports.mixture import mixture_table, order_table, recipe, sentence
 from tokenlake.reports.table import Table, to_markdown
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureRecord
 
 _SIZES = (
     (10**3, "n<1K"),
@@ -49,6 +48,10 @@ def render_card(manifest: Manifest) -> str:
 
     The hash of the manifest is not in it: the manifest holds the hash of the card.
     """
+    split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
+    name = f"{manifest.dataset}@v{manifest.version}"
+    notes = "".join(f"- {remark}\n" for remark in remarks(manifest.account))
+    account = _table(account_table(manifest, None)) + (f"\n{notes}" if notes else "")
     sections = [
         _header(manifest),
         f"# {manifest.dataset} v{manifest.version}\n",
@@ -57,11 +60,53 @@ def render_card(manifest: Manifest) -> str:
         "## Columns\n\n" + _columns(manifest),
         _sources(manifest),
         "## Tokenizer\n\n" + _table(dataset.tokenizers_table(manifest)),
-        "## Account\n\nNothing is lost silently; these equations were checked when the version was committed.\n\n"
-        + _account(manifest),
-        "## Reading it\n\n" + _reading(manifest),
+        f"{_ACCOUNT}\n\n{account}",
+        _READING.format(name=name, split=split),
     ]
     return "\n".join(sections)
+
+
+_ACCOUNT: Final = """\
+## Account
+
+Nothing is lost silently; these equations were checked when the version was committed."""
+_READING: Final = """\
+## Reading it
+
+From the store:
+
+```sh
+tokenlake peek {name} -n 3
+tokenlake verify {name}
+```
+
+```python
+import tokenlake as tl
+
+data = tl.open("path/to/store", "{name}", split="{split}")
+for_jax = tl.DataLoader(data, batch_size=8)
+for_torch = tl.torch_dataset(data, batch_size=8)
+```
+
+From this folder, without tokenlake:
+
+```python
+from datasets import load_dataset
+
+rows = load_dataset("path/to/this/folder", split="{split}")
+```
+
+```python
+import polars as pl
+
+rows = pl.scan_parquet("path/to/this/folder/data/*.parquet")
+```
+
+```sql
+-- DuckDB
+select count(*) from 'path/to/this/folder/data/*.parquet';
+```
+"""
 
 
 def _header(manifest: Manifest) -> str:
@@ -69,68 +114,50 @@ def _header(manifest: Manifest) -> str:
     if manifest.splits:
         lines += ["configs:", "- config_name: default", "  data_files:"]
         for split in manifest.splits:
+            paths: str | list[str] = f"data/{split}-*.parquet"
+            if any(other.startswith(f"{split}-") for other in manifest.splits):
+                # The glob would also take another split's (train, train-long).
+                paths = [shard.path for shard in manifest.files if shard.split == split]
             # quoted: a split called `no` or `1` must stay text
-            lines += [f"  - split: {json.dumps(split)}", f"    path: {_paths(manifest, split)}"]
+            lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
     said = manifest.config.get("card", {})
     lines += [f"{name}: {json.dumps(said[name], ensure_ascii=False)}" for name in _SAID if name in said]
-    lines += [
-        "tags:",
-        "- tokenlake",
-        "- pretokenized",
-        "size_categories:",
-        f"- {_size(manifest.totals.rows)}",
-    ]
-    return "\n".join([*lines, "---", ""])
-
-
-def _paths(manifest: Manifest, split: str) -> str:
-    """A glob; the files by name where the glob would also take another split's (train, train-long)."""
-    if not any(other.startswith(f"{split}-") for other in manifest.splits):
-        return json.dumps(f"data/{split}-*.parquet")
-    return json.dumps([shard.path for shard in manifest.files if shard.split == split])
-
-
-def _size(rows: int) -> str:
-    return next((name for limit, name in _SIZES if rows < limit), "n>1T")
+    size = next((name for limit, name in _SIZES if manifest.totals.rows < limit), "n>1T")
+    lines += ["tags:", "- tokenlake", "- pretokenized", "size_categories:", f"- {size}", "---", ""]
+    return "\n".join(lines)
 
 
 def _introduction(manifest: Manifest) -> str:
-    account = manifest.account
-    text = f"{numbers.plural(account.documents, 'document')} with {numbers.plural(account.tokens, 'token')} of text"
+    account, what = manifest.account, "Packed token sequences" if manifest.width else "Tokenized documents"
+    tokens, rows = f"{numbers.plural(account.tokens, 'token')} of text", ""
+    if manifest.width:
+        many = numbers.plural(manifest.totals.rows, "sequence")
+        rows = f"{many} of {numbers.count(manifest.width)} tokens, {dataset.fill(manifest)} full"
     if manifest.mixture is not None:
-        return _mixed(manifest, manifest.mixture)
+        rows = rows or numbers.plural(manifest.totals.rows, "document")
+        return f"{what}, mixed by tokenlake of {sentence(manifest.mixture)}; {rows}; {dataset.stored(manifest)}.\n"
+    of = "document"
     if manifest.preference is not None:
         method, trainer = manifest.preference
-        names = {"trl": "TRL", "easydel": "EasyDeL"}
-        return (
-            f"Tokenized preferences for {method.upper()} in the columns of {names[trainer]}'s trainers, written by "
-            f"tokenlake: {numbers.plural(account.documents, 'row')} with "
-            f"{numbers.plural(account.tokens, 'token')} of text; {dataset.stored(manifest)}.\n"
-        )
-    if not manifest.width:
-        return f"Tokenized documents, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
-    rows = f"{numbers.plural(manifest.totals.rows, 'sequence')} of {numbers.count(manifest.width)} tokens"
-    return (
-        f"Packed token sequences, written by tokenlake: {text} in {rows}, {dataset.fill(manifest)} full; "
-        f"{dataset.stored(manifest)}.\n"
-    )
-
-
-def _mixed(manifest: Manifest, mixture: MixtureRecord) -> str:
-    rows = numbers.plural(manifest.totals.rows, "sequence" if manifest.width else "document")
-    full = ""
-    if manifest.width:
-        rows += f" of {numbers.count(manifest.width)} tokens"
-        full = f", {dataset.fill(manifest)} full"
-    return (
-        f"{'Packed token sequences' if manifest.width else 'Tokenized documents'}, mixed by tokenlake of "
-        f"{sentence(mixture)}; {rows}{full}; {dataset.stored(manifest)}.\n"
-    )
+        names, of = {"trl": "TRL", "easydel": "EasyDeL"}, "row"
+        what = f"Tokenized preferences for {method.upper()} in the columns of {names[trainer]}'s trainers"
+    text = f"{numbers.plural(account.documents, of)} with {tokens}{rows and ' in '}{rows}"
+    return f"{what}, written by tokenlake: {text}; {dataset.stored(manifest)}.\n"
 
 
 def _columns(manifest: Manifest) -> str:
     if manifest.preference is not None:
-        lines = [f"- `{column.name}`: {_told(column)}.\n" for column in columns_for(*manifest.preference)]
+        lines: list[str] = []
+        for column in columns_for(*manifest.preference):
+            whose, last = " and ".join(column.parts), column.parts[-1] if column.parts else ""
+            told = {
+                "ids": f"token ids (int32) of {whose}",
+                "mask": f"a 1 (int8) for each of them of {whose}",
+                "labels": f"token ids of {last}, {IGNORED} for the prompt's (int32)",
+                "label": "whether the answer is good (bool)",
+                "text": "the prompt as text",
+            }
+            lines.append(f"- `{column.name}`: {told[column.holds]}.\n")
         return "".join(lines) + _further(manifest) + _PLACE
     if not manifest.width:
         return "- `input_ids`: the document's token ids (int32).\n" + _further(manifest) + _PLACE
@@ -143,32 +170,13 @@ def _columns(manifest: Manifest) -> str:
     )
 
 
-def _told(column: TrainerColumn) -> str:
-    whose = " and ".join(column.parts)
-    return {
-        "ids": f"token ids (int32) of {whose}",
-        "mask": f"a 1 (int8) for each of them of {whose}",
-        "labels": f"token ids of {column.parts[-1] if column.parts else ''}, {IGNORED} for the prompt's (int32)",
-        "label": "whether the answer is good (bool)",
-        "text": "the prompt as text",
-    }[column.holds]
-
-
 def _further(manifest: Manifest) -> str:
     """The columns that not every dataset of unpacked rows has."""
     build = manifest.config.get("build", {})
-    mask = (
-        "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
-        if "attention_mask" in build
-        else ""
-    )
     names = ", ".join(f"`{name}`" for name, _ in build.get("kept", ()))
-    return mask + (f"- {names}: kept from the input.\n" if names else "")
-
-
-def _account(manifest: Manifest) -> str:
-    notes = "".join(f"- {remark}\n" for remark in remarks(manifest.account))
-    return _table(account_table(manifest, None)) + (f"\n{notes}" if notes else "")
+    kept = f"- {names}: kept from the input.\n" if names else ""
+    mask = "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
+    return mask + kept if "attention_mask" in build else kept
 
 
 def _sources(manifest: Manifest) -> str:
@@ -182,37 +190,6 @@ def _sources(manifest: Manifest) -> str:
         f"## Mixture\n\n{_table(mixture_table(manifest.mixture))}\n{_table(order_table(manifest.mixture))}\n"
         "The order is a function of the position; nothing of it is stored. The same rows are made again, in the store "
         f"that holds the versions above, by `tokenlake run` of\n\n```yaml\n{recipe(manifest, manifest.mixture)}```\n"
-    )
-
-
-def _reading(manifest: Manifest) -> str:
-    split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
-    name = f"{manifest.dataset}@v{manifest.version}"
-    return (
-        "From the store:\n\n"
-        "```sh\n"
-        f"tokenlake peek {name} -n 3\n"
-        f"tokenlake verify {name}\n"
-        "```\n\n"
-        "```python\n"
-        "import tokenlake as tl\n\n"
-        f'data = tl.open("path/to/store", "{name}", split="{split}")\n'
-        "for_jax = tl.DataLoader(data, batch_size=8)\n"
-        "for_torch = tl.torch_dataset(data, batch_size=8)\n"
-        "```\n\n"
-        "From this folder, without tokenlake:\n\n"
-        "```python\n"
-        "from datasets import load_dataset\n\n"
-        f'rows = load_dataset("path/to/this/folder", split="{split}")\n'
-        "```\n\n"
-        "```python\n"
-        "import polars as pl\n\n"
-        'rows = pl.scan_parquet("path/to/this/folder/data/*.parquet")\n'
-        "```\n\n"
-        "```sql\n"
-        "-- DuckDB\n"
-        "select count(*) from 'path/to/this/folder/data/*.parquet';\n"
-        "```\n"
     )
 
 
@@ -283,6 +260,10 @@ class RowFiles:
     columns: Mapping[str, str]
     files: Sequence[DataFile]
 
+    @property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(file.split for file in self.files))
+
 
 def metadata(
     name: str,
@@ -312,75 +293,44 @@ def metadata(
         **({"version": f"{version}.0.0"} if version is not None else {}),
         **{key: card[name] for name, key in _WORDS.items() if card and name in card},
         "distribution": [each for group in groups for each in _distribution(group)],
-        "recordSet": [each for group in groups if group.columns for each in _records(group)],
+        "recordSet": [
+            {**_named("RecordSet", f"{group.prefix}{split}"), "field": list(_fields(group, split))}
+            for group in groups
+            if group.columns
+            for split in group.splits
+        ],
     }
 
 
-def _splits(group: RowFiles) -> list[str]:
-    return list(dict.fromkeys(file.split for file in group.files))
+def _named(kind: str, name: str) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": name, "name": name}
 
 
-def _distribution(group: RowFiles) -> list[dict[str, Any]]:
-    files = [
-        {
-            "@type": "cr:FileObject",
-            "@id": f"{group.prefix}{file.path}",
-            "name": f"{group.prefix}{file.path}",
-            "contentUrl": f"{group.prefix}{file.path}",
-            "contentSize": f"{file.bytes} B",
-            "encodingFormat": _MEDIA[group.format],
-            "sha256": file.sha256,
+def _distribution(group: RowFiles) -> Iterator[dict[str, Any]]:
+    for file in group.files:
+        path, size = f"{group.prefix}{file.path}", f"{file.bytes} B"
+        found = _named("FileObject", path) | {"contentUrl": path, "contentSize": size}
+        yield found | {"encodingFormat": _MEDIA[group.format], "sha256": file.sha256}
+    for split in group.splits:
+        paths = [f"{group.prefix}{file.path}" for file in group.files if file.split == split]
+        found = _named("FileSet", f"{group.prefix}files of {split}")
+        yield found | {"encodingFormat": _MEDIA[group.format], "includes": paths}
+
+
+def _fields(group: RowFiles, split: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns whose type has a word here; a list is of what it holds, repeated."""
+    for column, told in group.columns.items():
+        inner = _LIST.fullmatch(told)
+        scalar = told if inner is None else inner[1]
+        word = next((word for pattern, word in _SCALARS if pattern.fullmatch(scalar)), None)
+        if word is None:
+            continue
+        extract = {"jsonPath": f"$[{json.dumps(column)}]"} if group.format == "jsonl" else {"column": column}
+        yield {
+            "@type": "cr:Field",
+            "@id": f"{group.prefix}{split}/{column}",
+            "name": column,
+            "dataType": word,
+            **({} if inner is None else {"repeated": True}),
+            "source": {"fileSet": {"@id": f"{group.prefix}files of {split}"}, "extract": extract},
         }
-        for file in group.files
-    ]
-    sets = [
-        {
-            "@type": "cr:FileSet",
-            "@id": f"{group.prefix}files of {split}",
-            "name": f"{group.prefix}files of {split}",
-            "encodingFormat": _MEDIA[group.format],
-            "includes": [f"{group.prefix}{file.path}" for file in group.files if file.split == split],
-        }
-        for split in _splits(group)
-    ]
-    return files + sets
-
-
-def _records(group: RowFiles) -> list[dict[str, Any]]:
-    return [
-        {
-            "@type": "cr:RecordSet",
-            "@id": f"{group.prefix}{split}",
-            "name": f"{group.prefix}{split}",
-            "field": [
-                _field(group, split, column, kind)
-                for column, told in group.columns.items()
-                if (kind := _kind(told)) is not None
-            ],
-        }
-        for split in _splits(group)
-    ]
-
-
-def _field(group: RowFiles, split: str, column: str, kind: tuple[str, bool]) -> dict[str, Any]:
-    data_type, repeated = kind
-    key = "jsonPath" if group.format == "jsonl" else "column"
-    return {
-        "@type": "cr:Field",
-        "@id": f"{group.prefix}{split}/{column}",
-        "name": column,
-        "dataType": data_type,
-        **({"repeated": True} if repeated else {}),
-        "source": {
-            "fileSet": {"@id": f"{group.prefix}files of {split}"},
-            "extract": {key: f"$[{json.dumps(column)}]" if key == "jsonPath" else column},
-        },
-    }
-
-
-def _kind(told: str) -> tuple[str, bool] | None:
-    """Return the data type of an Arrow type, and whether it is a list; None of what has no word here."""
-    inner = _LIST.fullmatch(told)
-    scalar = told if inner is None else inner[1]
-    word = next((word for pattern, word in _SCALARS if pattern.fullmatch(scalar)), None)
-    return None if word is None else (word, inner is not None)

@@ -5,8 +5,7 @@ And a plan in a few words: how far it is, and what becomes of documents that are
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,10 +15,10 @@ from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.numbers import count, percent
 from tokenlake.reports.mixture import mixture_table, order_table
-from tokenlake.reports.table import Column, Table, facts, label, number
+from tokenlake.reports.table import Table, facts, label, number
 from tokenlake.store.account import LAWS, Account
+from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource
 
 
 def fill(manifest: Manifest) -> str:
@@ -48,25 +47,21 @@ def stored(manifest: Manifest) -> str:
 def headline(manifest: Manifest) -> Table:
     """What a person wants to know first."""
     account = manifest.account
+    # `6,317,546 (2,165 EOS) from 21.4 MiB of text`; the total is what `ls` and `splits` count, too.
+    tokens = count(manifest.totals.tokens)
+    if special := [f"{count(n)} {name}" for name, n in (("BOS", account.bos), ("EOS", account.eos)) if n]:
+        tokens += f" ({', '.join(special)})"
+    if account.text_bytes:  # what was made from stored tokens has none: that is its parents' affair
+        tokens += f" from {numbers.size(account.text_bytes)} of text"
     # Of packed rows that were passed on nobody counted documents again: the account's are the rows.
     passed_on = manifest.mixture is not None and manifest.mixture.level == "sequences"
     pairs = [
-        *([] if passed_on else [("documents", numbers.count(account.documents))]),
-        ("tokens", _tokens(manifest)),
+        *([] if passed_on else [("documents", count(account.documents))]),
+        ("tokens", tokens),
         ("sequences" if manifest.width else "rows", shape(manifest)),
         ("stored", stored(manifest)),
     ]
     return facts(pairs)
-
-
-def _tokens(manifest: Manifest) -> str:
-    """``6,317,546 (2,165 EOS) from 21.4 MiB of text``; the total is what ``ls`` and ``splits`` count too."""
-    account = manifest.account
-    special = [f"{numbers.count(n)} {name}" for name, n in (("BOS", account.bos), ("EOS", account.eos)) if n]
-    of_which = f" ({', '.join(special)})" if special else ""
-    # Of what was made from stored tokens the bytes of text are its parents' affair.
-    text = f" from {numbers.size(account.text_bytes)} of text" if account.text_bytes else ""
-    return f"{numbers.count(manifest.totals.tokens)}{of_which}{text}"
 
 
 def splits_table(manifest: Manifest) -> Table:
@@ -105,22 +100,18 @@ def tokenizers_table(manifest: Manifest) -> Table:
 
 def inputs_table(manifest: Manifest) -> Table:
     """Input files by source."""
-    columns = [label("source"), number("files"), number("bytes", "size", numbers.size), label("example")]
-    files = Counter(entry.source for entry in manifest.inputs)
-    records: list[dict[str, Any]] = []
+    columns = (label("source"), number("files"), number("bytes", "size", numbers.size), label("example"))
     # A mixture's inputs are those of its parents, by the names that the sources have there.
-    for source in manifest.accounts if manifest.mixture is None else files:
-        mine = [entry for entry in manifest.inputs if entry.source == source]
-        total = sum(entry.size for entry in mine)
-        records.append(
-            {
-                "source": source,
-                "files": files[source],
-                "bytes": total,
-                "example": mine[0].path if mine else "",
-            }
-        )
-    return Table.of(columns, records, "Inputs")
+    by_source: dict[str, list[InputFileEntry]] = {}
+    if manifest.mixture is None:
+        by_source = {source: [] for source in manifest.accounts}
+    for entry in manifest.inputs:
+        by_source.setdefault(entry.source, []).append(entry)
+    rows = tuple(
+        (source, len(files), sum(each.size for each in files), files[0].path if files else "")
+        for source, files in by_source.items()
+    )
+    return Table(columns, rows, "Inputs")
 
 
 def lineage_table(manifest: Manifest) -> Table:
@@ -169,7 +160,13 @@ def equations(account: Account, width: int) -> list[tuple[str, str]]:
     for whole, parts in LAWS.items():
         called = CALLED | {"content_packed": "written"} if whole == "tokens" else CALLED
         names = {part: called.get(part, part) for part in parts}
-        terms = [_term(account, part, name) for part, name in names.items() if account.count(part)]
+        terms: list[str] = []
+        for part, name in names.items():
+            value = getattr(account, part)
+            reasons: Mapping[str, int] = {} if isinstance(value, int) else value
+            there = [reason for reason, many in reasons.items() if many]
+            made_of = f" ({there[0] if len(there) == 1 else _reasons(reasons)})" if there else ""
+            terms += [f"{count(many)} {name}{made_of}"] if (many := account.count(part)) else []
         sums = [count(getattr(account, whole)), " + ".join(terms) or f"0 {names[parts[0]]}"]
         if whole == "slots" and width:
             sums.insert(1, f"{count(account.sequences)} x {count(width)}")
@@ -180,16 +177,16 @@ def equations(account: Account, width: int) -> list[tuple[str, str]]:
 
 def draws(manifest: Manifest) -> list[tuple[str, str]]:
     """Return the law of every source of a mixture: ``("drawn of web", "1,250 = 2 x 500 of whole epochs + 250")``."""
+    found: list[tuple[str, str]] = []
     sources = {} if manifest.mixture is None else manifest.mixture.sources
-    return [(f"drawn of {name}", _drawn(source)) for name, source in sources.items()]
-
-
-def _drawn(source: MixedSource) -> str:
-    if not source.full_epochs and source.drawn_tokens <= source.tokens:
-        return f"{count(source.drawn_tokens)} of {count(source.tokens)}, not a whole epoch"
-    rest = f" + {count(source.partial_tokens)}" if source.partial_tokens else ""
-    whole = f"{count(source.full_epochs)} x {count(source.tokens)} of whole epochs"
-    return f"{count(source.drawn_tokens)} = {whole}{rest}"
+    for name, source in sources.items():
+        drawn, there = count(source.drawn_tokens), count(source.tokens)
+        rest = f" + {count(source.partial_tokens)}" if source.partial_tokens else ""
+        law = f"{drawn} = {count(source.full_epochs)} x {there} of whole epochs{rest}"
+        if not source.full_epochs and source.drawn_tokens <= source.tokens:
+            law = f"{drawn} of {there}, not a whole epoch"
+        found.append((f"drawn of {name}", law))
+    return found
 
 
 def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
@@ -215,7 +212,7 @@ def remarks(account: Account) -> list[str]:
 
 def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:
     """A line for each source of text, in the order given."""
-    columns: Sequence[Column] = (
+    columns = (
         label("source"),
         number("rows_read", "rows read"),
         number("filtered"),
@@ -224,15 +221,10 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
         number("tokens"),
         number("text_bytes", "text bytes"),
     )
-    records = [
-        {
-            **account.to_json(),
-            "source": name,
-            **{name: account.count(name) for name in ("filtered", "quarantined")},
-        }
-        for name, account in accounts.items()
-    ]
-    return Table.of(columns, records, title)
+    rows = tuple(
+        (name, *(account.count(column.key) for column in columns[1:])) for name, account in accounts.items()
+    )
+    return Table(columns, rows, title)
 
 
 def lengths_table(accounts: Mapping[str, Account]) -> Table:
@@ -260,14 +252,6 @@ def lengths_table(accounts: Mapping[str, Account]) -> Table:
 
 def _decimal(value: float) -> str:
     return f"{value:,.1f}"
-
-
-def _term(account: Account, part: str, name: str) -> str:
-    value = getattr(account, part)
-    reasons: Mapping[str, int] = {} if isinstance(value, int) else value
-    there = [reason for reason, many in reasons.items() if many]
-    made_of = f" ({there[0] if len(there) == 1 else _reasons(reasons)})" if there else ""
-    return f"{count(account.count(part))} {name}{made_of}"
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:
@@ -324,9 +308,8 @@ def expected_lengths(
     most = count(settings.max_length)
     if not long:
         return f"no document of the sample is longer than {most} tokens; longer ones are {what}"
-    loss = (
-        "" if settings.long_documents == "split" else f", about {_share(dropped, tokens)} of tokens dropped"
-    )
+    lost = f", about {_share(dropped, tokens)} of tokens dropped"
+    loss = "" if settings.long_documents == "split" else lost
     return f"about {_share(long, documents)} of documents are longer than {most} tokens: {what}{loss}"
 
 
@@ -335,13 +318,10 @@ def truncation_remarks(account: Account) -> list[str]:
     sentences: list[str] = []
     for reason, done in CUT.items():
         if many := account.normalized.get(reason):
-            sentences.append(
-                f"long documents {done}: {count(many)} of {count(account.kept)}{_dropped(account, done)}"
-            )
-    for reason, why in (
-        ("too_long", "too long"),
-        ("nothing_to_learn", "nothing to learn is left of them"),
-    ):
+            cut = f"{count(many)} of {count(account.kept)}{_dropped(account, done)}"
+            sentences.append(f"long documents {done}: {cut}")
+    lost = {"too_long": "too long", "nothing_to_learn": "nothing to learn is left of them"}
+    for reason, why in lost.items():
         if many := account.filtered.get(reason):
             sentences.append(f"documents left out, {why}: {count(many)}{_dropped(account, reason)}")
     if "nothing_to_learn" in account.dropped and not account.filtered.get("nothing_to_learn"):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tokenlake import numbers
 from tokenlake.reports.table import Table, label, number
-from tokenlake.store.diff import Change, Count, Difference, FilePair
+from tokenlake.store.diff import Count, Difference, FilePair
 
 _LISTED: Final = 20  # inputs and shards of which a table names each
 _SHOWN: Final = 24  # characters of a value: two of them and a key fit 80 columns
@@ -53,27 +53,26 @@ def difference_tables(found: Difference, *, files: bool = False) -> Iterator[Tab
         ("Releases", found.produced_by),
     ):
         if changes:
-            yield _changes_table(changes, names, title)
+            rows = tuple(
+                (
+                    each.key,
+                    "-" if each.there == "b" else _short(each.a),
+                    "-" if each.there == "a" else _short(each.b),
+                )
+                for each in changes
+            )
+            yield Table((label("key", ""), label("a", names[0]), label("b", names[1])), rows, title)
     if found.inputs:
         yield _inputs_table(found, names)
-    yield _files_table(found, names)
+    kinships = tuple(
+        (_word(kinship, names), many, found.units.get(kinship, 0)) for kinship, many in found.kinships.items()
+    )
+    yield Table((label("kinship", ""), number("files", "shards"), number("units")), kinships, "Shards")
     if files:
         yield _shards_table(found.files, names)
     yield _counts_table(found.totals, names, "Totals")
     if found.account:
         yield _counts_table(found.account, names, "Account")
-
-
-def _changes_table(changes: Iterable[Change], names: tuple[str, str], title: str) -> Table:
-    rows = [
-        {
-            "key": change.key,
-            "a": "-" if change.there == "b" else _short(change.a),
-            "b": "-" if change.there == "a" else _short(change.b),
-        }
-        for change in changes
-    ]
-    return Table.of((label("key", ""), label("a", names[0]), label("b", names[1])), rows, title)
 
 
 def _short(value: object) -> str:
@@ -84,32 +83,19 @@ def _short(value: object) -> str:
 
 
 def _inputs_table(found: Difference, names: tuple[str, str]) -> Table:
-    rows: list[dict[str, Any]] = [
-        {
-            "change": pair.change,
-            "file": f"{pair.file.source}: {pair.file.path}",
-            "a": pair.a and pair.a.size,
-            "b": pair.b and pair.b.size,
-        }
+    rows: list[tuple[Any, ...]] = [
+        (pair.change, f"{pair.file.source}: {pair.file.path}", pair.a and pair.a.size, pair.b and pair.b.size)
         for pair in found.inputs[:_LISTED]
     ]
-    if rest := len(found.inputs) - _LISTED:
-        rows += [{"change": "...", "file": f"{numbers.count(rest)} more: --json"}] if rest > 0 else []
+    if (rest := len(found.inputs) - _LISTED) > 0:
+        rows.append(("...", f"{numbers.count(rest)} more: --json", None, None))
     columns = (
         label("change", ""),
         label("file"),
         number("a", names[0], numbers.size),
         number("b", names[1], numbers.size),
     )
-    return Table.of(columns, rows, f"Inputs ({numbers.count(found.inputs_same)} the same)")
-
-
-def _files_table(found: Difference, names: tuple[str, str]) -> Table:
-    rows = [
-        {"kinship": _word(kinship, names), "files": files, "units": found.units.get(kinship, 0)}
-        for kinship, files in found.kinships.items()
-    ]
-    return Table.of((label("kinship", ""), number("files", "shards"), number("units")), rows, "Shards")
+    return Table(columns, tuple(rows), f"Inputs ({numbers.count(found.inputs_same)} the same)")
 
 
 def _word(kinship: str, names: tuple[str, str]) -> str:
@@ -117,24 +103,22 @@ def _word(kinship: str, names: tuple[str, str]) -> str:
 
 
 def _shards_table(pairs: Iterable[FilePair], names: tuple[str, str]) -> Table:
-    rows: list[dict[str, Any]] = []
-    for pair in pairs:
-        if pair.same:
-            continue
+    rows: list[tuple[str, str]] = []
+    for pair in (pair for pair in pairs if not pair.same):
         told = _word(pair.kinship, names)
         if pair.kinship == "same_tokens":
             told += f", other {', '.join(pair.columns)}" if pair.columns else ", written otherwise"
         path = " -> ".join(dict.fromkeys(shard.path for shard in (pair.a, pair.b) if shard is not None))
-        rows.append({"path": path, "kinship": told})
-    return Table.of((label("path", ""), label("kinship", "")), rows, "Shards that are not the same")
+        rows.append((path, told))
+    return Table((label("path", ""), label("kinship", "")), tuple(rows), "Shards that are not the same")
 
 
 def _counts_table(counts: Iterable[Count], names: tuple[str, str], title: str) -> Table:
-    rows = [{"name": each.name, "a": each.a, "b": each.b, "more": each.more or None} for each in counts]
+    rows = tuple((each.name, each.a, each.b, each.more or None) for each in counts)
     columns = (
         label("name", ""),
         number("a", names[0]),
         number("b", names[1]),
         number("more", "difference", lambda value: f"{value:+,}"),
     )
-    return Table.of(columns, rows, title)
+    return Table(columns, rows, title)

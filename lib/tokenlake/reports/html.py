@@ -16,10 +16,10 @@ from tokenlake.markup import Html, Part, tag, together
 from tokenlake.numbers import count, percent
 from tokenlake.reports import dataset
 from tokenlake.reports.dataset import CALLED
-from tokenlake.reports.mixture import mixture_table, order_table, share
+from tokenlake.reports.mixture import asked, mixture_table, order_table, share
 from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import LAWS, Account
-from tokenlake.store.draws import mixture_of
+from tokenlake.store.draws import schedule_of
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixtureRecord
 
@@ -181,13 +181,12 @@ def stack(pieces: Sequence[Piece]) -> Html:
 
 def legend(pieces: Iterable[Piece], total: float | None = None) -> Html:
     """Name the parts of a whole, with their values, and their shares of a total."""
-    return tag("ul", *(_named(piece, total) for piece in pieces), class_="legend")
-
-
-def _named(piece: Piece, total: float | None) -> Html:
-    value = piece.written or count(int(piece.value))
-    part = f" ({percent(piece.value, total)})" if total else ""
-    return tag("li", tag("i", class_=f"c{piece.colour}"), f"{piece.name} {value}{part}")
+    lines: list[Html] = []
+    for piece in pieces:
+        part = f" ({percent(piece.value, total)})" if total else ""
+        told = f"{piece.name} {piece.written or count(int(piece.value))}{part}"
+        lines.append(tag("li", tag("i", class_=f"c{piece.colour}"), told))
+    return tag("ul", *lines, class_="legend")
 
 
 def bars(values: Sequence[tuple[str, int]]) -> Html:
@@ -217,13 +216,12 @@ def doubling(lengths: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
     by_bits: dict[int, int] = {}
     for length, many in lengths:
         by_bits[length.bit_length()] = by_bits.get(length.bit_length(), 0) + many
-    found = range(min(by_bits, default=1), max(by_bits, default=0) + 1)
-    return [(_range(bits), by_bits.get(bits, 0)) for bits in found]
-
-
-def _range(bits: int) -> str:
-    low, high = (1 << bits) >> 1, (1 << bits) - 1
-    return count(low) if low >= high else f"{count(low)}-{count(high)}"
+    found: list[tuple[str, int]] = []
+    for bits in range(min(by_bits, default=1), max(by_bits, default=0) + 1):
+        low, high = (1 << bits) >> 1, (1 << bits) - 1
+        name = count(low) if low >= high else f"{count(low)}-{count(high)}"
+        found.append((name, by_bits.get(bits, 0)))
+    return found
 
 
 def areas(points: Sequence[tuple[float, Mapping[str, float]]], unit: str) -> Html:
@@ -261,33 +259,26 @@ _FLOWS: Final = {
 
 def flow(account: Account) -> Html:
     """Draw where every row and every token went: a bar for each law of the account, and what goes on to the next."""
-    laws = [law for law in LAWS if account.count(law)]
-    rows = [_stage(account, law, after) for law, after in zip(laws, [*laws[1:], None], strict=True)]
+    laws, rows = [law for law in LAWS if account.count(law)], list[Html]()
+    for law, after in zip(laws, [*laws[1:], None], strict=True):
+        pieces, total = list[Piece](), account.count(law)
+        for part in LAWS[law]:  # those by reason one by one
+            name, value = CALLED.get(part, part), getattr(account, part)
+            counts = (
+                {name: value} if isinstance(value, int) else {f"{name}: {key}": value[key] for key in value}
+            )
+            for called, many in counts.items():
+                colour = _GREY if part == "pad" else len(pieces) % _GREY
+                pieces += [Piece(called, many, colour)] if many else []
+        words = tag("div", tag("b", f"{law.replace('_', ' ')} {count(total)}"), legend(pieces, total))
+        drawn = [stack(pieces)]
+        if after is not None:
+            part, into = _FLOWS[law]
+            left, right = _span(account, law, part)
+            low, high = _span(account, after, into if into in LAWS[after] else None)
+            drawn.append(_drawing(40, _polygon([(left, 0), (right, 0), (high, 40), (low, 40)], "stream")))
+        rows.append(tag("div", words, tag("div", *drawn, class_="drawn")))
     return tag("div", *rows, class_="flow")
-
-
-def _stage(account: Account, law: str, after: str | None) -> Html:
-    pieces, total = _pieces(account, law), account.count(law)
-    words = tag("div", tag("b", f"{law.replace('_', ' ')} {count(total)}"), legend(pieces, total))
-    drawn = [stack(pieces)]
-    if after is not None:
-        part, into = _FLOWS[law]
-        drawn.append(
-            _stream(_span(account, law, part), _span(account, after, into if into in LAWS[after] else None))
-        )
-    return tag("div", words, tag("div", *drawn, class_="drawn"))
-
-
-def _pieces(account: Account, law: str) -> list[Piece]:
-    """The parts of a law, those by reason one by one; none that are 0."""
-    found: list[Piece] = []
-    for part in LAWS[law]:
-        name, value = CALLED.get(part, part), getattr(account, part)
-        counts = {name: value} if isinstance(value, int) else {f"{name}: {key}": value[key] for key in value}
-        for called, many in counts.items():
-            colour = _GREY if part == "pad" else len(found) % _GREY
-            found += [Piece(called, many, colour)] if many else []
-    return found
 
 
 def _span(account: Account, law: str, part: str | None) -> tuple[float, float]:
@@ -298,11 +289,6 @@ def _span(account: Account, law: str, part: str | None) -> tuple[float, float]:
     before = sum(account.count(name) for name in parts[: parts.index(part)])
     scale = _WIDTH / account.count(law)
     return before * scale, (before + account.count(part)) * scale
-
-
-def _stream(top: tuple[float, float], bottom: tuple[float, float]) -> Html:
-    corners = [(top[0], 0), (top[1], 0), (bottom[1], 40), (bottom[0], 40)]
-    return _drawing(40, _polygon(corners, "stream"))
 
 
 def _polygon(corners: Iterable[tuple[float, float]], class_: str) -> Html:
@@ -342,15 +328,13 @@ def manifest_sections(manifest: Manifest, texts: Mapping[str, Account]) -> Secti
     Args:
         texts: the account of each source's text; of a mixture that of its parents, as far as they are there.
     """
-    found = [("Account", _account(manifest)), ("Sources", _sources(manifest, texts))]
-    if manifest.mixture is not None:
-        found.append(("Mixture", _mixture(manifest.mixture)))
-    return found
-
-
-def _account(manifest: Manifest) -> Html:
     remarks = [tag("p", remark) for remark in dataset.remarks(manifest.account)]
-    return together([flow(manifest.account), to_html(dataset.account_table(manifest, None)), *remarks])
+    account = [flow(manifest.account), to_html(dataset.account_table(manifest, None)), *remarks]
+    found = [("Account", together(account)), ("Sources", _sources(manifest, texts))]
+    if (record := manifest.mixture) is not None:
+        tables = [to_html(table) for table in (mixture_table(record, None), order_table(record))]
+        found.append(("Mixture", together([*_shares(record), *tables, _weights(record)])))
+    return found
 
 
 def _sources(manifest: Manifest, texts: Mapping[str, Account]) -> Html:
@@ -392,17 +376,11 @@ def density_table(texts: Mapping[str, Account]) -> Table:
     return Table.of(columns, records, "Tokens per byte")
 
 
-def _mixture(record: MixtureRecord) -> Html:
-    tables = [to_html(table) for table in (mixture_table(record, None), order_table(record))]
-    return together([_shares(record), *tables, _weights(record)])
-
-
-def _shares(record: MixtureRecord) -> Html:
+def _shares(record: MixtureRecord) -> list[Part]:
     """What was asked, and what it came to, as bars below each other."""
     sources = record.sources
-    asked = {n: s.asked if s.asked_tokens is None else s.asked_tokens for n, s in sources.items()}
     found = {
-        f"asked of {record.weights_by}": asked,
+        f"asked of {record.weights_by}": {name: asked(source) for name, source in sources.items()},
         "of rows": {name: source.achieved_rows for name, source in sources.items()},
         "of tokens": {name: source.achieved_tokens for name, source in sources.items()},
     }
@@ -410,11 +388,11 @@ def _shares(record: MixtureRecord) -> Html:
     for title, shares in found.items():
         pieces = coloured(shares, {name: share(value) for name, value in shares.items()})
         parts += [tag("p", title, class_="dim"), stack(pieces), legend(pieces)]
-    return together(parts)
+    return parts
 
 
 def _weights(record: MixtureRecord) -> Html:
-    order, scheduler = record.order, mixture_of(record).scheduler
+    order, scheduler = record.order, schedule_of(record)
     last = max(order.points[-1].step, -(-order.rows // order.step_rows))
     if not scheduler.changes:
         return tag("p", "The weights are the same at every step.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from tokenlake import numbers
-from tokenlake.reports.table import Column, Table, facts, label, number
+from tokenlake.reports.table import Table, facts, label, number
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
 
@@ -41,6 +41,11 @@ def epochs(source: MixedSource) -> float | None:
     return source.drawn_rows / source.rows if source.rows else None
 
 
+def asked(source: MixedSource) -> float:
+    """The share that was asked of a source: of tokens where weights are of these, else of rows."""
+    return source.asked if source.asked_tokens is None else source.asked_tokens
+
+
 def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table:
     """A line for each source: the share that was asked for, what it came to, and how much of it was seen."""
     records = [
@@ -48,12 +53,24 @@ def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table
             **source.to_json(),
             "source": name,
             "parent": parent(source),
-            "asked": source.asked if source.asked_tokens is None else source.asked_tokens,
+            "asked": asked(source),
             "epochs": epochs(source),
         }
         for name, source in record.sources.items()
     ]
-    columns = (label("source"), label("parent", "from"), *_shares(record.weights_by), *_FIGURES)
+    # What was asked for stands beside what it is to be compared with.
+    rows = number("achieved_rows", "of rows", share)
+    tokens = number("achieved_tokens", "of tokens", share)
+    columns = (
+        label("source"),
+        label("parent", "from"),
+        number("asked", f"asked of {record.weights_by}", share),
+        *((rows, tokens) if record.weights_by == "rows" else (tokens, rows)),
+        number("epochs", "epochs", lambda value: f"{value:.2f}"),
+        number("drawn_rows", "rows drawn"),
+        number("drawn_tokens", "tokens drawn"),
+        number("unread_rows", "never drawn"),
+    )
     return Table.of(columns, records, title)
 
 
@@ -135,28 +152,21 @@ def recipe(manifest: Manifest, record: MixtureRecord) -> str:
         f"  stop_strategy: {order.stop}",
         f"  total_rows: {order.rows}",
     ]
-    return "\n".join([*lines, *_packing(pack)] if pack else lines) + "\n"
+    if pack:
+        seed = pack.get("shuffle_seed")
+        # In an order of its own: the manifest's, once it was read, is another than when the card was first written.
+        names = [name for name in _PACK if name in pack] + sorted(pack.keys() - {*_PACK, "shuffle_seed"})
+        lines += [] if seed is None else [f"seed: {seed}"]
+        lines += ["pack:", "  enabled: true"]
+        lines += [f"  {name}: {json.dumps(pack[name])}" for name in names if pack[name] is not None]
+        lines.append(f"  shuffle_packed: {json.dumps(seed is not None)}")
+    return "\n".join(lines) + "\n"
 
 
 _PACK: Final = (
     *("seq_length", "eos_token_id", "pad_token_id", "strategy", "window_tokens", "store_segment_ids"),
     *("num_packers", "max_segments"),
 )
-
-
-def _packing(pack: Mapping[str, Any]) -> list[str]:
-    """Section `pack`, and the seed that it shuffles rows by."""
-    seed = pack.get("shuffle_seed")
-    # In an order of its own: the manifest's, once it was read, is another than when the card was first written.
-    names = [*(name for name in _PACK if name in pack), *sorted(pack.keys() - {*_PACK, "shuffle_seed"})]
-    options = {name: pack[name] for name in names if pack[name] is not None}
-    return [
-        *([] if seed is None else [f"seed: {seed}"]),
-        "pack:",
-        "  enabled: true",
-        *(f"  {key}: {json.dumps(value)}" for key, value in options.items()),
-        f"  shuffle_packed: {json.dumps(seed is not None)}",
-    ]
 
 
 def _points(record: MixtureRecord) -> Points:
@@ -168,19 +178,3 @@ def _points(record: MixtureRecord) -> Points:
 
 def _weights(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {share(weight)}" for name, weight in weights.items())
-
-
-def _shares(weights_by: str) -> tuple[Column, ...]:
-    """What was asked for stands beside what it is to be compared with."""
-    rows = number("achieved_rows", "of rows", share)
-    tokens = number("achieved_tokens", "of tokens", share)
-    asked = number("asked", f"asked of {weights_by}", share)
-    return (asked, rows, tokens) if weights_by == "rows" else (asked, tokens, rows)
-
-
-_FIGURES: Final = (
-    number("epochs", "epochs", lambda value: f"{value:.2f}"),
-    number("drawn_rows", "rows drawn"),
-    number("drawn_tokens", "tokens drawn"),
-    number("unread_rows", "never drawn"),
-)

@@ -20,7 +20,7 @@ from tokenlake.export.directory import FolderTarget, Target, require_apart
 from tokenlake.export.manifest import Origin
 from tokenlake.export.plan import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.publish.repository import HubRepository, HubTarget
+from tokenlake.publish.repository import HubRepository
 from tokenlake.rowwise.combine import PackedShardedSource, TokenLimitedSource
 from tokenlake.rowwise.files import open_dataset
 from tokenlake.rowwise.loader import AsyncDataLoader
@@ -299,7 +299,7 @@ def _push_of(targets: Mapping[str, Target], config: PipelineConfig) -> Callable[
             f"save.push_to_hub: {away[0]} is not on this machine; save to a path, and push that"
         )
     token = hub_token(save)
-    HubRepository(HubTarget(save.hub_repo_id or "", token=token))
+    HubRepository(save.hub_repo_id or "", token=token)
     folders = {name: target.url for name, target in targets.items()}
     return partial(
         push_directories, folders, save.hub_repo_id or "", public=not save.hub_private, token=token

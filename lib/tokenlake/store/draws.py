@@ -44,6 +44,15 @@ class SourceDraw:
     asked: float
 
 
+def schedule_of(record: MixtureRecord) -> WeightScheduler:
+    """Return how the weights of a record move, in the order of its sources."""
+    points = [
+        {"step": point.step, "weights": {name: point.weights[name] for name in record.sources}}
+        for point in record.order.points
+    ]
+    return WeightScheduler(points, record.order.interpolation)
+
+
 def mixture_of(record: MixtureRecord) -> SourceMixture:
     """Return the mixture of a record.
 
@@ -51,13 +60,9 @@ def mixture_of(record: MixtureRecord) -> SourceMixture:
         ConfigError: there is no such mixture.
     """
     order = record.order
-    points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in record.sources}}
-        for point in order.points
-    ]
     return SourceMixture(
         {name: source.rows for name, source in record.sources.items()} | dict(order.kept),
-        WeightScheduler(points, order.interpolation),
+        schedule_of(record),
         lanes=order.lanes,
         batch_size=order.batch_size,
         block_size=order.block_size,
