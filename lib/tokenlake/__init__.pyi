@@ -48,8 +48,8 @@ from tokenlake.rowwise.files import create_source as create_source
 from tokenlake.rowwise.legacy import build_dataset as build_dataset
 from tokenlake.rowwise.pipeline import Pipeline as Pipeline
 from tokenlake.rowwise.pipeline import create_pipeline as create_pipeline
-from tokenlake.rowwise.tokenize import pretokenize as pretokenize
-from tokenlake.rowwise.tokenize import tokenize_and_save as tokenize_and_save
+from tokenlake.rowwise.save import pretokenize as pretokenize
+from tokenlake.rowwise.save import tokenize_and_save as tokenize_and_save
 from tokenlake.store.catalog import Catalog as Catalog
 from tokenlake.store.catalog import tag as tag
 from tokenlake.store.diff import diff as diff

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, Self, final
+from typing import Any, ClassVar, Final, Literal, Self, cast, final
 
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.threads import start_thread
@@ -80,9 +80,12 @@ class MetricsExport:
             raise ConfigError(f"MetricsExport: interval: got {interval!r}, expected seconds above 0")
         self._read, self._labels = read, dict(labels or {})
         self._file, self._interval = None if file is None else os.fspath(file), interval
-        self._registry: Any = None if file is None else _registry(self)
-        self._meter: Any = _meter() if opentelemetry else None
-        self._ended, self._thread = threading.Event(), _NO_THREAD
+        self._registry: Any = None
+        if file is not None:
+            self._registry = _prometheus().CollectorRegistry(auto_describe=False)
+            self._registry.register(self)
+        self._meter: Any = _opentelemetry().get_meter("tokenlake") if opentelemetry else None
+        self._ended, self._thread = threading.Event(), cast("threading.Thread | None", None)
 
     def __iter__(self) -> Iterator[Metric]:
         """Yield the figures as they are now, with the labels of this export."""
@@ -92,13 +95,12 @@ class MetricsExport:
 
     def collect(self) -> Iterator[Any]:
         """Yield the figures as families of prometheus_client, whose registries call this."""
-        core = _prometheus("core")
+        core = _prometheus().metrics_core
         families: dict[str, Any] = {}
         for metric in self:
             made = core.CounterMetricFamily if metric.kind == "counter" else core.GaugeMetricFamily
-            family = families.setdefault(
-                metric.name, made(metric.name, metric.help, labels=list(metric.labels))
-            )
+            new = made(metric.name, metric.help, labels=list(metric.labels))
+            family = families.setdefault(metric.name, new)
             family.add_metric(list(metric.labels.values()), metric.value)
         yield from families.values()
 
@@ -118,16 +120,13 @@ class MetricsExport:
     def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         _Instruments.hide(self)
-        if self._thread is not _NO_THREAD:
+        if self._thread is not None:
             self._thread.join()
             self.write()
 
     def _run(self) -> None:
         while not self._ended.wait(self._interval):
             self.write()
-
-
-_NO_THREAD: Final = threading.Thread()
 
 
 class _Instruments:
@@ -168,23 +167,12 @@ class _Instruments:
         return observe
 
 
-def _registry(export: MetricsExport) -> Any:
-    registry = _prometheus().CollectorRegistry(auto_describe=False)
-    registry.register(export)
-    return registry
-
-
-def _meter() -> Any:
-    return _opentelemetry().get_meter("tokenlake")
-
-
-def _prometheus(part: Literal["core", ""] = "") -> Any:
+def _prometheus() -> Any:
     try:
         import prometheus_client
-        from prometheus_client import core
     except ModuleNotFoundError as error:
         raise MissingExtraError(_NO_PACKAGE.format("prometheus-client")) from error
-    return core if part else prometheus_client
+    return prometheus_client
 
 
 def _opentelemetry() -> Any:

@@ -18,8 +18,7 @@ from tokenlake.export.directory import target_of
 from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import ParquetShardedSource
 from tokenlake.rowwise.pipeline import Pipeline
-from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
-from tokenlake.rowwise.tokenize import tokenize_and_save
+from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator, tokenize_and_save
 from tokenlake.store.remote.object_store import ObjectStore
 
 ROWS = [{"id": i} for i in range(10)]

@@ -52,39 +52,30 @@ def profiles(home: Path, url: str, active: str = "mine") -> None:
     (home / "profiles.toml").write_text(text)
 
 
-def test_nothing_is_configured() -> None:
-    assert configured_api_url() is None
-
-
-def test_the_environment_names_it(monkeypatch: pytest.MonkeyPatch, api_url: str) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", api_url)
-    assert configured_api_url() == api_url
-
-
-def test_the_active_profile_names_it(home: Path, api_url: str) -> None:
-    profiles(home, api_url)
-    assert configured_api_url() == api_url
-
-
-def test_a_profile_without_a_server(home: Path, api_url: str) -> None:
-    profiles(home, api_url, active="bare")
-    assert configured_api_url() is None
-
-
-def test_the_profile_is_chosen_by_the_environment(
-    home: Path, api_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("active", "variables", "named"),
+    [
+        (None, {}, False),
+        (None, {"PREFECT_API_URL": "{url}"}, True),
+        ("mine", {}, True),
+        ("bare", {}, False),
+        ("bare", {"PREFECT_PROFILE": "mine"}, True),
+        ("mine", {"PREFECT_API_URL": ""}, False),
+    ],
+)
+def test_the_environment_names_it_else_the_active_profile(
+    home: Path,
+    api_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    active: str | None,
+    variables: dict[str, str],
+    named: bool,
 ) -> None:
-    profiles(home, api_url, active="bare")
-    monkeypatch.setenv("PREFECT_PROFILE", "mine")
-    assert configured_api_url() == api_url
-
-
-def test_an_empty_variable_turns_the_profile_off(
-    home: Path, api_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profiles(home, api_url)
-    monkeypatch.setenv("PREFECT_API_URL", "")
-    assert configured_api_url() is None
+    if active is not None:
+        profiles(home, api_url, active)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(url=api_url))
+    assert configured_api_url() == (api_url if named else None)
 
 
 @pytest.mark.parametrize(

@@ -28,24 +28,6 @@ def test_shards_of_the_same_name_get_names_of_their_own():
     assert [ids(source.open_shard(name)) for name in source.shard_names] == [[1], [2], [3]]
 
 
-def test_the_same_source_twice_is_read_twice():
-    source = Known(counted(a=2))
-    assert ids(iter(CompositeShardedSource([source, source]))) == [0, 1, 0, 1]
-    assert len(CompositeShardedSource([source, source])) == 4
-
-
-def test_the_length_of_a_composite_is_known_if_every_ones_is():
-    with pytest.raises(TypeError, match="unknown"):
-        len(CompositeShardedSource([Known(counted(a=2)), Plain(counted(b=2))]))
-    with pytest.raises(TypeError, match="left out"):
-        len(CompositeShardedSource([Known(counted(a=2)), Known(counted(b=2)).filter(bool)]))
-
-
-def test_sources_that_come_one_by_one_are_all_there():
-    source = CompositeShardedSource(Plain(counted(**{name: 1})) for name in "ab")
-    assert source.shard_names == ("a", "b")
-
-
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
@@ -115,11 +97,6 @@ def test_a_limited_source_reads_no_further_than_its_limit():
 
     limited = LimitedShardedSource(Plain(counted(a=2, b=5, c=9)).map(refuse), 3)
     assert ids(iter(limited)) == [0, 1, 2]
-
-
-def test_an_unknown_shard_of_a_limited_source_is_an_error():
-    with pytest.raises(ConfigError, match="no shard is named 'x'"):
-        LimitedShardedSource(Plain(counted(a=3)), 2).open_shard("x")
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "3", None, True])

@@ -95,18 +95,6 @@ def test_text_goes_into_the_content_field(folder):
     assert list(create_source({"data_files": f"{folder}/c.txt"})) == [{"text": "one\ntwo\n"}]
 
 
-def test_a_type_overrides_the_extension(folder):
-    (folder / "d.data").write_text('{"id":1}\n')
-    assert list(create_source({"data_files": f"{folder}/d.data", "type": "jsonl"})) == [{"id": 1}]
-    with pytest.raises(ConfigError, match="extension"):
-        create_source({"data_files": f"{folder}/d.data"})
-
-
-def test_the_tokenizer_is_not_a_sources_matter(folder):
-    source = create_source({"data_files": f"{folder}/b.parquet", "tokenizer": "openai-community/gpt2"})
-    assert len(source) == 6
-
-
 @pytest.mark.parametrize(
     ("option", "error"),
     [
@@ -155,11 +143,6 @@ def test_patterns_become_files_in_the_order_of_the_entries(folder):
     both = expand_data_files([f"{folder}/sub/2.jsonl", f"{folder}/**/*.jsonl"])
     assert both == [f"{folder}/sub/2.jsonl", f"{folder}/a.jsonl", f"{folder}/sub/1.jsonl"]
     assert expand_data_files(f"{folder}/sub/x.bin") == [f"{folder}/sub/x.bin"]
-
-
-def test_paths_are_absolute(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    assert expand_data_files("a.jsonl") == [str(folder / "a.jsonl")]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(folder):

@@ -32,7 +32,7 @@ from tokenlake.rowwise.files import (
     TextShardedSource,
     create_source,
 )
-from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
+from tokenlake.rowwise.source import ShardedDataSource
 
 Rows = list[dict[str, Any]]
 BOM = b"\xef\xbb\xbf"
@@ -446,12 +446,6 @@ def test_lines_of_text_go_into_the_field_asked_for(tmp_path):
     assert numbered(chosen, "a.txt", 1) == []
 
 
-def test_the_limit_of_the_seeds_works_on_files(tmp_path):
-    source = LimitedShardedSource(opened(tmp_path, ".jsonl", ROWS).filter(lambda row: row["id"] != "0"), 3)
-    assert [row["id"] for row in source] == ["1", "2", "3"]
-    assert [row["id"] for row in source.open_shard_at_row("a.jsonl", 2)] == ["2", "3"]
-
-
 def test_opening_a_source_reads_none_of_its_files(tmp_path):
     for name in ("a.parquet", "b.jsonl.gz", "c.arrow"):
         (tmp_path / name).write_bytes(b"none of what it should be")
@@ -478,11 +472,6 @@ def test_arguments_that_are_not_allowed_are_refused_at_once(tmp_path, options, m
     put(tmp_path / "a.jsonl", json_lines(ROWS))
     with pytest.raises(ConfigError, match=message):
         JsonShardedSource(tmp_path, **options)
-
-
-def test_unknown_arguments_are_errors(tmp_path):
-    with pytest.raises(TypeError, match="on_bad_row"):
-        JsonShardedSource(tmp_path, on_bad_row="fail")
 
 
 @pytest.mark.parametrize("files", [None, 3, [], [3], b"a"])

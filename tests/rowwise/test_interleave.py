@@ -82,17 +82,6 @@ def test_a_list_of_weights_goes_by_the_order_of_a_mapping():
     assert Counter(row["__source__"] for row in islice(mixed, 100)) == {"x": 20, "y": 80}
 
 
-def test_what_other_libraries_need_is_made_of_it_in_one_line():
-    mixed = block_mixture_interleave(
-        {"a": listed("a", 5), "b": mapped("b", 5)}, block_size=4, stop="all_exhausted"
-    )
-    made = datasets.IterableDataset.from_generator(lambda: iter(mixed))
-    assert list(made) == list(mixed)
-    assert list(made.map(lambda row: {"size": len(row["id"])}).take(2)) == [
-        row | {"size": 2} for row in islice(mixed, 2)
-    ]
-
-
 REFUSED = [
     ({"datasets": []}, "a list of at least one"),
     ({"datasets": {}}, "a list of at least one"),

@@ -91,10 +91,6 @@ def test_fields_are_renamed_and_then_the_callback_is_called(folder):
     assert rows == [{"text": f"J{n}"} for n in range(1, 20, 2)]
 
 
-def test_only_so_many_rows_are_read(folder):
-    assert alone(parquet(folder, num_rows=3)) == [{"text": f"p{n}"} for n in range(3)]
-
-
 # --- several
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.lazily import lazily
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
-from tokenlake.rowwise.memory import HFDatasetShardedSource, wrap_hf_dataset
+from tokenlake.rowwise.combine import HFDatasetShardedSource, wrap_hf_dataset
 
 datasets: Any = lazily("datasets")
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk, with_gaps
+from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk
 from tests.rowwise.sharded_support import Known, Plain, counted
 from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
@@ -138,40 +138,10 @@ def test_the_length_is_exact_where_every_sources_is_known(case):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("sizes", "total"), [((10, 20), 30), ((1, 1000), 1001), ((0, 5), 5), ((0, 0), 0)])
-def test_all_exhausted_gives_every_row_once(kind, sizes, total):
-    for block_size in (7, 1000):
-        sources = KINDS[kind](a=sizes[0], b=sizes[1])
-        source = MixedShardedSource(sources, block_size=block_size, stop_strategy="all_exhausted")
-        found = ids(iter(source))
-        assert len(found) == len(set(found)) == total
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_all_exhausted_ends_also_with_a_source_that_hardly_ever_comes_up(kind):
     weights = {"a": 1 - 1e-9, "b": 1e-9}
     source = MixedShardedSource(KINDS[kind](a=3, b=4), weights, stop_strategy="all_exhausted")
     assert Counter(row["__source__"] for row in source) == {"a": 3, "b": 4}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_first_exhausted_stops_before_the_first_row_that_is_not_there(kind):
-    source = MixedShardedSource(
-        KINDS[kind](a=10, b=100), {"a": 0.5, "b": 0.5}, block_size=4, stop_strategy="first_exhausted"
-    )
-    counts = Counter(row["__source__"] for row in source)
-    assert counts["a"] == 10
-    assert 8 <= counts["b"] <= 12
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_restart_never_ends(kind):
-    source = MixedShardedSource(KINDS[kind](a=3, b=50), block_size=10)
-    rows = list(islice(source, 1000))
-    counts = Counter(row["id"] for row in rows)
-    assert Counter(row["__source__"] for row in rows) == {"a": 500, "b": 500}
-    assert max(counts[f"a{n}"] for n in range(3)) - min(counts[f"a{n}"] for n in range(3)) <= 1
-    assert all(counts[f"b{n}"] == 10 for n in range(50))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,31 +192,7 @@ def test_no_source_starves():
     assert counts["rare"] == 4
 
 
-def test_a_schedule_counts_rows_of_the_mixture():
-    points = [{"step": 0, "weights": {"a": 1.0, "b": 0.0}}, {"step": 500, "weights": {"a": 0.0, "b": 1.0}}]
-    source = MixedShardedSource(known(a=9, b=9), block_size=100, weight_scheduler=WeightScheduler(points))
-    names = [row["__source__"] for row in islice(source, 1000)]
-    assert set(names[:500]) == {"a"}
-    assert set(names[500:]) == {"b"}
-
-
-def test_equal_weights_are_the_default():
-    counts = Counter(row["__source__"] for row in islice(MixedShardedSource(known(a=1, b=1, c=1)), 3000))
-    assert set(counts.values()) == {1000}
-
-
 # --- order
-
-
-def test_the_same_seed_gives_the_same_sequence_and_another_seed_another():
-    def names(seed: int | None) -> list[str]:
-        source = MixedShardedSource(known(a=9, b=9), block_size=50, seed=seed)
-        return [row["__source__"] for row in islice(source, 200)]
-
-    assert names(0) == names(0) == names(None)
-    assert names(0) != names(1)
-    # A block of one seed is no block of the next one.
-    assert names(0)[50:100] != names(1)[:50]
 
 
 def test_the_order_is_pinned():
@@ -470,19 +416,6 @@ def test_an_endless_source_among_others():
         {"in": inner, "b": known(b=3)["b"]}, block_size=2, stop_strategy="all_exhausted"
     )
     assert Counter(row["__source__"] for row in islice(every, 100)) == {"in": 97, "b": 3}
-
-
-def test_a_list_of_sources_gets_names():
-    source = MixedShardedSource(list(known(a=1, b=1).values()), stop_strategy="all_exhausted")
-    assert sorted((row["__source__"], row["id"]) for row in source) == [
-        ("source_0", "a0"),
-        ("source_1", "b0"),
-    ]
-
-
-def test_a_source_with_gaps_keeps_its_rows_in_order():
-    source = MixedShardedSource(with_gaps(a=[3, 2]), block_size=2, stop_strategy="all_exhausted")
-    assert ids(iter(source)) == ["a0", "a1", "a2", "a3", "a4"]
 
 
 # --- what is refused

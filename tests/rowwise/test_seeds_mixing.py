@@ -260,18 +260,6 @@ def test_the_section_mix() -> None:
 # --- golden values
 
 
-def test_the_golden_weights() -> None:
-    points = [(0, 0.2), (10000, 0.5), (50000, 0.8)]
-    schedule = [{"step": step, "weights": {"code": code, "text": 1 - code}} for step, code in points]
-    linear = tl.WeightScheduler(schedule, "linear")
-    assert [linear.get_weights(step)["code"] for step in (0, 5000, 10000, 30000)] == pytest.approx(
-        [0.2, 0.35, 0.5, 0.65]
-    )
-    cosine = tl.WeightScheduler(schedule, "cosine")
-    assert cosine.get_weights(2500)["code"] == pytest.approx(0.243934, abs=5e-7)
-    assert cosine.get_weights(50000)["code"] == cosine.get_weights(10**9)["code"] == 0.8
-
-
 @promise(206)
 def test_a_block_of_one_seed_is_no_block_of_the_next() -> None:
     def names(seed: int, row: int) -> list[str]:

@@ -9,6 +9,7 @@ because ids of two tokenizers cannot be one stream, and some lengths and windows
 from __future__ import annotations
 
 import json
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,25 +74,29 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the files that snippets read."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that snippets read."""
+    root = tmp_path_factory.mktemp("files")
     for folder in ("data", "code_data", "text_data"):
-        save_dataset(texts(60, folder), tmp_path / folder)
-        for other in (tmp_path / folder / "_tokenlake").iterdir():
-            other.unlink()
-        (tmp_path / folder / "_tokenlake").rmdir()
+        save_dataset(texts(60, folder), root / folder)
+        shutil.rmtree(root / folder / "_tokenlake")
     for folder in ("code", "text", "math"):
-        write_jsonl(
-            tmp_path / "long" / f"{folder}.jsonl", [{"text": f"{folder} {n} " * 500} for n in range(30)]
-        )
-        save_dataset(tl.JsonShardedSource(f"long/{folder}.jsonl"), tmp_path / "bucket" / folder)
-    rows = [{"content": row["text"]} for row in texts(9)]
-    save_dataset(rows, tmp_path / "bucket" / "data")
+        rows = [{"text": f"{folder} {n} " * 500} for n in range(30)]
+        write_jsonl(root / "long" / f"{folder}.jsonl", rows)
+        save_dataset(rows, root / "bucket" / folder)
+    save_dataset([{"content": row["text"]} for row in texts(9)], root / "bucket" / "data")
     for folder in ("data", "more_data", "raw_data"):
-        write_jsonl(tmp_path / folder / "rows.jsonl", texts(40, folder))
-    write_jsonl(tmp_path / "conversations" / "a.jsonl", [{"messages": conversation(n)} for n in range(40)])
+        write_jsonl(root / folder / "rows.jsonl", texts(40, folder))
+    write_jsonl(root / "conversations" / "a.jsonl", [{"messages": conversation(n)} for n in range(40)])
+    return root
+
+
+@pytest.fixture
+def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with these files."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -14,7 +14,7 @@ from tests.rowwise.pipeline_support import printed
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.rowwise.files import JsonShardedSource
-from tokenlake.rowwise.tokenize import pretokenize
+from tokenlake.rowwise.save import pretokenize
 from tokenlake.rowwise.tokenized import TokenizedShardedSource
 
 HUB_ID = "meta-llama/Llama-2-7b"

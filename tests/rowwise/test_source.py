@@ -136,11 +136,6 @@ def test_lengths_go_through_what_leaves_nothing_out():
             len(shorter)
 
 
-def test_a_transform_leaves_rows_out_with_none():
-    source = Plain(counted(a=3)).transform(lambda row: None if row["id"] == 1 else row)
-    assert numbered(source, "a") == [(0, {"id": 0}), (2, {"id": 2})]
-
-
 def test_a_transform_that_returns_something_else_is_an_error_with_the_place():
     with pytest.raises(
         ConfigError, match=r"shard 'a', row 0: a transform returned int, must be a dict or None"

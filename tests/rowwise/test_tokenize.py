@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -23,7 +24,7 @@ from tokenlake.etl.events import Event, UnitFinished
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
-from tokenlake.rowwise.tokenize import pretokenize, tokenize_and_save
+from tokenlake.rowwise.save import pretokenize, tokenize_and_save
 from tokenlake.tokenizers.manager import TokenizerManager
 
 READERS = {"parquet": ParquetShardedSource, "arrow": ArrowShardedSource, "jsonl": JsonShardedSource}
@@ -144,10 +145,11 @@ def test_every_format_has_as_many_files_as_asked_for(
     rows = expected(tokenizer, max_length=48)
     assert read(format, out) == rows
     if format == "arrow":
+        gc.collect()
         before = pa.total_allocated_bytes()
         with pa.memory_map(stats.output_paths[0]) as mapped:
             batch = pa.ipc.open_file(mapped).get_batch(0)
-            assert pa.total_allocated_bytes() == before  # nothing is copied out of the file
+            assert pa.total_allocated_bytes() <= before  # nothing is copied out of the file
             assert batch.column("input_ids")[0].as_py() == rows[0]["input_ids"]
 
 
@@ -289,7 +291,7 @@ def test_pretokenize_takes_rows_and_sources(tmp_path: Path, data: str, tokenizer
 _PEAK = """
 import sys
 from pathlib import Path
-from tokenlake.rowwise.tokenize import tokenize_and_save
+from tokenlake.rowwise.save import tokenize_and_save
 
 if __name__ == "__main__":
     folder, tokenizer = Path(sys.argv[1]), sys.argv[2]

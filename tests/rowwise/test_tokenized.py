@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,14 +159,6 @@ def test_errors_of_the_callback_say_where():
     source = TokenizedShardedSource(Plain({"s": words(2)}), LLAMA, format_callback=lambda row: 3)
     with pytest.raises(ConfigError, match="format_callback returned int"):
         list(source)
-
-
-def test_arrays_are_the_same_numbers():
-    rows = Plain({"a": words(30)})
-    made = list(TokenizedShardedSource(rows, GPT, arrays=True))
-    assert all(row["input_ids"].dtype == np.int32 for row in made)
-    lists = [row["input_ids"] for row in TokenizedShardedSource(rows, GPT)]
-    assert [row["input_ids"].tolist() for row in made] == lists
 
 
 def test_the_iterator_takes_any_rows(tmp_path: Path):

@@ -69,7 +69,10 @@ class Collate:
         Raises:
             BadRecordError: examples have different fields, or one is longer than allowed.
         """
-        rows = [{name: _array(value) for name, value in example.items()} for example in examples]
+        rows = [
+            {name: each.numpy() if isinstance(each, torch.Tensor) else each for name, each in example.items()}
+            for example in examples
+        ]
         if self.labels_from_ids:
             rows = [{**row, "labels": row.get("labels", row["input_ids"])} for row in rows]
         labels = [{"labels": row.pop("labels")} for row in rows] if self.labels_apart else []
@@ -77,30 +80,17 @@ class Collate:
         if labels:
             batch |= self._padded(labels, self.max_target_length)
         chosen = self.integers or dict.fromkeys(batch, "int64")
-        return {name: _tensor(batch[name], kind) for name, kind in chosen.items()}
+        return {name: torch.as_tensor(batch[name], dtype=_TYPES[kind]) for name, kind in chosen.items()}
 
     def _padded(self, rows: list[dict[str, Any]], most: int | None) -> dict[str, Any]:
         for at, row in enumerate(rows):
             for name, value in row.items():
                 if most is not None and np.ndim(value) and len(value) > most:
-                    raise BadRecordError(
-                        f"example {at} of the batch: {name!r} has {len(value)} values, at most {most} are allowed; "
-                        "truncate it, or raise max_length",
-                        row=at,
-                        field_path=name,
-                        expected=most,
-                        got=len(value),
-                    )
+                    why = f"{name!r} has {len(value)} values, at most {most} are allowed"
+                    told = f"example {at} of the batch: {why}; truncate it, or raise max_length"
+                    raise BadRecordError(told, row=at, field_path=name, expected=most, got=len(value))
         width = most if self.padding == "max_length" and most is not None else 0
         return batch_of(rows, Filling(self.pad_token_id, self.padding_side, width, self.pad_to_multiple_of))
-
-
-def _array(value: Any) -> Any:
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
-def _tensor(values: Any, kind: str) -> torch.Tensor:
-    return torch.as_tensor(values, dtype=_TYPES[kind])
 
 
 def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
@@ -113,7 +103,13 @@ def create_collate_fn(tokenizer: Any, **options: Any) -> Collate:
     Raises:
         ConfigError: the tokenizer names neither padding nor EOS, or an option is wrong.
     """
-    return Collate(pad_token_id=_pad_id(tokenizer), **options)
+    if not isinstance(tokenizer, int):
+        files = files_of(tokenizer)
+        if files.fill_id is None:
+            why = "names neither a padding nor an EOS token; give the id to pad with"
+            raise ConfigError(f"tokenizer {files.name!r}: {why}")
+        tokenizer = files.fill_id
+    return Collate(pad_token_id=tokenizer, **options)
 
 
 def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
@@ -124,17 +120,6 @@ def create_causal_lm_collate(tokenizer: Any, **options: Any) -> Collate:
 def create_seq2seq_collate(tokenizer: Any, **options: Any) -> Collate:
     """Return a function for encoder and decoder: `labels` have a length of their own (`max_target_length` at most)."""
     return create_collate_fn(tokenizer, labels_apart=True, **options)
-
-
-def _pad_id(tokenizer: Any) -> int:
-    if isinstance(tokenizer, int):
-        return tokenizer
-    files = files_of(tokenizer)
-    if files.fill_id is None:
-        raise ConfigError(
-            f"tokenizer {files.name!r}: names neither a padding nor an EOS token; give the id to pad with"
-        )
-    return files.fill_id
 
 
 _STARTS = (None, "fork", "spawn", "forkserver")
@@ -221,20 +206,15 @@ class DataLoaderBuilder:
     def _order(self) -> dict[str, Any]:
         if isinstance(self._dataset, IterableDataset):
             if self._shuffle or self._distributed:
-                raise ConfigError(
-                    "shuffle, distributed: an iterable dataset has its own order; give shuffle_buffer, rank and "
-                    "world_size to StreamingPreprocessedDataset"
-                )
+                how = "give shuffle_buffer, rank and world_size to StreamingPreprocessedDataset"
+                raise ConfigError(f"shuffle, distributed: an iterable dataset has its own order; {how}")
             return {}
-        if self._distributed:
-            rank, world = self._place or process_place()
-            drop = bool(self._options.get("drop_last"))
-            return {
-                "sampler": DistributedSampler(
-                    self._dataset, world, rank, shuffle=self._shuffle, seed=self._seed, drop_last=drop
-                )
-            }
-        return {"shuffle": self._shuffle, "generator": torch.Generator().manual_seed(self._seed)}
+        if not self._distributed:
+            return {"shuffle": self._shuffle, "generator": torch.Generator().manual_seed(self._seed)}
+        rank, world = self._place or process_place()
+        order: dict[str, Any] = {"shuffle": self._shuffle, "seed": self._seed}
+        order["drop_last"] = bool(self._options.get("drop_last"))
+        return {"sampler": DistributedSampler(self._dataset, world, rank, **order)}
 
 
 Row = Mapping[str, Any]

@@ -58,11 +58,13 @@ class TokenizerWrapper:
     @classmethod
     def from_config(cls, config: Any) -> Result[Self, TokenlakeError]:
         """Return the tokenizer of a `TokenizerConfig` (or a mapping of its keys), or why there is none."""
-        return attempt(
-            lambda: cls(
+
+        def made() -> Self:
+            return cls(
                 section(TokenizerConfig, config, "tokenizer") if isinstance(config, Mapping) else config
             )
-        )
+
+        return attempt(made)
 
     def __len__(self) -> int:
         """Return the size of the vocabulary."""
@@ -99,15 +101,9 @@ IntrospectionError = DataLoadingError = SourceError
 TokenizationError = TokenizerError
 
 _T = TypeVar("_T")
+_TORCH: Final = ("PreprocessedDataset", "StreamingPreprocessedDataset", "DataLoaderBuilder", "process_place")
 _of_torch: Final = lazy_names(
-    "tokenlake",
-    {
-        "PreprocessedDataset": "tokenlake.data_pipeline.dataloader:PreprocessedDataset",
-        "StreamingPreprocessedDataset": "tokenlake.data_pipeline.dataloader:StreamingPreprocessedDataset",
-        "DataLoaderBuilder": "tokenlake.data_pipeline.dataloader:DataLoaderBuilder",
-        "process_place": "tokenlake.loader.torch:process_place",
-    },
-    "torch",
+    "tokenlake", {name: f"tokenlake.data_pipeline.dataloader:{name}" for name in _TORCH}, "torch"
 )
 """What needs PyTorch, by name: nothing else of a pipeline does."""
 _BUFFER: Final = 1000
@@ -151,15 +147,19 @@ class DataPipeline:
     @property
     def tokenizer(self) -> TokenizerWrapper:
         """The tokenizer; TokenizerError where it cannot be loaded."""
-        return self._once(
-            "tokenizer",
-            lambda: TokenizerWrapper(self.config.tokenizer_config if self._given is None else self._given),
-        )
+        named = self.config.tokenizer_config if self._given is None else self._given
+        return self._once("tokenizer", lambda: TokenizerWrapper(named))
 
     @property
     def prompt_engine(self) -> PromptEngine:
         """What makes examples of rows; it does not pad, batches do."""
-        return self._once("engine", self._engine)
+        how, options = self.config.tokenizer_config, self.config.prompt_template
+        limits: dict[str, Any] = {
+            "max_length": how.max_length or 2048,
+            "truncation": how.truncation is not False,
+        }
+        files = self.tokenizer.loaded.files
+        return self._once("engine", lambda: PromptEngine(options, files, **limits, padding=False))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -203,16 +203,6 @@ class DataPipeline:
                 self._opened[name] = make()
             return cast("_T", self._opened[name])
 
-    def _engine(self) -> PromptEngine:
-        tokenizer = self.config.tokenizer_config
-        return PromptEngine(
-            self.config.prompt_template,
-            self.tokenizer.loaded.files,
-            max_length=tokenizer.max_length or 2048,
-            truncation=tokenizer.truncation is not False,
-            padding=False,
-        )
-
     def _spec(self, split: str) -> SplitSpec:
         if split not in self.splits:
             there = ", ".join(map(repr, self.splits))
@@ -226,7 +216,10 @@ class DataPipeline:
         return specs.get(split, SplitSpec(name=split))
 
     def _rows(self, spec: SplitSpec) -> Any:
-        """Return the rows of a split: those of the configuration or those given, in their order, as many as wanted."""
+        """Return the rows of a split: those of the configuration or those given, as many as wanted.
+
+        They come in their order, or in the one that a seed decides.
+        """
         rows: Any = self._datasets.get(spec.name)
         renames = {column: name for name, column in (self.config.dataset.column_mapping or {}).items()}
         steps: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
@@ -239,18 +232,12 @@ class DataPipeline:
             steps.append(RenameFields(renames))
         if (columns := self.config.dataset.columns) is not None:
             steps.append(SelectFields([renames.get(column, column) for column in columns]))
+        source = isinstance(rows, ShardedDataSource)
         for step in steps:
-            rows = (
-                rows.map(step) if isinstance(rows, ShardedDataSource) else [step(dict(row)) for row in rows]
-            )
-        return self._sampled(rows, spec)
-
-    def _sampled(self, rows: Any, spec: SplitSpec) -> Any:
-        """Return so many rows as are wanted, in the order that a seed decides where one is to."""
+            rows = rows.map(step) if source else [step(dict(row)) for row in rows]
         if self.config.dataset.streaming:
             if spec.sample_size is None:
                 return rows
-            source = isinstance(rows, ShardedDataSource)
             return LimitedShardedSource(rows, spec.sample_size) if source else rows[: spec.sample_size]
         rows = list(rows)
         if spec.shuffle:
@@ -267,14 +254,9 @@ class DataPipeline:
                 f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
                 "write streaming: false or shuffle: false"
             )
-        return _of_torch("StreamingPreprocessedDataset")(
-            rows,
-            self.prompt_engine,
-            shuffle_buffer=_BUFFER if shuffle or spec.shuffle else 0,
-            seed=spec.seed,
-            rank=place[0],
-            world_size=place[1],
-        )
+        order = {"shuffle_buffer": _BUFFER if shuffle or spec.shuffle else 0, "seed": spec.seed}
+        streaming = _of_torch("StreamingPreprocessedDataset")
+        return streaming(rows, self.prompt_engine, **order, rank=place[0], world_size=place[1])
 
     def _loader(self, split: str, shuffle: bool | None, distributed: bool, batch_size: int | None) -> Any:
         options, spec, tokenizer = self.config.dataloader, self._spec(split), self.config.tokenizer_config

@@ -1,24 +1,32 @@
-"""What is watched, a build or a pipeline: messages and progress on standard error, figures as metrics, times."""
+"""What is watched, a build or a pipeline: messages and progress on standard error, figures as metrics, times.
+
+A tally and messages are shown in one of four forms.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, final
 
 from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.etl import events
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.job import STAGES
-from tokenlake.metrics import Metric, MetricsExport
-from tokenlake.observability.display import Display, DisplayOptions, display_of
+from tokenlake.markup import printable, printable_json
+from tokenlake.metrics import MetricsExport, Read
 from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name
 from tokenlake.reports.dataset import planning_line
 from tokenlake.reports.table import Table, label, number
@@ -26,6 +34,184 @@ from tokenlake.reports.terminal import near, stderr
 
 if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig
+    from tokenlake.config.stages import ObservabilityConfig
+
+
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+_LINE_EVERY: Final = 10.0  # seconds between two lines of progress at most
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DisplayOptions:
+    """What of a section `observability` is about what is shown; it is known before pydantic is imported.
+
+    Attributes:
+        form: of the progress: rich, tqdm, json or none.
+        level: of the least severe message that is shown.
+        interval: units of a build, or batches, between two lines of progress.
+    """
+
+    form: str = "rich"
+    level: str = "INFO"
+    interval: int = 100
+
+    @classmethod
+    def of(cls, section: ObservabilityConfig) -> Self:
+        """Return what a section asks for."""
+        form = section.progress_type if section.progress_enabled else "none"
+        return cls(form, section.log_level, section.log_interval)
+
+    def tells(self, level: str) -> bool:
+        """Return whether a message of a level is shown."""
+        return LEVELS.index(level) >= LEVELS.index(self.level)
+
+
+class Tally(Protocol):
+    """Running sums that can be shown."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str:
+        """Of what is done: B for bytes, else a noun."""
+        ...
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int:
+        """0 where it is not known."""
+        ...
+
+    def line(self) -> str: ...
+    def figures(self) -> dict[str, Any]: ...
+
+
+class Display:
+    """One form, a base that shows nothing; calls come one at a time."""
+
+    def begin(self) -> None:
+        """Before all else."""
+
+    def end(self) -> None:
+        """After the last call."""
+
+    def say(self, level: str, text: str) -> None:
+        """Show a message, which stays."""
+
+    def doing(self, text: str) -> None:
+        """Say what goes on now, where that can be wiped away again."""
+
+    def show(self, tally: Tally, ticks: int) -> None:
+        """Show progress, if it is time; `ticks` units or batches were done since the last call."""
+
+
+@final
+class Bars(Display):
+    """Bars that are drawn several times a second below the messages; for terminals."""
+
+    def __init__(self, console: Console, render: Callable[[int], RenderableType | None], first: str) -> None:
+        self._console, self._spinner = console, Spinner("line", Text(first))
+        self._live = Live(
+            console=console, get_renderable=lambda: render(console.width) or self._spinner, transient=True
+        )
+
+    def begin(self) -> None:
+        self._live.start()
+
+    def end(self) -> None:
+        self._live.stop()
+
+    def say(self, level: str, text: str) -> None:
+        self._console.print(Text(printable(text)))
+
+    def doing(self, text: str) -> None:
+        self._spinner.update(text=Text(text))
+
+
+@final
+class Lines(Display):
+    """Messages, and between them a line of progress now and then: after so many ticks, or ten seconds.
+
+    As JSON each line is an object: ``time``, and either ``level`` and ``message``, or ``progress`` with the sums.
+
+    Args:
+        interval: ticks between two lines of progress; None: there are none.
+    """
+
+    def __init__(self, console: Console, interval: int | None, *, as_json: bool = False) -> None:
+        self._console, self._interval, self._json = console, interval, as_json
+        self._ticks, self._last = 0, time.monotonic()
+
+    def say(self, level: str, text: str) -> None:
+        if self._json:
+            self._write({"level": level, "message": text})
+        else:
+            self._console.print(Text(printable(text)))
+
+    def show(self, tally: Tally, ticks: int) -> None:
+        self._ticks += ticks
+        now, interval = time.monotonic(), self._interval
+        if interval is None or (self._ticks < interval and now - self._last < _LINE_EVERY):
+            return
+        self._ticks, self._last = 0, now
+        if self._json:
+            self._write({"progress": tally.figures()})
+        else:
+            self.say("INFO", tally.line())
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, **facts}, ensure_ascii=False)
+        self._console.file.write(printable_json(line) + "\n")
+        self._console.file.flush()
+
+
+@final
+class TqdmBar(Display):
+    """One bar of tqdm, of the build that goes on or of the batches."""
+
+    def __init__(self, console: Console) -> None:
+        # Imported for those who ask for it: it is the Hub's, and costs time.
+        from tqdm import tqdm
+
+        self._tqdm, self._file, self._bar = tqdm, console.file, None
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
+
+    def say(self, level: str, text: str) -> None:
+        self._tqdm.write(printable(text), file=self._file)
+
+    def show(self, tally: Tally, ticks: int) -> None:
+        if self._bar is not None and self._bar.desc != f"{tally.name}: ":
+            self.end()
+        if self._bar is None:
+            self._bar = self._tqdm(
+                desc=tally.name, total=tally.total or None, unit=tally.unit, unit_scale=True, file=self._file
+            )
+        self._bar.update(tally.done - self._bar.n)
+
+
+def display_of(
+    options: DisplayOptions, console: Console, render: Callable[[int], RenderableType | None], first: str
+) -> Display:
+    """Return the form that is asked for; bars need a terminal, and are lines elsewhere.
+
+    Args:
+        render: width -> what bars show; None: nothing yet.
+        first: what goes on at the beginning.
+    """
+    if options.form == "json":
+        return Lines(console, options.interval, as_json=True)
+    if options.form == "tqdm":
+        return TqdmBar(console)
+    if options.form == "rich" and console.is_terminal:
+        return Bars(console, render, first)
+    return Lines(console, options.interval if options.form == "rich" else None)
 
 
 def observed_batches(items: Iterable[Any], config: PipelineConfig, *, batched: bool) -> Iterator[Any]:
@@ -43,9 +229,9 @@ def _watched(items: Iterable[Any], config: PipelineConfig, batched: bool) -> Gen
     section, tally = config.observability, BatchTally()
     options = DisplayOptions.of(section)
     with ExitStack() as stack:
-        if (export := metrics_export(section, tally)) is not None:
+        if (export := metrics_export(section, tally.metrics)) is not None:
             stack.enter_context(export)
-        display: Display = display_of(options, stderr(), tally.render, "waiting for the first batch")
+        display = display_of(options, stderr(), tally.render, "waiting for the first batch")
         display.begin()
         stack.callback(display.end)
         iterator, end = iter(items), cast("Any", object())
@@ -88,23 +274,15 @@ def time_tables(built: Sequence[UnitFinished]) -> list[Table]:
         for event in slowest
     ]
     shown = [stage for stage in STAGES if any(stage in event.stages for event in built)]
-    stages = [_seconds("seconds", "all"), *map(_seconds, shown)]
+    stages = [
+        number(key, "all" if key == "seconds" else None, numbers.duration) for key in ("seconds", *shown)
+    ]
     tables = [Table.of([label("name", "source"), number("units"), *stages], sources, "Time by stage")]
     if len(built) > 1:
         columns = [label("unit"), label("name", "source"), *stages]
         tables.append(Table.of(columns, units, "Slowest units"))
     return tables
 
-
-def _seconds(key: str, heading: str | None = None) -> Any:
-    return number(key, heading, numbers.duration)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tokenlake.config.pipeline import PipelineConfig
-    from tokenlake.config.stages import ObservabilityConfig
 
 _PLAN_LINE_EVERY: Final = 5.0  # seconds while it is planned, after a first line
 _QUIET: Final = 0.5  # seconds before that
@@ -207,15 +385,27 @@ class RunProgress:
                 self.doing(f"{step_name(event)}: planning")
                 self._say(step_name(event))
             case events.Planning():
-                self._tell_planning(event)
+                # At once where it can be wiped away; as a line after half a second, and then every few seconds.
+                line = f"planning: {planning_line(*astuple(event))}"
+                self.doing(line)
+                silent = self._drawn or self._options.form == "none"
+                if not silent and (now := time.monotonic()) >= self._next_plan_line:
+                    self._next_plan_line = now + _PLAN_LINE_EVERY
+                    self._say(line)
             case events.Listed():
                 listed = f"{numbers.plural(event.files, 'file')}, {numbers.size(event.bytes)}"
                 self.doing(f"planning: {event.source}, {listed}")
             case events.BuildPlanned():
                 self.doing("starting")
-                self._say(_planned(event))
+                what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}"
+                left = f"; {event.pending} to build, {event.units - event.pending} already built"
+                told = left if event.pending < event.units else ""
+                self._say(f"{what}, {numbers.size(event.input_bytes)}{told}")
             case events.EngineChosen():
-                self._tell_engine(event)
+                # Once for each tokenizer: every source of it is probed with its own texts.
+                if (event.tokenizer, event.engine) not in self._engines:
+                    self._engines.add((event.tokenizer, event.engine))
+                    self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
             case events.UnitRetried():
                 where = f"unit {event.unit} ({source_name(event.source)})"
                 self._say(f"{where} is retried after: {event.error}", "WARNING")
@@ -223,7 +413,12 @@ class RunProgress:
                 why = f"engine {event.engine} is not exact; its units are rebuilt: {event.reason}"
                 self._say(why, "WARNING")
             case events.UnitFinished():
-                self._say(_finished(event), "DEBUG")
+                account, unit = event.record.account, f"unit {event.unit} ({source_name(event.source)})"
+                counts = (
+                    f"{numbers.plural(account.documents, 'document')}, {numbers.short(account.tokens)} tokens"
+                )
+                took = f" in {numbers.duration(event.seconds)}" if event.seconds else ""
+                self._say(f"{unit} is {event.how}: {counts}{took}", "DEBUG")
                 self._show(1)
             case events.UnitProgress():
                 self._show(0)
@@ -231,21 +426,6 @@ class RunProgress:
                 self._say(f"{event.dataset} v{event.version} is committed", "DEBUG")
             case _:
                 pass
-
-    def _tell_planning(self, event: events.Planning) -> None:
-        """At once where it can be wiped away; as a line after half a second, and then every few seconds."""
-        line = f"planning: {planning_line(*astuple(event))}"
-        self.doing(line)
-        now, silent = time.monotonic(), self._drawn or self._options.form == "none"
-        if not silent and now >= self._next_plan_line:
-            self._next_plan_line = now + _PLAN_LINE_EVERY
-            self._say(line)
-
-    def _tell_engine(self, event: events.EngineChosen) -> None:
-        """Once for each tokenizer: every source of it is probed with its own texts."""
-        if (event.tokenizer, event.engine) not in self._engines:
-            self._engines.add((event.tokenizer, event.engine))
-            self._say(f"engine {event.engine} for {near(event.tokenizer)}: {event.reason}")
 
     def _say(self, line: str, level: str = "INFO") -> None:
         if self._display is not None and self._options.tells(level):
@@ -256,30 +436,10 @@ class RunProgress:
             self._display.show(self.tally, ticks)
 
 
-def _planned(event: events.BuildPlanned) -> str:
-    """``demo v1: 9 units, 22.1 MB; 7 to build, 2 already built``."""
-    there = event.units - event.pending
-    what = f"{event.dataset} v{event.version}: {numbers.plural(event.units, 'unit')}, {numbers.size(event.input_bytes)}"
-    return f"{what}; {event.pending} to build, {there} already built" if there else what
-
-
-def _finished(event: events.UnitFinished) -> str:
-    """``unit 3 (web) is built: 1,204 documents, 5.20 M tokens in 3.1 s``."""
-    account, took = event.record.account, f" in {numbers.duration(event.seconds)}" if event.seconds else ""
-    counts = f"{numbers.plural(account.documents, 'document')}, {numbers.short(account.tokens)} tokens"
-    return f"unit {event.unit} ({source_name(event.source)}) is {event.how}: {counts}{took}"
-
-
-class HasMetrics(Protocol):
-    """A tally, or whatever else has figures."""
-
-    def metrics(self) -> Iterable[Metric]: ...
-
-
 @contextmanager
 def measured(section: ObservabilityConfig, on_event: events.Watcher) -> Generator[events.Watcher]:
     """Yield what is to be told of a build's events instead: it counts them for the metrics that a section asks for."""
-    export = metrics_export(section, tallies := RunTallies())
+    export = metrics_export(section, (tallies := RunTallies()).metrics)
     if export is None:
         yield on_event
         return
@@ -292,11 +452,11 @@ def measured(section: ObservabilityConfig, on_event: events.Watcher) -> Generato
         yield watch
 
 
-def metrics_export(section: ObservabilityConfig, tally: HasMetrics) -> MetricsExport | None:
-    """Return what exports a tally's metrics as a section says; None where nobody asked for it."""
+def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | None:
+    """Return what exports metrics as a section says; None where nobody asked for it."""
     if not section.metrics_enabled or not (section.metrics_file or section.opentelemetry):
         return None
-    return MetricsExport(tally.metrics, file=section.metrics_file, opentelemetry=section.opentelemetry)
+    return MetricsExport(read, file=section.metrics_file, opentelemetry=section.opentelemetry)
 
 
 @contextmanager

@@ -70,10 +70,7 @@ class RunTally:
     began: float | None = None
     ended: float | None = None
     clock: Callable[[], float] = time.monotonic
-
-    @property
-    def unit(self) -> str:
-        return "B"
+    unit: str = field(default="B", init=False)
 
     @property
     def name(self) -> str:
@@ -111,15 +108,26 @@ class RunTally:
                 self.retried += 1
                 self._move(event.source, -event.progressed, built=True)
             case events.UnitFinished():
-                self._finish(event)
+                account, built = event.record.account, event.how == "built"
+                self.finished += 1
+                self.written += account.content_packed + account.bos + account.eos
+                self.ended = self.clock() if self.finished == self.plan.units else None
+                self._move(event.source, event.bytes - event.progressed, built=built)
+                if built:
+                    self.stages.update(event.stages)
+                    self.sources[event.source].spent += event.seconds
+                    self.sources[event.source].read += event.bytes
+                else:
+                    self.documents += account.documents
+                    self.tokens += account.tokens
             case _:
                 pass
 
     def seconds(self) -> float:
         """Since the first unit started, until the last one finished."""
-        return (
-            0.0 if self.began is None else (self.clock() if self.ended is None else self.ended) - self.began
-        )
+        if self.began is None:
+            return 0.0
+        return (self.clock() if self.ended is None else self.ended) - self.began
 
     def left(self) -> float | None:
         """Seconds until the end at the speed so far; None before there is one."""
@@ -175,20 +183,6 @@ class RunTally:
         for name, source in self.sources.items():
             grid.add_row(*_bar(source_name(name), source, self.seconds(), min(_BAR, max(room, 4))))
         return Group(*heading, grid, Text(self.line(), style="dim"))
-
-    def _finish(self, event: events.UnitFinished) -> None:
-        self.finished += 1
-        account = event.record.account
-        self.written += account.content_packed + account.bos + account.eos
-        self.ended = self.clock() if self.finished == self.plan.units else None
-        self._move(event.source, event.bytes - event.progressed, built=event.how == "built")
-        if event.how == "built":
-            self.stages.update(event.stages)
-            self.sources[event.source].spent += event.seconds
-            self.sources[event.source].read += event.bytes
-        else:
-            self.documents += event.record.account.documents
-            self.tokens += event.record.account.tokens
 
     def _move(self, source: str, bytes_: int, *, built: bool) -> None:
         counted = self.sources.setdefault(source, SourceTally())
@@ -259,23 +253,11 @@ class RunTallies:
 
 _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
     "planned_units": ("gauge", "Units of the plan.", lambda tally: tally.plan.units),
-    "finished_units": (
-        "counter",
-        "Units that are finished, earlier ones included.",
-        lambda tally: tally.finished,
-    ),
-    "retries": (
-        "counter",
-        "Tries of units that failed and were worth another one.",
-        lambda tally: tally.retried,
-    ),
+    "finished_units": ("counter", "Units that are finished, earlier ones too.", lambda tally: tally.finished),
+    "retries": ("counter", "Tries of units that failed and were retried.", lambda tally: tally.retried),
     "input_bytes": ("gauge", "Bytes of all inputs.", lambda tally: tally.total),
     "processed_bytes": ("gauge", "Input bytes worked on in this run.", lambda tally: tally.built),
-    "documents": (
-        "gauge",
-        "Documents tokenized, those of earlier runs included.",
-        lambda tally: tally.documents,
-    ),
+    "documents": ("gauge", "Documents tokenized, in earlier runs too.", lambda tally: tally.documents),
     "tokens": ("gauge", "Tokens made, those of earlier runs included.", lambda tally: tally.tokens),
     "seconds": ("gauge", "Seconds since the first unit started.", lambda tally: tally.seconds()),
 }
@@ -298,25 +280,16 @@ class BatchTally:
     waited: float = 0.0
     clock: Callable[[], float] = time.monotonic
     began: float = field(init=False)
+    name: str = field(default="batches", init=False)
+    unit: str = field(default="batch", init=False)
+    total: int = field(default=0, init=False)  # nobody knows
 
     def __post_init__(self) -> None:
         self.began = self.clock()
 
     @property
-    def name(self) -> str:
-        return "batches"
-
-    @property
-    def unit(self) -> str:
-        return "batch"
-
-    @property
     def done(self) -> int:
         return self.batches
-
-    @property
-    def total(self) -> int:
-        return 0  # nobody knows
 
     def line(self) -> str:
         """``120 batches  960 rows  48.1 rows/s  2.1 s waited``."""
@@ -328,12 +301,8 @@ class BatchTally:
     def figures(self) -> dict[str, Any]:
         """Return the sums, JSON-able; seconds to milliseconds."""
         seconds = round(self.clock() - self.began, 3)
-        return {
-            "batches": self.batches,
-            "rows": self.rows,
-            "seconds": seconds,
-            "waited": round(self.waited, 3),
-        }
+        counts = {"batches": self.batches, "rows": self.rows}
+        return {**counts, "seconds": seconds, "waited": round(self.waited, 3)}
 
     def render(self, width: int) -> RenderableType:
         """Return the line."""
@@ -341,8 +310,7 @@ class BatchTally:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the sums."""
+        waited = "Seconds that the consumer waited."
         yield Metric("tokenlake_pipeline_batches", "counter", "Batches given out.", self.batches)
         yield Metric("tokenlake_pipeline_rows", "counter", "Rows given out.", self.rows)
-        yield Metric(
-            "tokenlake_pipeline_wait_seconds", "counter", "Seconds that the consumer waited.", self.waited
-        )
+        yield Metric("tokenlake_pipeline_wait_seconds", "counter", waited, self.waited)

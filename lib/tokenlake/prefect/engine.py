@@ -42,8 +42,7 @@ from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, make_exports
-from tokenlake.observability.build import measured
-from tokenlake.observability.display import DisplayOptions
+from tokenlake.observability.build import DisplayOptions, measured
 from tokenlake.observability.tally import RunTallies, source_name
 from tokenlake.reports.dataset import planning_line
 from tokenlake.store.account import Account

@@ -127,12 +127,9 @@ def _forget_services() -> None:
     process ends with 1.
     """
     awaited: list[Any] = getattr(threading, "_threading_atexits", [])
-    awaited[:] = [one for one in awaited if not _is_prefects(one)]
-
-
-def _is_prefects(callback: Any) -> bool:
-    owner = getattr(getattr(callback, "func", callback), "__self__", None)
-    return type(owner).__module__.startswith("prefect.")
+    owners = [getattr(getattr(each, "func", each), "__self__", None) for each in awaited]
+    prefects = [type(owner).__module__.startswith("prefect.") for owner in owners]
+    awaited[:] = [each for each, theirs in zip(awaited, prefects, strict=True) if not theirs]
 
 
 os.register_at_fork(after_in_child=_forget_services)

@@ -62,12 +62,17 @@ from tokenlake.threads import available_cpus
 
 # None works, too; the schemas without it give plain fields in the form that starts a run.
 
-_FILES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_FILES = {"anyOf": [{"type": "string"}, _TEXTS]}
+_SHARE = {"type": "number", "minimum": 0}
+
+
+def _by_name(values: dict[str, Any]) -> Any:
+    return WithJsonSchema({"type": "object", "additionalProperties": values})
+
 
 Text: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string"})]
-Texts: TypeAlias = Annotated[
-    Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})
-]
+Texts: TypeAlias = Annotated[Sequence[str] | None, WithJsonSchema(_TEXTS)]
 Count: TypeAlias = Annotated[int | None, WithJsonSchema({"type": "integer", "minimum": 0})]
 Files: TypeAlias = Annotated[str | Sequence[str] | None, WithJsonSchema(_FILES)]
 _CONFIGS = {
@@ -78,12 +83,7 @@ _CONFIGS = {
     ]
 }
 Config: TypeAlias = Annotated[str | dict[str, Any] | None, WithJsonSchema(_CONFIGS)]
-Splits: TypeAlias = Annotated[
-    Mapping[str, float] | None,
-    WithJsonSchema(
-        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0, "maximum": 1}}
-    ),
-]
+Splits: TypeAlias = Annotated[Mapping[str, float] | None, _by_name({**_SHARE, "maximum": 1})]
 
 
 def _one_of(section: type[BaseModel], key: str) -> Any:
@@ -96,14 +96,8 @@ Strategy: TypeAlias = Annotated[str | None, _one_of(PackStageConfig, "strategy")
 TokenizerEngine: TypeAlias = Annotated[str | None, _one_of(TokenizeStageConfig, "engine")]
 Options: TypeAlias = Annotated[Mapping[str, Any] | None, WithJsonSchema({"type": "object"})]
 Engine: TypeAlias = Annotated[str | None, WithJsonSchema({"type": "string", "enum": ["", *ENGINES]})]
-FilesBySource: TypeAlias = Annotated[
-    Mapping[str, str | Sequence[str]] | None,
-    WithJsonSchema({"type": "object", "additionalProperties": _FILES}),
-]
-Weights: TypeAlias = Annotated[
-    Mapping[str, float] | None,
-    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": 0}}),
-]
+FilesBySource: TypeAlias = Annotated[Mapping[str, str | Sequence[str]] | None, _by_name(_FILES)]
+Weights: TypeAlias = Annotated[Mapping[str, float] | None, _by_name(_SHARE)]
 
 
 _named = partial(requested_name, DEFAULT)
@@ -143,10 +137,8 @@ def tokenize(
         workers: Worker processes, of each of these runs if there are any. 0: one per core, or as the engine has it.
         overrides: Single values of the configuration, such as `pack.seq_length=4096`.
     """  # noqa: E501 - a line break here is a line break in the form
-    stages = stage_values(seq_length, strategy, tokenizer_engine, splits)
-    asked = partial(
-        resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
-    )
+    values = [*stage_values(seq_length, strategy, tokenizer_engine, splits), *(overrides or ())]
+    asked = partial(resolve_request, config, data_files, tokenizer, output, name, values)
     return _run("tokenize", _named, asked, workers, engine, work_runs)
 
 
@@ -186,11 +178,9 @@ def mix(
         overrides: Single values of the configuration, such as `mix.total_tokens=1000000000`.
     """  # noqa: E501 - a line break here is a line break in the form
     config = config or DEFAULT_MIXTURE
-    stages = stage_values(seq_length, strategy, tokenizer_engine, splits)
-    asked = partial(
-        resolve_request, config, data_files, tokenizer, output, name, [*stages, *(overrides or ())]
-    )
-    return _run("mix", _mixture_named, partial(asked, weights=weights), workers, engine, work_runs)
+    values = [*stage_values(seq_length, strategy, tokenizer_engine, splits), *(overrides or ())]
+    asked = partial(resolve_request, config, data_files, tokenizer, output, name, values, weights=weights)
+    return _run("mix", _mixture_named, asked, workers, engine, work_runs)
 
 
 def _work_named(parameters: Mapping[str, Any]) -> str:
@@ -266,7 +256,12 @@ def _build(
     """The graph of both flows: the tokens of each source by a flow of its own, then the build itself."""
     progress = progress_shown(engine, artifact_key("progress", engine.config.name or "build"))
     with engine, cancellable(engine), progress, _helped(engine, work_runs, workers):
-        parts = [_build_part(part) for part in engine.parts()]
+        parts: list[State[Any]] = []
+        for part in engine.parts():
+            with prepared(part):
+                config = part.config.model_dump(mode="json", exclude_unset=True)
+                parts.append(tokenize(config=config, workers=part.workers, return_state=True))
+            result_of_flow(parts[-1])
         plan = submitted(plan_build, engine, after=parts)
         planned = plan.result()
         call_run(f"{planned['dataset']} v{planned['version']}", named)
@@ -284,16 +279,6 @@ def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContex
         return nullcontext()
     pool = engine.pool
     if not isinstance(pool, StorePool):
-        raise ConfigError(
-            f"work_runs={work_runs} without the engine `store`, which waits for them; set engine=store"
-        )
+        why = "without the engine `store`, which waits for them"
+        raise ConfigError(f"work_runs={work_runs} {why}; set engine=store")
     return WorkRuns(pool, work_runs, workers, get_run_logger().info)
-
-
-def _build_part(part: LocalEngine) -> State[Any]:
-    """Build the tokens of one source in a flow of its own; return what it ended with."""
-    with prepared(part):
-        config = part.config.model_dump(mode="json", exclude_unset=True)
-        state = tokenize(config=config, workers=part.workers, return_state=True)
-    result_of_flow(state)
-    return state

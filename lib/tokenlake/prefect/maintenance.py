@@ -83,9 +83,8 @@ def write_list(cleaning: Cleaning) -> CleanResult:
 @tried_once("report")
 def publish_account(name: str, result: CleanResult) -> None:
     """Show what is left out beside the run, and in the history of its artifact."""
-    create_markdown_artifact(
-        account_page(result), key=artifact_key("cleaning", name), description=result.output
-    )
+    key = artifact_key("cleaning", name)
+    create_markdown_artifact(account_page(result), key=key, description=result.output)
 
 
 def account_page(result: CleanResult) -> str:
@@ -151,11 +150,9 @@ def token_of(reference: Mapping[str, str]) -> str | None:
     Raises:
         ConfigError: there is no such variable or block.
     """
-    if not reference:
-        return None
     if "block" in reference:
         provide_blocks(load_blocks([reference["block"]]))
-    return str(resolve_options({"token": reference})["token"])
+    return str(resolve_options({"token": reference})["token"]) if reference else None
 
 
 def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
@@ -166,18 +163,11 @@ def may_pass(task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
 
 @retried("push-version", "{dataset} v{version} to {repo}", may_pass)
 def push_version(
-    store: str,
-    dataset: str,
-    version: int,
-    repo: str,
-    branch: str,
-    token: Mapping[str, str],
-    strict: bool,
+    store: str, dataset: str, version: int, repo: str, branch: str, token: Mapping[str, str], strict: bool
 ) -> PushReport:
     """Publish one version in a private repository; another try sends what is missing."""
-    report = push_to_hub(
-        store, repo, name=f"{dataset}@v{version}", revision=branch, token=token_of(token), strict=strict
-    )
+    name, secret = f"{dataset}@v{version}", token_of(token)
+    report = push_to_hub(store, repo, name=name, revision=branch, token=secret, strict=strict)
     log = get_run_logger()
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from prefect import get_client
 from prefect.blocks.webhook import Webhook
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.events.schemas.automations import AutomationCore
 from pydantic import SecretStr
 
@@ -46,23 +45,16 @@ def notify(url: str) -> list[str]:
     headers: Any = {"content-type": "application/json"}
     block: Any = Webhook(url=SecretStr(url), headers=headers)
     block.save(BLOCK, overwrite=True)
-    found = _automations(str(block._block_document_id))
+    named = f"block_document_id: {block._block_document_id}"
+    text = _FILE.read_text("utf-8").replace(f"block_document_id: {_WEBHOOK}", named)
+    entries: Any = parse_yaml(text, str(_FILE)).data
+    found = [AutomationCore.model_validate(entry) for entry in entries]
     with get_client(sync_client=True) as client:
         for automation in found:
-            _replace(client, automation)
+            for old in client.read_automations_by_name(automation.name):
+                client.delete_automation(old.id)
+            client.create_automation(automation)
     return [automation.name for automation in found]
-
-
-def _automations(webhook: str) -> list[AutomationCore]:
-    text = _FILE.read_text("utf-8").replace(f"block_document_id: {_WEBHOOK}", f"block_document_id: {webhook}")
-    entries: Any = parse_yaml(text, str(_FILE)).data
-    return [AutomationCore.model_validate(entry) for entry in entries]
-
-
-def _replace(client: SyncPrefectClient, automation: AutomationCore) -> None:
-    for old in client.read_automations_by_name(automation.name):
-        client.delete_automation(old.id)
-    client.create_automation(automation)
 
 
 def main(arguments: list[str]) -> int:

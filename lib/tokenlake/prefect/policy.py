@@ -170,22 +170,17 @@ def contents_untold(path: str) -> Generator[None]:
     except ConfigError as error:
         if deployment.id is None:
             raise
-        raise ConfigError(_without_contents(path, error)) from None
-
-
-def _without_contents(path: str, error: ConfigError) -> str:
-    if str(error).startswith("override "):
-        return f"{str(error).partition(':')[0]}: it does not fit the configuration {path}"
-    problems: list[str] = error.details.get("problems", [str(error).removeprefix(path)])
-    own = [problem for problem in problems if _OVERRIDE.match(problem)]
-    others = [_LINE.search(problem) for problem in problems if problem not in own]
-    if others:
-        numbers = sorted({int(found[1] or found[2]) for found in others if found})
-        lines = ", ".join(f"line {number}" for number in numbers)
-        own.append(
-            f"{path}: no valid configuration{lines and f': {lines}'} (what it holds is not shown here)"
-        )
-    return "\n  ".join(own)
+        if str(error).startswith("override "):
+            what = str(error).partition(":")[0]
+            raise ConfigError(f"{what}: it does not fit the configuration {path}") from None
+        problems: list[str] = error.details.get("problems", [str(error).removeprefix(path)])
+        own = [problem for problem in problems if _OVERRIDE.match(problem)]
+        others = [_LINE.search(problem) for problem in problems if problem not in own]
+        if others:
+            numbers = sorted({int(found[1] or found[2]) for found in others if found})
+            lines = ": " + ", ".join(f"line {number}" for number in numbers) if numbers else ""
+            own.append(f"{path}: no valid configuration{lines} (what it holds is not shown here)")
+        raise ConfigError("\n  ".join(own)) from None
 
 
 def require_allowed_job(job: Job) -> None:
@@ -229,13 +224,11 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check_tokenizer(source, environment)
         _check_templates(source, environment)
         _check_functions(source, environment)
+    outputs = entries_of(environment.get(OUTPUTS))
     if config.observability.metrics_file is not None:
-        _check(
-            config.observability.metrics_file, entries_of(environment.get(OUTPUTS)), OUTPUTS, "metrics_file"
-        )
+        _check(config.observability.metrics_file, outputs, OUTPUTS, "metrics_file")
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if config.is_text_build else foreseen(config)
-    outputs = entries_of(environment.get(OUTPUTS))
     _check_store(last.store, last.store_options, outputs)
     for export in exports_of(config):
         _check(export.output_path, outputs, OUTPUTS, export.key)
@@ -284,7 +277,12 @@ def _check_source(source: ResolvedSource, allowed: str | None) -> None:
         elif source.type == "hub":
             _check(f"hf://datasets/{pattern}", entries, INPUTS, what)
         else:
-            _check(_static(pattern.removeprefix("file://")), entries, INPUTS, what)
+            # The folder below which a glob matches; a path without wildcards as it is.
+            path = pattern.removeprefix("file://")
+            fixed = re.split(r"[*?\[]", path, maxsplit=1)[0]
+            if fixed != path:
+                fixed = fixed.rpartition("/")[0] or ("/" if fixed[:1] == "/" else ".")
+            _check(fixed, entries, INPUTS, what)
     if source.exclude is not None:
         _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
     _check_options(source.storage_options, entries, INPUTS, repr(source.name))
@@ -321,12 +319,8 @@ def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> 
     for template in filter(None, found):
         # Without a brace it is the name of one of the tokenizer's, or the path of a file.
         if "{" not in template and _is_file(template):
-            _check(
-                template,
-                _folders(environment),
-                f"{TOKENIZERS} or {INPUTS}",
-                f"the template of {source.name!r}",
-            )
+            allowed, what = f"{TOKENIZERS} or {INPUTS}", f"the template of {source.name!r}"
+            _check(template, _folders(environment), allowed, what)
 
 
 def _is_file(name: str) -> bool:
@@ -445,9 +439,3 @@ def _named_secrets(options: Mapping[str, Any]) -> Iterator[EnvSecret | BlockSecr
             yield EnvSecret(env=name) if kind == "env" else BlockSecret(block=name)
         elif isinstance(value, Mapping):
             yield from _named_secrets(cast("Mapping[str, Any]", value))
-
-
-def _static(pattern: str) -> str:
-    """The folder below which a glob matches; a path without wildcards as it is."""
-    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    return fixed if fixed == pattern else fixed.rpartition("/")[0] or ("/" if fixed[:1] == "/" else ".")

@@ -49,12 +49,17 @@ def resolve_request(
         ConfigError: anything is wrong, or a secret is spelled out.
     """
     source, data = _base(config or DEFAULT)
-    given = [
-        *_set(_tokenizer_key(data), tokenizer),
-        *(store_overrides(output) if output else ()),
-        *_set("name", name),
-        *_files(data, data_files),
-    ]
+    given: list[str] = []
+    if tokenizer:
+        # In place of the tokenizer that counts, whose options stay.
+        stage, key, section = data.get("tokenize"), "default_tokenizer", data
+        if isinstance(stage, Mapping) and stage.get(key):
+            key, section = f"tokenize.{key}", stage
+        key += ".name_or_path" if isinstance(section.get("default_tokenizer"), Mapping) else ""
+        given.append(f"{key}={json.dumps(tokenizer)}")
+    given += store_overrides(output) if output else ()
+    given += [f"name={json.dumps(name)}"] if name else []
+    given += _files(data, data_files) if data_files else []
     if weights:
         # A schedule would go before them.
         given += ["mix.weight_schedule=null", f"mix.weights={json.dumps(dict(weights))}"]
@@ -90,11 +95,8 @@ def require_flow(flow: str, config: PipelineConfig) -> None:
     """
     name = config.name or "the configuration"
     if flow == "tokenize" and not config.is_text_build:
-        what = (
-            "mixes its datasets (section mix)"
-            if config.mixes
-            else "packs or mixes stored datasets, or keeps tokens"
-        )
+        stored = "packs or mixes stored datasets, or keeps tokens"
+        what = "mixes its datasets (section mix)" if config.mixes else stored
         raise ConfigError(
             f"{name} {what}, and the flow `tokenize` builds one dataset from text; run the flow `mix` with the same "
             "parameters, or `tokenlake run`, which chooses the flow by itself"
@@ -125,10 +127,19 @@ def _load(
     named = data.get("datasets") or data.get("type") == DATA_MODULE
     if not named and not any(key.partition(".")[0] == "datasets" for key in keys):
         if source is None or Path(source).resolve() != DEPLOYMENTS / f"{DEFAULT}.yaml":
-            raise _no_data(
-                Path(source).stem if source else str(data.get("name")), mixes=bool(data.get("mix"))
+            name, mixes = Path(source).stem if source else data.get("name"), bool(data.get("mix"))
+            files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
+            raise ConfigError(
+                f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
+                "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` "
+                "has a corpus of its own",
+                expected="data_files",
             )
-        flat = [*_demo(report, trained=not any("default_tokenizer" in key for key in keys)), *flat]
+        # The demo's corpus, and its tokenizer where it is wanted; both are made where they are missing.
+        trained = not any("default_tokenizer" in key for key in keys)
+        made = demo_settings(default_path().parent / "demo", report, trained=trained)
+        own = (key for key in ("datasets", "default_tokenizer") if key in made)
+        flat = [*(f"{key}={json.dumps(made[key])}" for key in own), *flat]
     if source is not None:
         with contents_untold(source):
             return load_config(source, flat)
@@ -137,21 +148,19 @@ def _load(
     return load_config({}, [*spelled, *flat])
 
 
-def _no_data(name: str, *, mixes: bool) -> ConfigError:
-    files = '\'{"NAME": "/data/*.jsonl", ...}\'' if mixes else "'/data/*.jsonl.zst'"
-    return ConfigError(
-        f"{name} names no data to read; give --param data_files={files} to a deployment's run, or "
-        "--set 'datasets=[{name: NAME, data_files: ...}]' to `tokenlake run`. Only the configuration `demo` has a "
-        "corpus of its own",
-        expected="data_files",
-    )
-
-
 def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
     """The path of the configuration's file, if it is one, and its content."""
     if isinstance(config, Mapping):
         return None, config
-    path = _find(config)
+    path, named = Path(config), DEPLOYMENTS / f"{config}.yaml"
+    if not (path.is_file() or path.suffix or len(path.parts) > 1):
+        if not named.is_file():
+            known = known_configurations()
+            raise ConfigError(
+                f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
+                f" the names are {', '.join(known)}; or give the path of a YAML file"
+            )
+        path = named
     require_allowed_config(path, DEPLOYMENTS)
     text = config_text(path)
     with contents_untold(str(path)):
@@ -159,27 +168,11 @@ def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any
     return str(path), data if isinstance(data, Mapping) else {}
 
 
-def _find(config: str) -> Path:
-    path = Path(config)
-    if path.is_file() or path.suffix or len(path.parts) > 1:
-        return path
-    named = DEPLOYMENTS / f"{config}.yaml"
-    if named.is_file():
-        return named
-    known = known_configurations()
-    raise ConfigError(
-        f"config: no file {config!r} and no configuration of that name{did_you_mean(config, known)};"
-        f" the names are {', '.join(known)}; or give the path of a YAML file"
-    )
-
-
 def _files(
-    data: Mapping[str, Any], files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+    data: Mapping[str, Any], files: str | Sequence[str] | Mapping[str, str | Sequence[str]]
 ) -> list[str]:
     """The overrides that make `files` those of the sources: of new ones where the configuration has none."""
     datasets = data.get("datasets") or ()
-    if not files:
-        return []
     if isinstance(files, Mapping):
         by_source = dict(files)
     elif len(datasets) < 2:
@@ -200,25 +193,3 @@ def _files(
             f"it has {', '.join(known)}"
         )
     return [f"datasets.{name}.data_files={json.dumps(entry)}" for name, entry in by_source.items()]
-
-
-def _demo(report: Callable[[str], None], *, trained: bool) -> list[str]:
-    """The demo's corpus, and its tokenizer where it is wanted; both are made where they are missing."""
-    settings = demo_settings(default_path().parent / "demo", report, trained=trained)
-    return [
-        f"{key}={json.dumps(settings[key])}" for key in ("datasets", "default_tokenizer") if key in settings
-    ]
-
-
-def _tokenizer_key(data: Mapping[str, Any]) -> str:
-    """The key that a tokenizer given apart replaces: the one that counts, its options staying."""
-    prefix, section = "", data
-    stage = data.get("tokenize")
-    if isinstance(stage, Mapping) and stage.get("default_tokenizer"):
-        prefix, section = "tokenize.", stage
-    current = section.get("default_tokenizer")
-    return f"{prefix}default_tokenizer" + (".name_or_path" if isinstance(current, Mapping) else "")
-
-
-def _set(key: str, value: str | None) -> list[str]:
-    return [f"{key}={json.dumps(value)}"] if value else []

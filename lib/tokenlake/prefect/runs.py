@@ -77,21 +77,21 @@ def final_state(error: KeyboardInterrupt | TokenlakeError) -> State[Any]:
 _MISTAKES: Final = (TokenlakeError, ParameterTypeError)
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """A logging filter: a task that fails on purpose says so in its message."""
+def _plain(record: logging.LogRecord) -> bool:
+    """A logging filter for what Prefect itself says when a task raises, and when a deployment's run has failed.
+
+    A task that fails on purpose says so in its message. How a flow ended is in its log already, when its process ends
+    with the same error.
+    """
     if record.exc_info and isinstance(record.exc_info[1], _MISTAKES):
+        if record.name == "prefect.flow_runs":
+            return False
         record.exc_info = None
     return True
 
 
-def _told_once(record: logging.LogRecord) -> bool:
-    """A logging filter: how a flow ended is in its log already, when its process ends with the same error."""
-    return not (record.exc_info and isinstance(record.exc_info[1], _MISTAKES))
-
-
-# What Prefect itself says when a task raises, and when a deployment's run has failed.
-logging.getLogger("prefect.task_runs").addFilter(_without_traceback)
-logging.getLogger("prefect.flow_runs").addFilter(_told_once)
+logging.getLogger("prefect.task_runs").addFilter(_plain)
+logging.getLogger("prefect.flow_runs").addFilter(_plain)
 
 
 @contextmanager
@@ -106,26 +106,24 @@ def cancellable(engine: LocalEngine) -> Generator[None]:
     if run is None or run.deployment_id is not None:
         yield
         return
-    done = threading.Event()
-    threading.Thread(target=_watch, args=(engine, run.id, done), name="cancellation", daemon=True).start()
+    done, own = threading.Event(), run.id
+
+    def watch() -> None:
+        # No client before the first look: a run that ends at once takes its server with it.
+        while not done.wait(_LOOK_SECONDS):
+            state = None
+            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
+            with suppress(Exception), get_client(sync_client=True) as client:
+                state = client.read_flow_run(own).state
+            if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                engine.cancel()
+                return
+
+    threading.Thread(target=watch, name="cancellation", daemon=True).start()
     try:
         yield
     finally:
         done.set()
-
-
-def _watch(engine: LocalEngine, flow_run: UUID, done: threading.Event) -> None:
-    # No client before the first look: a run that ends at once takes its server with it.
-    while not done.wait(_LOOK_SECONDS):
-        try:
-            with get_client(sync_client=True) as client:
-                state = client.read_flow_run(flow_run).state
-        except Exception:
-            # The server may be gone for a moment; the flow's own calls decide whether that is fatal.
-            continue
-        if state is not None and (state.is_cancelling() or state.is_cancelled()):
-            engine.cancel()
-            return
 
 
 def run_name(of: Callable[[dict[str, Any]], str]) -> Callable[[], str]:
@@ -189,12 +187,20 @@ def progress_shown(engine: LocalEngine, key: str) -> Generator[None]:
     if engine.is_part:
         yield
         return
-    tallies, ended = engine.tallies, threading.Event()
+    tallies, ended, how = engine.tallies, threading.Event(), "stopped at "
     artifact = create_progress_artifact(0.0, key=key, description=progress_line(tallies))
     assert isinstance(artifact, UUID)
-    updates = threading.Thread(target=_update, args=(tallies, artifact, ended), name="progress", daemon=True)
+
+    def update() -> None:
+        # No client before the first time: short runs need none.
+        while not ended.wait(EVERY_SECONDS):
+            with get_client(sync_client=True) as client:
+                while not ended.is_set():
+                    _show(client, artifact, tallies)
+                    ended.wait(EVERY_SECONDS)
+
+    updates = threading.Thread(target=update, name="progress", daemon=True)
     updates.start()
-    how = "stopped at "
     try:
         yield
         how = ""
@@ -217,16 +223,6 @@ def progress_line(tallies: RunTallies, how: str = "") -> str:
     step = [step_name(tally.step)] if tally.step.what else []
     line = ", ".join([f"{tally.name}: {share}", *step, *tally.line().split("  ")])
     return line + (f"; {slowest}" if (slowest := tally.slowest()) else "")
-
-
-def _update(tallies: RunTallies, artifact: UUID, ended: threading.Event) -> None:
-    """Update the artifact now and then until the run ends."""
-    # No client before the first time: short runs need none.
-    while not ended.wait(EVERY_SECONDS):
-        with get_client(sync_client=True) as client:
-            while not ended.is_set():
-                _show(client, artifact, tallies)
-                ended.wait(EVERY_SECONDS)
 
 
 def _show(client: SyncPrefectClient, artifact: UUID, tallies: RunTallies, how: str = "") -> None:

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import tomllib
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
@@ -69,8 +69,12 @@ def _named_servers() -> Iterator[tuple[str, str]]:
         if os.environ[key]:
             yield key, os.environ[key]
         return
-    path = profiles_path()
-    profiles = _toml(path)
+    path, profiles = profiles_path(), dict[str, Any]()
+    with suppress(OSError):
+        try:
+            profiles = tomllib.loads(path.read_text("utf-8"))
+        except ValueError as cause:
+            raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
     active = os.environ.get("PREFECT_PROFILE") or _lookup(profiles, "active")
     if active and (url := _lookup(profiles, "profiles", active, key)):
         yield f"profile {active!r} of {path}", url
@@ -103,15 +107,6 @@ def _subclasses(model: type[Any]) -> Iterator[type[Any]]:
     yield model
     for derived in model.__subclasses__():
         yield from _subclasses(derived)
-
-
-def _toml(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError:
-        return {}
-    except ValueError as cause:
-        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 
 
 def _lookup(table: Mapping[str, Any], *keys: str) -> str | None:
@@ -216,9 +211,9 @@ class EmbeddedServer:
         self._settled.wait()
         if not self._came_up:
             self._end()
-            raise TokenlakeError(
-                f"the embedded Prefect server did not come up; its output ends:\n{self._output()}"
-            )
+            self._log.seek(0)
+            output = self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
+            raise TokenlakeError(f"the embedded Prefect server did not come up; its output ends:\n{output}")
 
     def stop(self) -> None:
         """End the server politely, and after some seconds anyway."""
@@ -232,26 +227,42 @@ class EmbeddedServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._starts_left -= 1
+        environment = {
+            **_SERVER_SETTINGS,
+            **CLIENT_SETTINGS,
+            **{key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"},
+            # The server's own messages matter only when it fails.
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
+            # Not on the command line, which everybody on the machine can read.
+            "PREFECT_SERVER_API_AUTH_STRING": self._password,
+        }
         return subprocess.Popen(
             [sys.executable, "-P", __file__, str(self._listening.fileno())],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
             pass_fds=[self._listening.fileno()],
-            env=_server_environment(self._password),
+            env=environment,
             # Ctrl-C reaches the parent alone, which still has states to report.
             start_new_session=True,
         )
 
     def _watch(self) -> None:
         """Ask for the server's health until the end; replace it when it dies or is silent."""
+
+        def answers() -> bool:
+            # Until the server is up, the request waits in the socket's queue: it is answered at once then.
+            with suppress(OSError):
+                return is_healthy(self.api_url, ANSWER_SECONDS)
+            return False
+
         up, missed = False, 0
         while True:
             if self._has_ended(CHECK_SECONDS if up else 0.1):
                 if not self._start_again():
                     break
                 up, missed = False, 0
-            elif self._answers():
+            elif answers():
                 up, missed, self._came_up = True, 0, True
                 self._settled.set()
             else:
@@ -268,13 +279,6 @@ class EmbeddedServer:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-    def _answers(self) -> bool:
-        """Until a server is up, the request waits in the socket's queue: it is answered at once then."""
-        try:
-            return is_healthy(self.api_url, ANSWER_SECONDS)
-        except OSError:
-            return False
 
     def _start_again(self) -> bool:
         """Replace the server that ended, unless nobody needs it or it said itself that it cannot start."""
@@ -295,27 +299,10 @@ class EmbeddedServer:
             self._process.kill()
         self._watcher.join()
 
-    def _output(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
-
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.close()
-
-
-def _server_environment(password: str) -> dict[str, str]:
-    inherited = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
-    return {
-        **_SERVER_SETTINGS,
-        **CLIENT_SETTINGS,
-        **inherited,
-        # The server's own messages matter only when it fails.
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "NOTSET",
-        # Not on the command line, which everybody on the machine can read.
-        "PREFECT_SERVER_API_AUTH_STRING": password,
-    }
 
 
 #: Seconds that a polite stop may take before the process ends itself.

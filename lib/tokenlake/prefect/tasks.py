@@ -137,32 +137,27 @@ def build_all(engine: LocalEngine, after: Sequence[Any] = ()) -> list[Built]:
         TokenlakeError: the first error of a group, after its retries.
     """
     built: list[Built] = []
-    # An engine found wrong makes finished units pending again.
-    while groups := engine.groups():
-        built += _build_round(engine, groups, after)
-    return built
-
-
-def _build_round(engine: LocalEngine, groups: Sequence[tuple[int, ...]], after: Sequence[Any]) -> list[Built]:
-    built: list[Built] = []
     finished: queue.SimpleQueue[PrefectFuture[Any]] = queue.SimpleQueue()
+
+    def wait() -> None:
+        """Raise what the next task run ended with."""
+        future = finished.get()
+        engine.raise_if_cancelled()
+        future.result()
+
     # One more than there are workers, so that no worker waits for Prefect.
     at_once = engine.workers + 1
-    for index, units in enumerate(groups):
-        if index >= at_once:
-            _check(engine, finished.get())
-        task = build_units.with_options(tags=[f"source:{name}" for name in engine.sources_of(units)])
-        built.append(submitted(task, engine, units, after=after))
-        built[-1].add_done_callback(finished.put)
-    for _ in groups[-at_once:]:
-        _check(engine, finished.get())
+    # An engine found wrong makes finished units pending again.
+    while groups := engine.groups():
+        for index, units in enumerate(groups):
+            if index >= at_once:
+                wait()
+            task = build_units.with_options(tags=[f"source:{name}" for name in engine.sources_of(units)])
+            built.append(submitted(task, engine, units, after=after))
+            built[-1].add_done_callback(finished.put)
+        for _ in groups[-at_once:]:
+            wait()
     return built
-
-
-def _check(engine: LocalEngine, future: PrefectFuture[Any]) -> None:
-    """Raise what a task run ended with."""
-    engine.raise_if_cancelled()
-    future.result()
 
 
 @tried_once("plan")
@@ -193,7 +188,7 @@ _OF_RESULT: Final = (
 
 def summarize(result: BuildResult) -> Summary:
     """Figures of the committed version, and of what this run itself did."""
-    account = result.manifest.account
+    account, mixture = result.manifest.account, result.manifest.mixture
     return {
         **{name: getattr(result, name) for name in _OF_RESULT},
         "documents": account.documents,
@@ -203,15 +198,9 @@ def summarize(result: BuildResult) -> Summary:
         "bytes": result.manifest.totals.bytes,
         "seconds": round(result.seconds, 3),
         "fingerprint": result.manifest.fingerprint,
-        **_mixture(result),
+        **({} if mixture is None else {"mixture": mixture_table(mixture).records()}),
         **({"exports": list(result.exports)} if result.exports else {}),
     }
-
-
-def _mixture(result: BuildResult) -> Summary:
-    """Of a mixture, what was asked and achieved."""
-    mixture = result.manifest.mixture
-    return {} if mixture is None else {"mixture": mixture_table(mixture).records()}
 
 
 def _page(result: BuildResult, report: str, built: Sequence[UnitFinished]) -> str:
@@ -223,12 +212,20 @@ def _page(result: BuildResult, report: str, built: Sequence[UnitFinished]) -> st
         built: the units that this run itself built.
     """
     manifest = result.manifest
+    units = {"built": result.units_built, "resumed": result.units_resumed, "reused": result.units_reused}
+    told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units.items() if many)
+    run = [("units", told or "none: the same version exists already")]
+    if result.units_built:
+        speed = numbers.rate(sum(event.record.account.text_bytes for event in built), result.seconds)
+        run.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
+    run += [("stored at", f"`{result.path}`"), ("fingerprint", f"`{manifest.fingerprint}`")]
+    run += [("report", report)] if report else []
     tables = [
         headline(manifest),
         account_table(manifest),
         *about_sources(manifest),
         *([splits_table(manifest)] if len(manifest.splits) > 1 else []),
-        facts([*_run(result, built), *([("report", report)] if report else [])], "This run"),
+        facts(run, "This run"),
         *time_tables(built),
     ]
     notes = "".join(f"- {remark}\n" for remark in [*remarks(manifest.account), *result.notes])
@@ -237,24 +234,19 @@ def _page(result: BuildResult, report: str, built: Sequence[UnitFinished]) -> st
 
 @tried_once("report")
 def publish_table(engine: LocalEngine) -> None:
-    """Show the result beside the run, and in the history of the dataset's artifact."""
+    """Show the result beside the run, and in the history of the dataset's artifact; keep its report in the store."""
     result = engine.result()
+    store, link = open_store(engine.session().plan.store), ""
+    try:  # a version is whole without a report
+        where = f"{store.url}/{store_report(store, result.manifest)}"
+        link = f"[report.html]({where if '://' in where else Path(where).absolute().as_uri()})"
+    except TokenlakeError as error:
+        get_run_logger().warning("there is no report of this version: %s", scrub(str(error)))
     create_markdown_artifact(
-        _page(result, _stored_report(engine), engine.built()),
+        _page(result, link, engine.built()),
         key=artifact_key("tokens", result.dataset),
         description=f"{result.dataset} v{result.version}: {numbers.short(result.manifest.account.tokens)} tokens",
     )
-
-
-def _stored_report(engine: LocalEngine) -> str:
-    """Keep the report of the version in the store, and return a link to it; a version is whole without one."""
-    store = open_store(engine.session().plan.store)
-    try:
-        where = f"{store.url}/{store_report(store, engine.result().manifest)}"
-    except TokenlakeError as error:
-        get_run_logger().warning("there is no report of this version: %s", scrub(str(error)))
-        return ""
-    return f"[report.html]({where if '://' in where else Path(where).absolute().as_uri()})"
 
 
 def artifact_key(kind: str, dataset: str) -> str:
@@ -264,20 +256,6 @@ def artifact_key(kind: str, dataset: str) -> str:
     'tokens-web-v2-clean'
     """
     return f"{kind}-{re.sub('[^a-z0-9]+', '-', dataset).strip('-')}"
-
-
-def _run(result: BuildResult, built: Sequence[UnitFinished]) -> list[tuple[str, str]]:
-    units = [
-        ("built", result.units_built),
-        ("resumed", result.units_resumed),
-        ("reused", result.units_reused),
-    ]
-    told = ", ".join(f"{numbers.count(many)} {how}" for how, many in units if many)
-    found = [("units", told or "none: the same version exists already")]
-    if result.units_built:
-        speed = numbers.rate(sum(event.record.account.text_bytes for event in built), result.seconds)
-        found.append(("time", f"{numbers.duration(result.seconds)}, {speed} of text"))
-    return [*found, ("stored at", f"`{result.path}`"), ("fingerprint", f"`{result.manifest.fingerprint}`")]
 
 
 @retried("commit", "commit", make=_materializing)
@@ -330,26 +308,21 @@ def load_blocks(names: Iterable[str]) -> dict[str, str]:
     Raises:
         ConfigError: there is no such block, or it holds no text; for a deployment's run also if that is no secret.
     """
-    return {name: _load(name) for name in names}
-
-
-def _load(name: str) -> str:
-    try:
-        block: Any = Secret.load(name.removeprefix("secret/"))
-    except ValueError as error:
-        raise ConfigError(
-            f"storage_options: {{block: {name}}}: the Prefect server has no Secret block of this name "
-            f"({scrub(str(error).splitlines()[0])}). Create it on the page Blocks of its interface, or write "
-            "{env: NAME}",
-            block=name,
-        ) from None
-    value: Any = block.get()
-    if not isinstance(value, str) or not value:
-        raise ConfigError(
-            f"storage_options: {{block: {name}}} holds {type(value).__name__}, expected a text", block=name
-        )
-    require_secret(name, value)
-    return value
+    found: dict[str, str] = {}
+    for name in names:
+        what = f"storage_options: {{block: {name}}}"
+        try:
+            block: Any = Secret.load(name.removeprefix("secret/"))
+        except ValueError as error:
+            why = f"the Prefect server has no Secret block of this name ({scrub(str(error).splitlines()[0])})"
+            how = "Create it on the page Blocks of its interface, or write {env: NAME}"
+            raise ConfigError(f"{what}: {why}. {how}", block=name) from None
+        value: Any = block.get()
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{what} holds {type(value).__name__}, expected a text", block=name)
+        require_secret(name, value)
+        found[name] = value
+    return found
 
 
 COMMITTED: Final = "tokenlake.version.committed"

@@ -1,19 +1,26 @@
-"""Rows to batches of arrays, in an order that seed and epoch decide and that can be resumed at any batch."""
+"""Rows to batches of arrays, in an order that seed and epoch decide and that can be resumed at any batch.
+
+Their delivery, which threads run ahead of; and where a loop of one's own stands.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice, repeat
-from typing import Any, Final, Literal, cast, final
+from typing import Any, Final, Literal, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.config.stages import LoadStageConfig
+from tokenlake.config.values import whole_number
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
-from tokenlake.rowwise.shards import Row, RowPosition, Share, positioned
+from tokenlake.rowwise.shards import Row, RowMeter, RowPosition
 from tokenlake.rowwise.source import ShardedDataSource
 
 Array = npt.NDArray[Any]
@@ -63,7 +70,12 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
         BadRecordError: rows have different fields.
     """
     names = list(rows[0])
-    _check_fields(rows, names)
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            other = sorted(row.keys() ^ rows[0].keys())
+            how = "keep the same fields of all datasets (additional_fields), or drop it from all"
+            told = f"{', '.join(map(repr, other))} is only in some of them; {how}"
+            raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
     batch: Arrays = {}
     for name in names:
         values = [row[name] for row in rows]
@@ -77,12 +89,27 @@ def batch_of(rows: Sequence[Row], filling: Filling | None = None) -> Arrays:
 def _column(name: str, values: list[Any], filling: Filling | None) -> Any:
     # By the end of its name: ``chosen_input_ids`` are ids, too.
     kinds = (kind for kind in ("input_ids", *_FILLED_WITH) if name == kind or name.endswith(f"_{kind}"))
-    if (kind := next(kinds, None)) is None:
-        return _plain(values)
-    rows = [_tokens(name, value, kind) for value in values]
-    if len({len(row) for row in rows}) == 1 and (
-        filling is None or filling.width_of(len(rows[0])) == len(rows[0])
-    ):
+    if (kind := next(kinds, None)) is not None:
+        return _tokens(name, kind, values, filling)
+    if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
+        array = np.array(values)
+        return array if array.dtype != object else values
+    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
+        return np.stack(values)
+    return values
+
+
+def _tokens(name: str, kind: str, values: list[Any], filling: Filling | None) -> Array:
+    """Return the values of a field of tokens as one array; an array stays of its own type."""
+    rows: list[Array] = []
+    for value in values:
+        own = None if isinstance(value, np.ndarray) else np.bool_ if kind == "loss_mask" else np.int32
+        array = np.asarray(cast("Any", value), own) if isinstance(value, np.ndarray | list | tuple) else None
+        if array is None or array.ndim != 1:
+            raise BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
+        rows.append(array)
+    width = len(rows[0]) if filling is None else filling.width_of(len(rows[0]))
+    if all(len(row) == width for row in rows):
         return np.stack(rows)
     if filling is None:
         how = "pack them, pad them (TokenizerConfig(padding=...)), or give the loader a pad_token_id"
@@ -99,33 +126,43 @@ def _filled(rows: Sequence[Array], value: int, filling: Filling) -> Array:
     return made
 
 
-def _tokens(name: str, value: Any, kind: str) -> Array:
-    """Return one row's values as an array of one dimension."""
-    own = None if isinstance(value, np.ndarray) else np.bool_ if kind == "loss_mask" else np.int32
-    array = np.asarray(cast("Any", value), own) if isinstance(value, np.ndarray | list | tuple) else None
-    if array is None or array.ndim != 1:
-        raise BadRecordError(f"the field {name!r} holds {value!r:.80}, expected a list of ids")
-    return array
+def collate_batch(
+    examples: Sequence[Row], pad_token_id: int | None = None, padding_side: Literal["left", "right"] = "right"
+) -> Arrays:
+    """Return rows as a batch; see :func:`tokenlake.rowwise.batches.batch_of` for the types.
+
+    Args:
+        examples: at least one row.
+        pad_token_id: rows of different lengths are filled up with it to the longest; None: they are an error.
+        padding_side: where it goes.
+
+    Raises:
+        ConfigError, BadRecordError: rows have different lengths or fields.
+    """
+    if not examples:
+        raise ConfigError("examples: got none, expected at least one row")
+    return batch_of(examples, None if pad_token_id is None else Filling(pad_token_id, padding_side))
 
 
-def _plain(values: list[Any]) -> Any:
-    """Return numbers, or arrays of numbers of one shape, as one array; anything else as it is."""
-    if all(isinstance(value, bool | int | float | np.number | np.bool_) for value in values):
-        array = np.array(values)
-        return array if array.dtype != object else values
-    if all(isinstance(value, np.ndarray) for value in values) and len({value.shape for value in values}) == 1:
-        return np.stack(values)
-    return values
+def batch_iterator(
+    source: Iterable[Row], batch_size: int, drop_last: bool = True, **padding: Any
+) -> Iterator[Arrays]:
+    """Return the batches of rows, in order.
 
+    Args:
+        source: rows.
+        batch_size: rows of a batch.
+        drop_last: leave out a last batch of fewer rows.
+        padding: `pad_token_id` and `padding_side` of :func:`collate_batch`.
+    """
+    whole_number("batch_size", batch_size, 1)
 
-def _check_fields(rows: Sequence[Row], names: list[str]) -> None:
-    expected = set(names)
-    for row in rows:
-        if row.keys() != expected:
-            other = sorted(expected ^ row.keys())
-            how = "keep the same fields of all datasets (additional_fields), or drop it from all"
-            told = f"{', '.join(map(repr, other))} is only in some of them; {how}"
-            raise BadRecordError(f"rows of one batch differ: {told}", reason="different_fields", fields=other)
+    def batches() -> Iterator[Arrays]:
+        rows = iter(source)
+        while len(some := list(islice(rows, batch_size))) >= (batch_size if drop_last else 1):
+            yield collate_batch(some, **padding)
+
+    return batches()
 
 
 _BEGINNING: Final = RowPosition()
@@ -148,46 +185,68 @@ class RowProgress:
 
 
 @final
-@dataclass(frozen=True)
-class RowOrder:
-    """How rows become batches.
+class RowLoader:
+    """Epochs of a source of rows, one for each iteration.
 
-    Attributes:
+    Args:
         source: of rows.
-        size: rows of a batch.
-        buffer: rows of the buffer that they are drawn from at random; None: they stay in order.
-        drop_last: leave out a last batch of fewer.
+        load: how many rows a batch has, how they are shuffled, and how batches are prepared ahead.
         seed: of the shuffle.
+        filling: for rows of different lengths.
+        placed: puts the arrays of a batch onto devices; None: they stay arrays of numpy.
     """
 
-    source: Iterable[Row]
-    size: int
-    buffer: int | None
-    drop_last: bool
-    seed: int
+    def __init__(
+        self,
+        source: Iterable[Row],
+        load: LoadStageConfig,
+        seed: int,
+        filling: Filling | None,
+        placed: Callable[[Arrays], Arrays] | None,
+    ) -> None:
+        self._source, self._load, self._seed = source, load, seed
+        self._filling, self._placed = filling, placed
+        self._next = self._now = RowProgress(0)
+        self.ended = False
+        self._latest: weakref.ref[RowDelivery] | None = None
 
-    def batches(self, start: RowProgress) -> Iterator[tuple[list[Row], RowProgress]]:
-        """Yield the rows of each batch of an epoch from `start` on, and how far delivery has come with it."""
-        found = self._ordered(start) if self.buffer is None else self._shuffled(start, self.buffer)
-        delivered = start.rows
-        while some := list(islice(found, self.size)):
-            if len(some) < self.size and self.drop_last:
-                return
-            delivered += len(some)
-            yield [row for row, _ in some], RowProgress(start.epoch, delivered, some[-1][1])
+    def deliver(self, meter: RowMeter | None = None, *, prefetch: bool | None = None) -> RowDelivery:
+        """Return the batches of the next epoch; `prefetch`: whether threads prepare them, None: as configured."""
+        start, self.ended = self._next, False
+        self._now, self._next = start, RowProgress(start.epoch + 1)
+        threads = self._load.prefetch_enabled if prefetch is None else prefetch
+        made: Iterator[_Made] = Prefetched(
+            self._batches(start),
+            lambda batch: (batch_of(batch[0], self._filling), batch[1], len(batch[0])),
+            workers=self._load.prefetch_workers,
+            ahead=self._load.prefetch_buffer_size if threads else 0,
+        )
+        if (placed := self._placed) is not None:
+            ahead = _ON_DEVICES if threads else 0
+            made = Prefetched(made, lambda one: (placed(one[0]), *one[1:]), workers=1, ahead=ahead)
+        delivery = RowDelivery(made, self, meter)
+        self._latest = weakref.ref(delivery)
+        return delivery
 
-    def state(self, progress: RowProgress) -> dict[str, Any]:
+    @property
+    def epoch(self) -> int:
+        return self._now.epoch
+
+    def close(self) -> None:
+        if self._latest is not None and (delivery := self._latest()) is not None:
+            delivery.close()
+
+    def __len__(self) -> int:
+        rows, size = len(cast("Any", self._source)), self._load.batch_size
+        return rows // size if self._load.drop_last else -(-rows // size)
+
+    def state_dict(self) -> dict[str, Any]:
         """Return how far delivery has come, and of what, as JSON."""
-        return {
-            "format": _FORMAT,
-            "epoch": progress.epoch,
-            "rows": progress.rows,
-            "place": list(progress.position),
-            **self._identity(),
-        }
+        epoch, rows, place = self._now.epoch, self._now.rows, list(self._now.position)
+        return {"format": _FORMAT, "epoch": epoch, "rows": rows, "place": place, **self._identity()}
 
-    def progress(self, state: Mapping[str, Any]) -> RowProgress:
-        """Read what :meth:`state` gave; ConfigError if it is of another order or of another source."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called; ConfigError if that was of another order or of another source."""
         if not isinstance(state, Mapping) or state.get("format") != _FORMAT or "place" not in state:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"no state of a loader of rows, as state_dict() returns it: {state!r:.200}")
         problems = [
@@ -197,18 +256,35 @@ class RowOrder:
         ]
         if problems:
             raise ConfigError("the state is of another run: " + "; ".join(problems), differs=problems)
-        return RowProgress(int(state["epoch"]), int(state["rows"]), RowPosition(*map(int, state["place"])))
+        position = RowPosition(*map(int, state["place"]))
+        self._next = self._now = RowProgress(int(state["epoch"]), int(state["rows"]), position)
+        self._latest = None
+
+    def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
+        """The latest iteration delivered a batch; None: it came to its end."""
+        if self._latest is not None and self._latest() is delivery:
+            self._now, self.ended = (self._next, True) if after is None else (after, False)
 
     def _identity(self) -> dict[str, Any]:
         """Return what decides the order, and what can be told of the source without reading it."""
-        found: dict[str, Any] = {"seed": self.seed, "shuffle_buffer_size": self.buffer}
-        if not isinstance(self.source, ShardedDataSource):
+        found: dict[str, Any] = {"seed": self._seed, "shuffle_buffer_size": self._load.shuffle_buffer_size}
+        if not isinstance(self._source, ShardedDataSource):
             return {**found, "shards": None, "bytes": None}
-        size = sum(size for _, size, _ in self.source.versions)
-        return {**found, "shards": self.source.num_shards(), "bytes": size}
+        size = sum(size for _, size, _ in self._source.versions)
+        return {**found, "shards": self._source.num_shards(), "bytes": size}
 
-    def _ordered(self, start: RowProgress) -> Iterator[tuple[Row, RowPosition]]:
-        return ((row, position.behind) for position, row in _rows_from(self.source, start.position))
+    def _batches(self, start: RowProgress) -> Iterator[tuple[list[Row], RowProgress]]:
+        """Yield the rows of each batch of an epoch from `start` on, and how far delivery has come with it."""
+        if self._load.shuffle_buffer_size is not None:
+            found = self._shuffled(start, self._load.shuffle_buffer_size)
+        else:
+            found = ((row, at.behind) for at, row in _rows_from(self._source, start.position))
+        delivered, size = start.rows, self._load.batch_size
+        while some := list(islice(found, size)):
+            if len(some) < size and self._load.drop_last:
+                return
+            delivered += len(some)
+            yield [row for row, _ in some], RowProgress(start.epoch, delivered, some[-1][1])
 
     def _shuffled(self, start: RowProgress, size: int) -> Iterator[tuple[Row, RowPosition]]:
         """Rows as they are drawn, each with the position of the oldest row that then is still to come.
@@ -221,12 +297,12 @@ class RowOrder:
 
         def read() -> Iterator[tuple[int, Row]]:
             nonlocal behind
-            for position, row in _rows_from(self.source, start.position):
+            for position, row in _rows_from(self._source, start.position):
                 waiting[position.ordinal], behind = position, position.behind
                 yield position.ordinal, row
 
         items: Iterator[tuple[int, Row] | None] = chain(repeat(None, start.position.ordinal), read())
-        for count, item in enumerate(shuffled_by_buffer(items, size, key_of(self.seed, start.epoch))):
+        for count, item in enumerate(shuffled_by_buffer(items, size, key_of(self._seed, start.epoch))):
             if item is None:
                 continue
             ordinal, row = item
@@ -240,14 +316,85 @@ def _rows_from(source: Iterable[Row], start: RowPosition) -> Iterator[tuple[RowP
 
     Sources in shards are opened there; any other iterable is drawn from its beginning.
     """
-    if isinstance(source, ShardedDataSource) and _goes_by_shards(source):
-        yield from positioned(source, start, Share())
-        return
+    if isinstance(source, ShardedDataSource):
+        # Iterating over a source is going through its shards, unless a class of a user does something else.
+        kind, base = type(source), ShardedDataSource
+        if kind.__iter__ is base.__iter__ and kind.iter_shards is base.iter_shards:
+            yield from source.positions(start)
+            return
     for ordinal, row in islice(enumerate(source), start.ordinal, None):
         yield RowPosition(ordinal), row
 
 
-def _goes_by_shards(source: ShardedDataSource) -> bool:
-    """Whether iterating over a source is going through its shards: a class of a user may do something else."""
-    kind, base = type(source), ShardedDataSource
-    return kind.__iter__ is base.__iter__ and kind.iter_shards is base.iter_shards
+_Made = tuple[Arrays, RowProgress, int]
+"""A batch, how far delivery has come with it, and of how many rows it is."""
+_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
+
+
+@final
+class RowDelivery(Iterator[Arrays]):
+    """Hands batches out and tells the loader."""
+
+    def __init__(self, made: Iterator[_Made], loader: RowLoader, meter: RowMeter | None) -> None:
+        self._made, self._loader, self._meter = made, cast("RowLoader | None", loader), meter
+
+    def __next__(self) -> Arrays:
+        meter = self._meter
+        made = next(self._made, None) if meter is None else meter.timed(self._made)
+        if self._loader is not None:
+            self._loader.delivered(self, None if made is None else made[1])
+        if made is None:
+            self._loader = None
+            raise StopIteration
+        arrays, _, rows = made
+        if meter is not None:
+            meter.rows += rows
+            meter.tokens += int(np.size(arrays.get("input_ids", ())))
+        return arrays
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        if isinstance(self._made, Prefetched):
+            self._made.close()
+        self._made, self._loader = iter(()), None  # nor does the source live on
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ResumeState:
+    """The next row of a loop of your own; the state of a :class:`tokenlake.AsyncDataLoader` knows its shuffle, too.
+
+    Attributes:
+        shard_index: place of its shard in ``shard_names``.
+        row_index: number of the row in it.
+        epoch, step: counts of the loop.
+        dataset_states: name to whatever else is to be kept, values of JSON.
+    """
+
+    shard_index: int = 0
+    row_index: int = 0
+    epoch: int = 0
+    step: int = 0
+    dataset_states: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+    def __post_init__(self) -> None:
+        for name in ("shard_index", "row_index", "epoch", "step"):
+            whole_number(name, getattr(self, name), 0)
+
+    def rows(self, source: ShardedDataSource) -> Iterator[Row]:
+        """Return the rows of a source from this one on; ConfigError where it has no such row."""
+        return source.iter_shards(start_shard=self.shard_index, start_row=self.row_index)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as values of JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the state that :meth:`to_dict` gave; ConfigError if it is none."""
+        unknown = sorted(cast("Any", data).keys() - {each.name for each in fields(cls)})
+        if unknown:
+            raise ConfigError(
+                f"not a ResumeState: it has no field {', '.join(unknown)}; give what to_dict returned"
+            )
+        return cls(**data)

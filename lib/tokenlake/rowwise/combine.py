@@ -1,10 +1,16 @@
-"""Sources made of another source, or of several: joined one after the other, cut short, grouped, or packed."""
+"""Sources made of other rows: joined one after the other, cut short, grouped, or packed; or of rows that lie in memory.
+
+Those are lists, and objects of the `datasets` library, which this module does not import. A map-style ``Dataset`` is an
+Arrow table and perhaps an index over it: any row is near. An ``IterableDataset`` is a recipe: its rows come in order,
+and a row is reached by passing those before it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import islice
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -80,15 +86,16 @@ class TokenLimitedSource(DerivedSource):
 
     def _rows(self, index: int, row: int) -> Numbered:
         name = self.shard_names[index]
-        return rows_from(row, self._until_full(name), name)
 
-    def _until_full(self, shard_name: str) -> Iterator[Row]:
-        left = self._max_tokens
-        for number, row in enumerate(self._source.open_shard(shard_name)):
-            yield row
-            left -= len(_values_of(row, "input_ids", number))
-            if left <= 0:
-                return
+        def until_full() -> Iterator[Row]:
+            left = self._max_tokens
+            for number, row in enumerate(self._source.open_shard(name)):
+                yield row
+                left -= len(_values_of(row, "input_ids", number))
+                if left <= 0:
+                    return
+
+        return rows_from(row, until_full(), name)
 
 
 @final
@@ -113,23 +120,18 @@ class BatchedShardedSource(DerivedSource):
         return replace(info, rows=None if rows is None else -(-rows // self._size))
 
     def _rows(self, index: int, row: int) -> Numbered:
-        rows = self._rows_from(self.shard_names[index], row)
+        shard, source = self.shard_names[index], self._source
+        if (known := self.get_shard_info(shard).rows) is not None:
+            rows = source.open_shard_at_row(shard, row * self._size) if row < known else iter(())
+        else:
+            rows = source.open_shard(shard)
+            known = -(-sum(1 for _ in islice(rows, row * self._size)) // self._size)
+        if row > known:
+            raise beyond(shard, row, known)
         while some := list(islice(rows, self._size)):
             fields = dict.fromkeys(field for row in some for field in row)
             yield row, {field: [one.get(field) for one in some] for field in fields}
             row += 1
-
-    def _rows_from(self, shard: str, number: int) -> Iterator[Row]:
-        """Return the rows from the first one of a batch on."""
-        if (known := self.get_shard_info(shard).rows) is None:
-            rows = self._source.open_shard(shard)
-            known = -(-sum(1 for _ in islice(rows, number * self._size)) // self._size)
-        else:
-            first = min(number, known) * self._size
-            rows = self._source.open_shard_at_row(shard, first) if number < known else iter(())
-        if number > known:
-            raise beyond(shard, number, known)
-        return rows
 
 
 _PACKED: Final = "packed"
@@ -188,13 +190,19 @@ class PackedShardedSource(NumberedSource):
             raise expected("source", source, "a source of rows with input_ids")
         self._source, self._field = source, input_field
         config = {"seq_length": config} if isinstance(config, int) else config
-        pack = _overridden(config or {}, {**given, "shuffle_packed": shuffle})
+        own: Any = (
+            config.model_dump(exclude_unset=True) if isinstance(config, PackStageConfig) else config or {}
+        )
+        if isinstance(own, Mapping):
+            given |= {"shuffle_packed": shuffle}
+            own = {**own, **{name: value for name, value in given.items() if value is not None}}
+        pack = section(PackStageConfig, own, "PackedShardedSource")
         self._eos, pad = _ends(pack, tokenizer)
         names = [each.name for each in fields(PackedRows) if hasattr(pack, each.name)]
-        own: dict[str, Any] = {name: getattr(pack, name) for name in names}
-        own |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
-        own["shuffle_packed"] = pack.shuffles
-        self._packing = PackedRows(**own)
+        how: dict[str, Any] = {name: getattr(pack, name) for name in names}
+        how |= {"pad_token_id": pad, "eos_token_id": self._eos, "seed": seed or 0}
+        how["shuffle_packed"] = pack.shuffles
+        self._packing = PackedRows(**how)
 
     @property
     def endless(self) -> bool:
@@ -227,15 +235,6 @@ class PackedShardedSource(NumberedSource):
         return f"PackedShardedSource({self._source!r}, seq_length={self._packing.seq_length})"
 
 
-def _overridden(config: object, given: Mapping[str, Any]) -> PackStageConfig:
-    """Return a section with the values given, those that are not None, in the place of its own."""
-    own = config.model_dump(exclude_unset=True) if isinstance(config, PackStageConfig) else config
-    if isinstance(own, Mapping):
-        told = {name: value for name, value in given.items() if value is not None}
-        own = {**cast("Mapping[str, Any]", own), **told}
-    return section(PackStageConfig, own, "PackedShardedSource")
-
-
 def _values_of(row: Row, field: str, number: int) -> Any:
     values = row.get(field)
     if values is None:
@@ -255,3 +254,150 @@ def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[i
         why = "missing, and no tokenizer is named; packing needs an EOS token to mark where documents end"
         raise ConfigError(f"pack.eos_token_id: {why}: write its id, or name the tokenizer that made the ids")
     return eos, eos if pad is None else pad
+
+
+_FIRST: Final = 16  # rows of the first batch: a seek for one row should not convert a thousand
+_MOST: Final = 1024
+_BATCH_BYTES: Final = 8 << 20  # of Arrow data that become Python objects at a time
+
+
+@final
+class RowsShardedSource(NumberedSource):
+    """A list of rows as one shard; rows come out as copies, so that nobody changes the list."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], name: str = "rows") -> None:
+        """Take the rows, which are not copied; `name`: of the shard.
+
+        Raises:
+            ConfigError: they are no list, or one of them is not a mapping of field to value.
+        """
+        if isinstance(rows, str | bytes) or not isinstance(rows, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise expected("rows", rows, "a list of rows")
+        for number, row in enumerate(cast("Sequence[object]", rows)):
+            if not isinstance(row, Mapping):
+                raise expected(f"rows: row {number}", row, "a mapping of field to value")
+        self._listed, self._names = rows, (name,)
+
+    def _count(self, index: int) -> int:
+        return len(self._listed)
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        if row > len(self._listed):
+            raise beyond(self._names[0], row, len(self._listed))
+        for number in range(row, len(self._listed)):
+            yield number, dict(self._listed[number])
+
+
+@final
+class IterableShardedSource(ShardedDataSource):
+    """Any rows as one shard, which is read from its beginning."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+
+    @property
+    def shard_names(self) -> Sequence[str]:
+        return ("rows",)
+
+    def open_shard(self, shard_name: str) -> Iterator[Row]:
+        return iter(self._rows)
+
+
+@final
+class HFDatasetShardedSource(NumberedSource):
+    """An object of the `datasets` library, its rows in the order in which it gives them itself.
+
+    What was done to it (select, shuffle, filter, map, set_format, set_transform) shows in the rows.
+    """
+
+    def __init__(self, dataset: Any, name: str | None = None, *, num_shards: int = 1) -> None:
+        """Wrap `dataset`; nothing is read or copied.
+
+        Args:
+            dataset: a ``Dataset`` or an ``IterableDataset``.
+            name: what shards are called by; by default the dataset's split.
+            num_shards: contiguous shards. An iterable can have at most as many as its own, and the library
+                deals them out: where it was shuffled, or cut by take or skip, shards may hold other rows than
+                the whole, so it stays in one unless asked.
+
+        Raises:
+            ConfigError: `dataset` is something else, or has fewer shards.
+        """
+        _require_dataset(dataset)
+        whole_number("num_shards", num_shards, 1)
+        title = name if name is not None else str(getattr(dataset, "split", None) or "dataset")
+        names = (f"{title}-{index:05}-of-{num_shards:05}" for index in range(num_shards))
+        self._names = (title,) if num_shards == 1 else tuple(names)
+        self._dataset, self._bounds = dataset, None
+        if hasattr(dataset, "__len__"):
+            edges = [index * len(dataset) // num_shards for index in range(num_shards + 1)]
+            self._bounds = list(pairwise(edges))
+            return
+        own = int(getattr(dataset, "num_shards", None) or getattr(dataset, "n_shards", 1))
+        if num_shards > own:
+            raise ConfigError(f"num_shards: got {num_shards}, but this IterableDataset has {own}")
+
+    def _count(self, index: int) -> int | None:
+        return None if self._bounds is None else self._bounds[index][1] - self._bounds[index][0]
+
+    def _rows(self, index: int, row: int) -> Numbered:
+        name = self._names[index]
+        examples = self._streamed(index, row) if self._bounds is None else self._indexed(index, row)
+        for number, example in enumerate(examples, row):
+            if isinstance(example, Mapping):
+                yield number, cast("Row", example if isinstance(example, dict) else dict(example))
+            elif hasattr(example, "to_pylist"):  # in the format ``arrow`` it is a table of one row
+                yield number, example.to_pylist()[0]
+            else:
+                got = type(example).__name__
+                why = f"the dataset's format makes a {got} of a row, not a dict; use with_format(None)"
+                raise ConfigError(f"shard {name!r}, row {number}: {why}", shard=name, row=number)
+
+    def _indexed(self, index: int, row: int) -> Iterator[Any]:
+        start, stop = self._bounds[index] if self._bounds else (0, 0)
+        if row > stop - start:
+            raise beyond(self._names[index], row, stop - start)
+        if self._arrow is None:
+            yield from (self._dataset[place] for place in range(start + row, stop))
+            return
+        at, step = start + row, _FIRST
+        while at < stop:
+            table = self._arrow[at : min(at + step, stop)]
+            yield from table.to_pylist()
+            at += step
+            step = max(1, min(2 * step, _MOST, _BATCH_BYTES * len(table) // max(table.nbytes, 1)))
+
+    def _streamed(self, index: int, row: int) -> Iterator[Any]:
+        count = len(self._names)
+        part = self._dataset if count == 1 else self._dataset.shard(num_shards=count, index=index)
+        # One row more than is wanted tells the end of the shard from what is beyond it.
+        passed = max(0, row - 1)
+        found = iter(part.skip(passed) if passed else part)
+        if row and next(found, None) is None:
+            raise beyond(self._names[index], row, sum(1 for _ in part))
+        return found
+
+    @cached_property
+    def _arrow(self) -> Any:
+        """The same dataset giving Arrow tables, None where its rows are more than what the table holds."""
+        form: Mapping[str, Any] = getattr(self._dataset, "format", None) or {}
+        decoded = getattr(getattr(self._dataset, "features", None), "_column_requires_decoding", None) or {}
+        if form.get("type") not in (None, "arrow", "python") or any(decoded.values()):
+            return None
+        return self._dataset.with_format("arrow", columns=form.get("columns"))
+
+
+wrap_hf_dataset = HFDatasetShardedSource
+
+
+def _require_dataset(dataset: Any) -> None:
+    """Raise ConfigError unless `dataset` has what a ``Dataset`` or ``IterableDataset`` has."""
+    if isinstance(dataset, Mapping):
+        splits = [str(key) for key in cast("Mapping[object, object]", dataset)]
+        one = splits[0] if splits else "train"
+        why = f"got a {type(dataset).__name__}, with a dataset per split ({', '.join(splits) or 'none'})"
+        raise ConfigError(f"{why}; wrap one: wrap_hf_dataset(datasets[{one!r}])", splits=splits)
+    access = "__getitem__" if hasattr(dataset, "__len__") else "skip"
+    needed = ("with_format", "column_names", access, "__iter__")
+    if isinstance(dataset, type) or not all(hasattr(dataset, name) for name in needed):
+        raise expected("dataset", dataset, "a Dataset or an IterableDataset of the `datasets` library")

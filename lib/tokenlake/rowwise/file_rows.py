@@ -22,20 +22,17 @@ import numpy as np
 from tokenlake.arrays import Int64s
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.errors import BadRecordError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.rowwise.shards import Numbered, bad_row, beyond
 from tokenlake.sources.arrow_messages import batch_starts, is_file
-from tokenlake.sources.batch import BadRecord, RowBatch, refuse
+from tokenlake.sources.batch import RowBatch, refuse
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.lines import count_lines, record_starts
 from tokenlake.sources.opening import opened
 from tokenlake.sources.parquet import row_group_starts
 from tokenlake.sources.records import read_rows
 
-_STEP: Final = (
-    1 << 20
-)  # bytes between entries: stays in the cache when made, scanned again in half a millisecond
+_STEP: Final = 1 << 20  # bytes between entries: fit in the cache, scanned again in half a millisecond
 _MAX_BLANK: Final = 16 << 20  # the readers take a longer line for a record, whatever it holds
 _FIRST: Final = 64 << 10  # bytes of the first range of lines after a seek: the first row must come soon
 _LARGEST: Final = 256 << 20
@@ -49,20 +46,6 @@ END: Final = (1 << 63) - 1
 _RACY_NS: Final = 2_000_000_000  # a file this fresh may change again within one clock tick
 _VERSION: Final = 2
 _LEAST: Final = 16 << 20  # bytes; what is scanned faster than a file is opened need not be stored
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
-    """Where to read for a row.
-
-    Attributes:
-        parts: ranges to read one after the other, up to the end of the file.
-        number: of the first record of the first range; `row - number` records are to be dropped. The
-            number of rows, where there is nothing to read.
-    """
-
-    parts: Iterable[FileRange]
-    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +149,11 @@ class FileRows:
             if row > stop:
                 raise beyond(self.file.path, row, stop)
             return
-        start = seek(self.file, row, self._indexes, self._source.storage_options)
-        number, end = start.number, END if stop is None else stop
-        for batch in self._batches(start, self._source):
-            kept, bad = _numbers(batch, number)
-            number += batch.rows_read + sum(batch.skipped.values())
-            yield from self._judged(batch, kept, bad, row, end)
+        parts, number = seek(self.file, row, self._indexes, self._source.storage_options)
+        end = END if stop is None else stop
+        for batch in self._batches(parts, self._source):
+            first, number = number, number + batch.rows_read + sum(batch.skipped.values())
+            yield from self._judged(batch, first, row, end)
             if number >= end:
                 return
         self._counted = number
@@ -180,58 +162,45 @@ class FileRows:
 
     def count(self, enough: int = END) -> int:
         """Return how many rows there are, good or bad, at most `enough`; reads them where nothing else tells."""
-        rows = self.known
+        rows, options = self.known, self._source.storage_options
         if rows is None:
-            rows = self._read_count(enough)
+            if is_lines(self.file):
+                with opened(self.file, options) as data:
+                    rows = self._indexes.up_to(data, enough - 1).count
+            else:
+                parts, rows = seek(self.file, 0, self._indexes, options)
+                for batch in self._batches(parts, replace(self._source, where=None)):
+                    rows += batch.rows_read
+                    if rows >= enough:
+                        break
             self._counted = rows if rows < enough else None
         return min(rows, enough)
 
-    def _read_count(self, enough: int) -> int:
-        options, count = self._source.storage_options, 0
-        if is_lines(self.file):
-            with opened(self.file, options) as data:
-                return self._indexes.up_to(data, enough - 1).count
-        start = seek(self.file, 0, self._indexes, options)
-        for batch in self._batches(start, replace(self._source, where=None)):
-            count += batch.rows_read
-            if count >= enough:
-                break
-        return count
-
-    def _batches(self, start: Seek, source: ResolvedSource) -> Iterator[RowBatch]:
+    def _batches(self, parts: Iterable[FileRange], source: ResolvedSource) -> Iterator[RowBatch]:
         # Bad records are judged here: those before the first row wanted are no matter of who resumes after them.
         source = replace(source, on_bad_record="quarantine")
-        for part in start.parts:
+        for part in parts:
             yield from read_rows(part, source, self._columns, plain=source.content_field)
 
-    def _judged(self, batch: RowBatch, kept: Int64s, bad: Int64s, row: int, stop: int) -> Numbered:
+    def _judged(self, batch: RowBatch, first: int, row: int, stop: int) -> Numbered:
+        """Yield the rows of a batch, whose first number is `first`, from `row` up to `stop` or to a bad record."""
+        kept, bad = batch.positions, np.array([record.position for record in batch.bad], np.int64)
+        if batch.file.format in ("jsonl", "text"):  # whose positions are bytes
+            places = np.sort(np.concatenate([kept, bad, batch.left_out]))
+            kept, bad = (first + np.searchsorted(places, each) for each in (kept, bad))
         fails = self._source.on_bad_record == "fail"
         judged = np.flatnonzero((bad >= row) & (bad < stop)).tolist() if fails else []
         stop = int(bad[judged[0]]) if judged else stop
         at, end = np.searchsorted(kept, [row, stop]).tolist()
         yield from _dicts(batch, kept, range(at, end))
         if judged:
-            raise self._refused(batch.bad[judged[0]], stop)
-
-    def _refused(self, record: BadRecord, number: int) -> BadRecordError:
-        error = refuse(replace(record, line=self._line(record)), self.file)
-        return bad_row(self.file.path, number, str(error), **error.details)
-
-    def _line(self, record: BadRecord) -> int | None:
-        """Return the line of a bad record; far into a local file it was not counted yet."""
-        if record.line is not None or not is_lines(self.file) or not self.file.is_local:
-            return record.line
-        with opened(self.file, self._source.storage_options) as data:
-            return count_lines(data, record.position) + 1
-
-
-def _numbers(batch: RowBatch, number: int) -> tuple[Int64s, Int64s]:
-    """Return the numbers of the rows of a batch, of which `number` is the first, and of its bad records."""
-    bad = np.array([record.position for record in batch.bad], np.int64)
-    if batch.file.format not in ("jsonl", "text"):
-        return batch.positions, bad
-    places = np.sort(np.concatenate([batch.positions, bad, batch.left_out]))
-    return number + np.searchsorted(places, batch.positions), number + np.searchsorted(places, bad)
+            record = batch.bad[judged[0]]
+            if record.line is None and is_lines(self.file) and self.file.is_local:
+                # Far into the file, where lines were not counted yet.
+                with opened(self.file, self._source.storage_options) as data:
+                    record = replace(record, line=count_lines(data, record.position) + 1)
+            error = refuse(record, self.file)
+            raise bad_row(self.file.path, stop, str(error), **error.details)
 
 
 def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
@@ -248,26 +217,39 @@ def _dicts(batch: RowBatch, numbers: Int64s, places: range) -> Numbered:
         yield from zip(numbers[some].tolist(), part.to_pylist(), strict=True)
 
 
-def seek(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None) -> Seek:
+def seek(
+    file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None = None
+) -> tuple[Iterable[FileRange], int]:
     """Return where to read `file` for `row`, a row number of it or one beyond.
 
     Args:
         indexes: of line files, to use and to add to.
         options: of the file system that a URL is on.
 
+    Returns:
+        Ranges to read one after the other, up to the end of the file; and the number of the first record of the first
+        range, or of rows where there is nothing to read. `row` less that number are to be dropped.
+
     Raises:
         DamagedFileError: the footer cannot be read.
         InputChangedError: the file is not, or does not stay, what was listed.
     """
     if is_lines(file):
-        return _in_lines(file, row, indexes, options)
+        start = 0
+        if row:
+            with opened(file, options) as data:
+                index = indexes.up_to(data, row)
+                if row >= index.count:
+                    return [], index.count
+                start = start_of(index, data, row)
+        return _growing(file, start), row
     starts = _block_starts(file, options)
     if starts is None:
-        return Seek(parts=[FileRange(file=file, start=0, stop=file.size, weight=file.size)], number=0)
+        return [FileRange(file=file, start=0, stop=file.size, weight=file.size)], 0
     block, count = bisect_right(starts, row) - 1, len(starts) - 1
     if block >= count:
-        return Seek(parts=[], number=starts[-1])
-    return Seek(parts=[FileRange(file=file, start=block, stop=count, weight=0)], number=starts[block])
+        return [], starts[-1]
+    return [FileRange(file=file, start=block, stop=count, weight=0)], starts[block]
 
 
 def is_lines(file: InputFile) -> bool:
@@ -305,16 +287,6 @@ def start_of(index: RowIndex, data: InputBytes, row: int) -> int:
             return int(starts[row - first])
         first += len(starts)
     return data.file.size
-
-
-def _in_lines(file: InputFile, row: int, indexes: RowIndexes, options: Mapping[str, Any] | None) -> Seek:
-    if row == 0:
-        return Seek(parts=_growing(file, 0), number=0)
-    with opened(file, options) as data:
-        index = indexes.up_to(data, row)
-        if row >= index.count:
-            return Seek(parts=[], number=index.count)
-        return Seek(parts=_growing(file, start_of(index, data, row)), number=row)
 
 
 def _growing(file: InputFile, start: int) -> Iterator[FileRange]:

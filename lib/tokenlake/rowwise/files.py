@@ -96,7 +96,7 @@ class FileBacked(NumberedSource):
         **options: Unpack[ReadOptions],
     ) -> None:
         """List the files."""
-        self._open(_resolved(self._kind, data_files, storage_options, {}, **options))
+        self._open(_resolved(self._kind, data_files, storage_options, **options))
 
     @classmethod
     def over(cls, source: ResolvedSource, files: Sequence[InputFile]) -> Self:
@@ -188,7 +188,7 @@ class ParquetShardedSource(FileBacked):
         """List the files; `columns`: the only ones to read, None for all."""
         if columns is not None and (isinstance(columns, str) or not columns):
             raise expected("columns", columns, "a list of names, or None for all columns")
-        self._open(_resolved("parquet", data_files, storage_options, {}, **options), columns=columns)
+        self._open(_resolved("parquet", data_files, storage_options, **options), columns=columns)
 
 
 @final
@@ -208,7 +208,7 @@ class JsonShardedSource(FileBacked):
             jsonl: files have an object on every line; else the beginning of each tells whether it has, or is an
                 array of objects.
         """
-        self._open(_resolved("jsonl" if jsonl else "json", data_files, storage_options, {}, **options))
+        self._open(_resolved("jsonl" if jsonl else "json", data_files, storage_options, **options))
 
 
 @final
@@ -230,8 +230,8 @@ class CsvShardedSource(FileBacked):
         **options: Unpack[ReadOptions],
     ) -> None:
         """List the files; `delimiter`: between cells, where the comma means a tab in ``.tsv`` files."""
-        more = {"delimiter": None if delimiter == "," else delimiter}
-        self._open(_resolved("csv", data_files, storage_options, more, **options))
+        cells = None if delimiter == "," else delimiter
+        self._open(_resolved("csv", data_files, storage_options, {"delimiter": cells}, **options))
 
 
 @final
@@ -333,35 +333,27 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     if callback is not None:
         dataset = dataset.model_copy(update={"format_callback": None})
     source = resolve_source(config, dataset)
-    rows = listed_files(source, streaming=config.streaming and config.source.streaming)
-    steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
-    if not steps:
-        return rows
-    return TransformedShardedSource(rows, ChainedTransform(steps), on_bad_record=source.on_bad_record)
-
-
-def listed_files(source: ResolvedSource, *, streaming: bool = True) -> FileBacked:
-    """Return the rows of the files of a source, as the class of their format."""
-    source, files = _listed(source)
-    if source.type == "hub":
-        return HuggingFaceShardedSource.over(source, files if streaming else _downloaded(files))
-    kinds = {_CLASSES[file.format] for file in files}
-    return (kinds.pop() if len(kinds) == 1 else FilesShardedSource).over(source, files)
-
-
-def _listed(source: ResolvedSource) -> tuple[ResolvedSource, Sequence[InputFile]]:
-    """Return the files of a source; an entry ``org/name`` where no such file is, is the id of a dataset on the Hub."""
     try:
-        return source, list_inputs(source, hashed=False)
-    except SourceNotFoundError as missing:
+        files = list_inputs(source, hashed=False)
+    except SourceNotFoundError as missing:  # an entry ``org/name`` may be the id of a dataset on the Hub
         ids = [_HUB_ID.fullmatch(entry) and not entry.endswith(_ENDINGS) for entry in source.data_files]
         if source.type is not None or not all(ids):
             raise
         source = replace(source, type="hub")
         try:
-            return source, list_inputs(source, hashed=False)
+            files = list_inputs(source, hashed=False)
         except SourceError as error:
             raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
+    kinds = {_CLASSES[file.format] for file in files}
+    kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
+    if source.type == "hub":
+        kind = HuggingFaceShardedSource
+        files = files if config.streaming and config.source.streaming else _downloaded(files)
+    rows = kind.over(source, files)
+    steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
+    if not steps:
+        return rows
+    return TransformedShardedSource(rows, ChainedTransform(steps), on_bad_record=source.on_bad_record)
 
 
 def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] | None = None) -> list[str]:
@@ -374,7 +366,7 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
         SourceNotFoundError: an entry matches nothing; the message names near matches.
         ConfigError: an argument is not allowed.
     """
-    source = _resolved(None, data_files, storage_options, {})
+    source = _resolved(None, data_files, storage_options)
     found: dict[str, None] = {}
     for entry in spelled_out(source.data_files):
         if is_url(entry):
@@ -389,7 +381,7 @@ def _resolved(
     kind: str | None,
     data_files: DataFiles,
     storage_options: Mapping[str, Any] | None,
-    more: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
     *,
     on_bad_record: str = "fail",
     where: str | None = None,
@@ -401,13 +393,7 @@ def _resolved(
         Predicate(where)  # what is wrong with it is said now, not at the first row
     if storage_options is not None and not isinstance(storage_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("storage_options: must be a mapping of option to value (yours is not shown)")
-    fields = {
-        "name": "rows",
-        "type": kind,
-        "data_files": data_files or [],
-        "where": where,
-        **more,
-    }
+    fields = {"name": "rows", "type": kind, "data_files": data_files or [], "where": where, **(more or {})}
     dataset = section(DatasetConfig, {**fields, "on_bad_record": on_bad_record})
     stage = section(SourceStageConfig, {"max_record_bytes": max_record_bytes})
     source = resolve_source(PipelineConfig(datasets=(dataset,), source=stage), dataset)

@@ -44,7 +44,6 @@ _ELSEWHERE: Final = {
     "cache_dir": "TOKENLAKE_CACHE says where indexes are kept, and HF_HOME where files of the Hub are",
     "image_target_field": "rows are texts and tokens; images are not read",
 }
-_OF_PACKING: Final = ("pack_seq_length", "pack_eos_token_id")
 
 
 @final
@@ -124,7 +123,15 @@ class DatasetMixture:
         if (off and weighted) or (off == "streaming" and self.batch_size != 1):
             option = "mixture_weights" if weighted else "batch_size"
             raise ConfigError(f"DatasetMixture: {option} has no meaning with {off}=False; leave one out")
-        self._check_packing()
+        if self.pack_on_the_fly and self.tokenize_callback is None:
+            raise ConfigError(
+                "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
+            )
+        for name in ("pack_seq_length", "pack_eos_token_id"):
+            if (getattr(self, name) is not None) != self._packs:
+                alone = "has no meaning without pack_tokens or pack_on_the_fly"
+                why = "is needed to pack" if self._packs else alone
+                raise ConfigError(f"DatasetMixture: {name} {why}")
         self._names()
 
     def build(self) -> ShardedDataSource:
@@ -134,7 +141,19 @@ class DatasetMixture:
             ConfigError: an option of a dataset is not what is allowed, or weights do not sum to 1.
             SourceNotFoundError: files of a dataset are not there.
         """
-        rows = self._mixed()
+        opened = [inform.open(self.text_target_field) for inform in self._told()]
+        rows: ShardedDataSource
+        if not self.streaming:
+            rows = CompositeShardedSource(opened)
+        else:
+            # Without blocks the datasets take turns: a block of one row each.
+            rows = MixedShardedSource(
+                dict(zip(self._names(), opened, strict=True)),
+                weights=self.mixture_weights,
+                block_size=self.mixture_block_size if self.block_mixture else len(opened),
+                seed=self.seed,
+                stop_strategy=self.stop_strategy if self.block_mixture else "first_exhausted",
+            )
         if self.shuffle_buffer_size is not None:
             rows = rows.shuffle(self.seed, self.shuffle_buffer_size)
         if self.tokenize_callback is not None:
@@ -159,9 +178,7 @@ class DatasetMixture:
             ConfigError: a function was set, or a dataset cannot be told in JSON (:meth:`TextDatasetInform.to_json`).
         """
         if self.tokenize_callback is not None:
-            raise ConfigError(
-                "tokenize_callback: JSON holds no function; set it after loading, by dataclasses.replace"
-            )
+            raise ConfigError(f"tokenize_callback: {_NO_FUNCTION}")
         given = set_fields(self) | {"informs": [each.to_json() for each in self._told()]}
         given.pop("dask_storage_options", None)  # told by each dataset, which knows what is secret
         return json.dumps(given, indent=2, default=dict)
@@ -189,20 +206,6 @@ class DatasetMixture:
     def _packs(self) -> bool:
         return self.pack_tokens or self.pack_on_the_fly
 
-    def _check_packing(self) -> None:
-        if self.pack_on_the_fly and self.tokenize_callback is None:
-            raise ConfigError(
-                "DatasetMixture: pack_on_the_fly needs a tokenize_callback; pack_tokens packs ids"
-            )
-        for name in _OF_PACKING:
-            if (getattr(self, name) is not None) != self._packs:
-                why = (
-                    "is needed to pack"
-                    if self._packs
-                    else "has no meaning without pack_tokens or pack_on_the_fly"
-                )
-                raise ConfigError(f"DatasetMixture: {name} {why}")
-
     def _told(self) -> list[TextDatasetInform]:
         """Return the datasets with the storage options that count for each."""
         shared = self.dask_storage_options
@@ -210,20 +213,6 @@ class DatasetMixture:
             inform if inform.storage_options or not shared else replace(inform, storage_options=shared)
             for inform in self.informs
         ]
-
-    def _mixed(self) -> ShardedDataSource:
-        opened = (inform.open(self.text_target_field) for inform in self._told())
-        sources = dict(zip(self._names(), opened, strict=True))
-        if not self.streaming:
-            return CompositeShardedSource(list(sources.values()))
-        return MixedShardedSource(
-            sources,
-            weights=self.mixture_weights,
-            # Without blocks the datasets take turns: a block of one row each.
-            block_size=self.mixture_block_size if self.block_mixture else len(sources),
-            seed=self.seed,
-            stop_strategy=self.stop_strategy if self.block_mixture else "first_exhausted",
-        )
 
     def _names(self) -> tuple[str, ...]:
         """Return what the datasets are called, one name each."""
@@ -286,14 +275,9 @@ def build_dataset(config: Configuration | DatasetMixture, **options: Any) -> Bui
 DatasetLoadError = SourceError
 """What a dataset that cannot be loaded raises."""
 _OF_FILES: Final = (
-    "data_files",
-    "num_rows",
-    "dataset_split_name",
-    "split",
-    "subset",
-    "storage_options",
-    "name",
+    *("data_files", "num_rows", "dataset_split_name", "split", "subset", "storage_options", "name"),
 )
+_NO_FUNCTION: Final = "JSON holds no function; set it after loading, by dataclasses.replace"
 _OPTIONS: Final[TypeAdapter[Any]] = TypeAdapter(Options)
 
 
@@ -355,13 +339,10 @@ class TextDatasetInform(BaseDatasetInform):
             ConfigError: a function was set, or a credential that is not ``{env: NAME}`` or ``{block: NAME}``.
         """
         if self.format_callback is not None:
-            raise ConfigError(
-                "format_callback: JSON holds no function; set it after loading, by dataclasses.replace"
-            )
+            raise ConfigError(f"format_callback: {_NO_FUNCTION}")
+        given = dict(self.storage_options or {})
         try:
-            options = _OPTIONS.validate_python(
-                dict(self.storage_options or {}), context={LITERALS_REFUSED: True}
-            )
+            options = _OPTIONS.validate_python(given, context={LITERALS_REFUSED: True})
         except ValidationError as error:
             raise ConfigError(f"storage_options: {error.errors(include_url=False)[0]['msg']}") from None
         given = set_fields(self) | {"storage_options": _OPTIONS.dump_python(options, mode="json") or None}
@@ -387,15 +368,6 @@ class TextDatasetInform(BaseDatasetInform):
             ConfigError: an option is not what is allowed.
             SourceNotFoundError: an entry of `data_files` matches nothing.
         """
-        source = self._opened()
-        if self.format_fields:
-            source = source.rename_fields(self.format_fields)
-        if self.format_callback is not None:
-            source = source.transform(self.format_callback)
-        content = self.content_field
-        return source if content is None else source.map(_with_text_in(target, content, self._kept(target)))
-
-    def _opened(self) -> ShardedDataSource:
         if self.data_files is None:
             raise expected("TextDatasetInform: data_files", None, "a file, glob, directory, URL or Hub id")
         given: dict[str, Any] = {field: getattr(self, field) for field in _OF_FILES}
@@ -403,32 +375,32 @@ class TextDatasetInform(BaseDatasetInform):
         given["type"], given["delimiter"] = ("csv", "\t") if kind == "tsv" else (kind, None)
         if kind in ("txt", "text"):
             given |= {"text_mode": "lines", "content_field": self.content_field or "text"}
-        return create_source(given)
-
-    def _kept(self, target: str) -> tuple[str, ...]:
-        fields = self.additional_fields or ()
+        source = create_source(given)
+        if self.format_fields:
+            source = source.rename_fields(self.format_fields)
+        if self.format_callback is not None:
+            source = source.transform(self.format_callback)
+        content, fields = self.content_field, self.additional_fields or ()
+        if content is None:
+            return source
         if isinstance(fields, str) or not all(isinstance(field, str) for field in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise expected("additional_fields", fields, "a list of names, such as ['id']")
-        if target in fields and target != self.content_field:
-            why = f"must not be {target!r}, the field that gets the text of {self.content_field!r}"
+        if target in fields and target != content:
+            why = f"must not be {target!r}, the field that gets the text of {content!r}"
             raise ConfigError(f"additional_fields: {why}; rename it, or choose another text_target_field")
-        return tuple(fields)
+
+        def to_target(row: Row) -> Row:
+            if content not in row and "chosen" in row and "rejected" in row:
+                return row
+            if missing := [field for field in (content, *fields) if field not in row]:
+                why = f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}"
+                raise BadRecordError(f"{why}. Every row must have the fields named", reason="missing_field")
+            return {target: row[content], **{field: row[field] for field in fields}}
+
+        return source.map(to_target)
 
 
 def set_fields(given: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that are not as they are by default."""
     found = {each.name: (getattr(given, each.name), each.default) for each in fields(given)}
     return {name: value for name, (value, default) in found.items() if value != default}
-
-
-def _with_text_in(target: str, content: str, kept: tuple[str, ...]) -> Callable[[Row], Row]:
-    def to_target(row: Row) -> Row:
-        if content not in row and "chosen" in row and "rejected" in row:
-            return row
-        missing = [field for field in (content, *kept) if field not in row]
-        if missing:
-            why = f"the row lacks {', '.join(map(repr, missing))}; it has {fields_in(row)}"
-            raise BadRecordError(f"{why}. Every row must have the fields named", reason="missing_field")
-        return {target: row[content], **{field: row[field] for field in kept}}
-
-    return to_target

@@ -1,17 +1,14 @@
-"""Rows to batches, prepared ahead by threads, put onto devices where that is asked for; data awaited by index."""
+"""The loader of rows, whose batches are awaited or put onto devices where that is asked for; data awaited by index."""
 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from typing import Any, Final, Generic, Literal, TypeVar, cast, final
-
-import numpy as np
 
 from tokenlake.config.stages import LoadStageConfig
 from tokenlake.config.values import expected, require_one_of, whole_number
@@ -21,7 +18,7 @@ from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.rowwise.batches import Arrays, Filling, RowOrder, RowProgress, batch_of
+from tokenlake.rowwise.batches import Arrays, Filling, RowLoader
 from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.shards import Row, RowMeter, section
 from tokenlake.rowwise.source import ShardedDataSource
@@ -64,7 +61,7 @@ class AsyncDataset(ABC, Generic[Item]):
 
 
 _END: Final = object()
-_ON_DEVICES: Final = 2  # batches that are put onto devices ahead
+_SHUFFLED: Final = 10_000  # rows of a buffer whose size nobody says
 
 
 @final
@@ -92,6 +89,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
     from the oldest row that still waits in it, in the mean ``size * ln(size)`` rows back, and 1 s of draws for every
     few million rows that were delivered.
     """
+
+    meter: RowMeter | None = None
+    """Counts the batches of rows that are delivered; None: nobody asks."""
 
     def __init__(
         self,
@@ -157,30 +157,28 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         if isinstance(source, Dataset | Mixture):
             self._loader = _stored(source, load, seed, padding_side, sharding)
         else:
-            self._loader = RowLoader(
-                RowOrder(source, load.batch_size, load.shuffle_buffer_size, drop_last, seed),
-                None if pad_token_id is None else Filling(pad_token_id, padding_side),
-                None if sharding is None else RowPlacement(sharding, load.batch_size),
-                load,
-            )
-
-    @property
-    def meter(self) -> RowMeter | None:
-        """Counts the batches that are delivered; None: nobody asks, or the rows are stored."""
-        return self._loader.meter if isinstance(self._loader, RowLoader) else None
-
-    @meter.setter
-    def meter(self, meter: RowMeter | None) -> None:
-        if isinstance(self._loader, RowLoader):
-            self._loader.meter = meter
+            filling = None if pad_token_id is None else Filling(pad_token_id, padding_side)
+            placed = None if sharding is None else RowPlacement(sharding, load.batch_size).placed
+            self._loader = RowLoader(source, load, seed, filling, placed)
 
     def __iter__(self) -> Iterator[Arrays]:
         """Return the batches of the next epoch; whatever a source raises is raised where its batch would be."""
-        return iter(self._loader)
+        return self._epoch()
 
-    def __aiter__(self) -> AsyncIterator[Arrays]:
-        """Return the batches of the next epoch, which a thread prepares while the event loop goes on."""
-        return _awaited(self._loader)
+    async def __aiter__(self) -> AsyncIterator[Arrays]:
+        """Yield the batches of the next epoch, which a thread prepares while the event loop goes on."""
+        batches: Any = self._epoch(prefetch=True)
+        try:
+            while (batch := cast("Any", await asyncio.to_thread(next, batches, _END))) is not _END:
+                yield batch
+        finally:
+            await asyncio.to_thread(batches.close)
+
+    def _epoch(self, *, prefetch: bool | None = None) -> Iterator[Arrays]:
+        """Return the batches of the next epoch; where they are awaited, threads prepare them in any case."""
+        if isinstance(self._loader, RowLoader):
+            return self._loader.deliver(self.meter, prefetch=prefetch)
+        return cast("Any", iter(self._loader))
 
     async def aget(self, index: int) -> Arrays:
         """Return batch number `index` of an epoch, which 0 begins; the others follow one by one.
@@ -189,11 +187,10 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             ConfigError: it is not the next one. IndexError: the epoch has no more.
         """
         if index == 0:
-            self._asked, self._turn = _batches(self._loader), 0
+            self._asked, self._turn = self._epoch(prefetch=True), 0
         if self._asked is None or index != self._turn:
-            next_one = (
-                "0, which begins an epoch" if self._asked is None else f"{self._turn}, the next one, or 0"
-            )
+            begins = self._asked is None
+            next_one = "0, which begins an epoch" if begins else f"{self._turn}, the next one, or 0"
             raise ConfigError(f"aget: got {index}, must be {next_one}; batches are made in order")
         self._turn += 1
         batch: Any = await asyncio.to_thread(next, self._asked, _END)
@@ -227,14 +224,6 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
         """End the latest iteration and its threads."""
         self._loader.close()
 
-    def get_state(self) -> dict[str, Any]:
-        """As :meth:`state_dict`, by the name that checkpoints use."""
-        return self.state_dict()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """As :meth:`load_state_dict`, by the name that checkpoints use."""
-        self.load_state_dict(state)
-
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` needs to go on behind the last batch that was delivered: JSON, small."""
         return self._loader.state_dict()
@@ -246,6 +235,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             ConfigError: the state is of another source or of another order; says what differs.
         """
         self._loader.load_state_dict(state)
+
+    get_state, set_state = state_dict, load_state_dict
+    """The names that checkpoints use."""
 
 
 def _stored(
@@ -269,107 +261,6 @@ def _stored(
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch of so many rows, and how far delivery has come with it."""
-
-    arrays: Arrays
-    after: RowProgress
-    rows: int
-
-
-@final
-class RowLoader:
-    """Epochs of a source of rows, one for each iteration.
-
-    Args:
-        order: how rows become batches.
-        filling: for rows of different lengths.
-        placement: onto devices; None: arrays of numpy.
-        load: how batches are prepared ahead.
-    """
-
-    def __init__(
-        self, order: RowOrder, filling: Filling | None, placement: RowPlacement | None, load: LoadStageConfig
-    ) -> None:
-        self._order, self._filling, self._placement, self._load = order, filling, placement, load
-        self._next = self._now = RowProgress(0)
-        self.meter: RowMeter | None = None
-        self.ended = False
-        self._latest: weakref.ref[RowDelivery] | None = None
-
-    def __iter__(self) -> RowDelivery:
-        return self.deliver(prefetch=self._load.prefetch_enabled)
-
-    def deliver(self, *, prefetch: bool) -> RowDelivery:
-        """Return the batches of the next epoch."""
-        start, self.ended = self._next, False
-        self._now = start
-        self._next = RowProgress(start.epoch + 1)
-        workers, ahead = self._load.prefetch_workers, self._load.prefetch_buffer_size if prefetch else 0
-        make = partial(_made, filling=self._filling)
-        made: Iterator[_Made] = Prefetched(self._order.batches(start), make, workers=workers, ahead=ahead)
-        if self._placement is not None:
-            made = Prefetched(made, self._placement.place, workers=1, ahead=_ON_DEVICES if prefetch else 0)
-        delivery = RowDelivery(made, self)
-        self._latest = weakref.ref(delivery)
-        return delivery
-
-    @property
-    def epoch(self) -> int:
-        return self._now.epoch
-
-    def close(self) -> None:
-        delivery = None if self._latest is None else self._latest()
-        if delivery is not None:
-            delivery.close()
-
-    def __len__(self) -> int:
-        rows, size = len(cast("Any", self._order.source)), self._order.size
-        return rows // size if self._order.drop_last else -(-rows // size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._order.state(self._now)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._next = self._now = self._order.progress(state)
-        self._latest = None
-
-    def delivered(self, delivery: RowDelivery, after: RowProgress | None) -> None:
-        """The latest iteration delivered a batch; None: it came to its end."""
-        if self._latest is not None and self._latest() is delivery:
-            self._now, self.ended = (self._next, True) if after is None else (after, False)
-
-
-@final
-class RowDelivery(Iterator[Arrays]):
-    """Hands batches out and tells the loader."""
-
-    def __init__(self, made: Iterator[_Made], loader: RowLoader) -> None:
-        self._made, self._loader = made, cast("RowLoader | None", loader)
-
-    def __next__(self) -> Arrays:
-        meter = None if self._loader is None else self._loader.meter
-        made = next(self._made, None) if meter is None else meter.timed(self._made)
-        if self._loader is not None:
-            self._loader.delivered(self, None if made is None else made.after)
-        if meter is not None and made is not None:
-            meter.rows += made.rows
-            meter.tokens += int(np.size(made.arrays.get("input_ids", ())))
-        if made is None:
-            self._loader = None
-            raise StopIteration
-        return made.arrays
-
-    def close(self) -> None:
-        """End the threads; nothing more comes."""
-        close = getattr(self._made, "close", None)
-        if close is not None:
-            close()
-        self._made, self._loader = iter(()), None  # nor does the source live on
-
-
-@final
 class RowPlacement:
     """Puts batches of `size` rows onto the devices of a sharding, which divides (rows, ids).
 
@@ -382,18 +273,22 @@ class RowPlacement:
 
         self._size = size
         self._of = cache(lambda width: Placement(sharding, (size,), (width,)))
-        self._of(_some_width(sharding))  # what is no sharding, or cannot cut the rows, is found now
+        try:
+            width = len(sharding.device_set)  # any sharding of these devices can cut that
+        except (AttributeError, ValueError):
+            width = 1
+        self._of(width)  # what is no sharding, or cannot cut the rows, is found now
 
-    def place(self, made: _Made) -> _Made:
+    def placed(self, batch: Arrays) -> Arrays:
         """Return a batch on the devices.
 
         Raises:
             ConfigError: a field is no array (rows, ids), or the sharding cannot cut it.
         """
-        return replace(made, arrays={name: self.array(name, values) for name, values in made.arrays.items()})
+        return {name: self.array(name, values) for name, values in batch.items()}
 
     def array(self, name: str, values: Any) -> Any:
-        """Return one field (rows, ids) on the devices; errors as :meth:`place`."""
+        """Return one field (rows, ids) on the devices; errors as :meth:`placed`."""
         if getattr(values, "ndim", None) != 2:
             why = f"is a {type(values).__name__}; batches on devices hold only arrays (rows, ids)"
             raise ConfigError(f"the field {name!r} {why}. Leave it out: source.drop_fields([...])")
@@ -410,31 +305,112 @@ def _first_device() -> Any:
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
-def _some_width(sharding: Any) -> int:
-    """A length of rows that any sharding of these devices can cut."""
-    try:
-        return len(sharding.device_set)
-    except (AttributeError, ValueError):
-        return 1
+@final
+class PrefetchIterator(Generic[Item]):
+    """The items of an iterable, which threads run ahead of; they end with it, and when it is closed or forgotten."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        buffer_size: int = 4,
+        num_workers: int = 2,
+        make: Callable[[Any], Item] | None = None,
+    ) -> None:
+        """Start no thread yet.
+
+        Args:
+            source: one thread at a time draws from it.
+            buffer_size: items that are ready ahead, at most.
+            num_workers: threads, which run `make` side by side.
+            make: function of an item whose result takes its place; None: items as they are.
+        """
+        whole_number("num_workers", num_workers, 1)
+        whole_number("buffer_size", buffer_size, 1)
+        made: Callable[[Any], Any] = make or (lambda item: item)
+        self._items = Prefetched(iter(source), made, workers=num_workers, ahead=buffer_size)
+
+    def __iter__(self) -> PrefetchIterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        """Return the next item; whatever a thread raised is raised here, in its place."""
+        return next(self._items)
+
+    def close(self) -> None:
+        """End the threads; nothing more comes."""
+        self._items.close()
 
 
-def _batches(loader: DataLoader | RowLoader) -> Iterator[Arrays]:
-    """Return the batches of the next epoch, which threads prepare: no event loop may wait for rows."""
-    return loader.deliver(prefetch=True) if isinstance(loader, RowLoader) else cast("Any", iter(loader))
+def create_data_iterator(
+    dataset: Any,
+    batch_size: int,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    prefetch: bool = True,
+    prefetch_workers: int = 2,
+    prefetch_buffer: int = 4,
+    shuffle_buffer: int | None = None,
+    seed: int | None = None,
+    **padding: Any,
+) -> Iterator[Arrays]:
+    """Return one epoch of batches; :class:`tokenlake.AsyncDataLoader` has more, such as a state to go on from.
+
+    Args:
+        dataset: whatever an AsyncDataLoader takes.
+        shuffle: draw rows at random from a buffer of `shuffle_buffer` rows; None: 10,000.
+        prefetch, prefetch_workers, prefetch_buffer: whether threads prepare batches, how many, and how far ahead.
+        padding: `pad_token_id`, `padding_side`, `sharding` and the other keywords of an AsyncDataLoader.
+    """
+    if shuffle_buffer is not None and not shuffle:
+        raise ConfigError("shuffle_buffer: set, but shuffle is False; leave one of them out")
+    buffer = (shuffle_buffer or _SHUFFLED) if shuffle else None
+    ahead = (prefetch, prefetch_workers, prefetch_buffer)
+    return iter(AsyncDataLoader(dataset, batch_size, *ahead, buffer, drop_last, seed, **padding))
 
 
-async def _awaited(loader: DataLoader | RowLoader) -> AsyncIterator[Arrays]:
-    batches: Any = _batches(loader)
-    try:
-        while True:
-            batch: Any = await asyncio.to_thread(next, batches, _END)
-            if batch is _END:
-                return
-            yield batch
-    finally:
-        await asyncio.to_thread(batches.close)
+def preshard_batch(batch: Arrays, sharding_map: Mapping[str, Any] | None) -> Arrays:
+    """Return a batch with some of its fields on devices.
+
+    Args:
+        batch: the same on every host; fields on devices are arrays (rows, ids).
+        sharding_map: field to its ``jax.sharding.Sharding``; other fields stay as they are. None: all do.
+
+    Raises:
+        ConfigError: a field is missing or is no such array, or its sharding cannot cut it.
+        MissingExtraError: jax is not installed.
+    """
+    placed = dict(batch)
+    for name, sharding in (sharding_map or {}).items():
+        if name not in batch:
+            raise ConfigError(f"sharding_map: the batch has no field {name!r}; it has {', '.join(batch)}")
+        placed[name] = RowPlacement(sharding, len(batch[name])).array(name, batch[name])
+    return placed
 
 
-def _made(batch: tuple[list[Row], RowProgress], filling: Filling | None) -> _Made:
-    rows, after = batch
-    return _Made(batch_of(rows, filling), after, len(rows))
+@final
+@dataclass(frozen=True, slots=True)
+class ShardingSpec:
+    """Where the fields of batches go on a mesh.
+
+    Attributes:
+        mesh: a ``jax.sharding.Mesh``; None: nowhere.
+        partition_specs: field to its ``PartitionSpec``; other fields stay arrays of numpy.
+    """
+
+    mesh: Any = None
+    partition_specs: Mapping[str, Any] = field(default_factory=cast("Callable[[], dict[str, Any]]", dict))
+
+    def __post_init__(self) -> None:
+        if self.mesh is None and self.partition_specs:
+            raise expected("mesh", None, "a jax.sharding.Mesh, where there are partition_specs")
+
+    def apply(self, batch: Arrays) -> Arrays:
+        """Return a batch with its fields in their places; errors as :func:`preshard_batch`."""
+        if self.mesh is None:
+            return dict(batch)
+        try:
+            from jax.sharding import NamedSharding
+        except ImportError as error:
+            raise MissingExtraError("arrays on a mesh need jax: pip install 'tokenlake[jax]'") from error
+        named = {name: NamedSharding(self.mesh, spec) for name, spec in self.partition_specs.items()}
+        return preshard_batch(batch, named)

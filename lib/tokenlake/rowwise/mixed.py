@@ -12,7 +12,7 @@ from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.mixture import STOPS, SourceMixture
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names, constant
-from tokenlake.rowwise.memory import RowsShardedSource, wrap_hf_dataset
+from tokenlake.rowwise.combine import HFDatasetShardedSource, RowsShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, beyond, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
 
@@ -110,21 +110,31 @@ class MixedShardedSource(NumberedSource):
     def _rows(self, index: int, row: int) -> Numbered:
         # Lengths are learned from the rows: asking for them may open every file before the first row comes.
         lengths: Lengths = dict.fromkeys(self._sources)
-        feeds = self._feeds()
-        self._check_weights()
+        feeds = {
+            name: _SourceFeed(name, source, again=self._stop == "restart", seed=self._seed, place=place)
+            for place, (name, source) in enumerate(self._sources.items())
+        }
+        if self._stop == "all_exhausted":
+            # A source that can never be exhausted is an error now, and not behind all others.
+            for name, most in self._ceilings().items():
+                self._told(name, None if most is None else known_length(self._sources[name]), most)
         place = row
         if place:
             self._seek(feeds, lengths, place)
-        going = True
-        while going:
-            going = False
+        while True:
             for name in self._turns(lengths, place):
                 taken = feeds[name].take()
                 if taken is None:
-                    lengths[name], going = feeds[name].drawn, True
+                    lengths[name] = feeds[name].drawn
                     break
-                yield place, _marked(taken, name)
+                if SOURCE_FIELD in taken:
+                    how = "rename it with rename_fields, or use drop_fields"
+                    why = f"a row has a field {SOURCE_FIELD!r} already, where a mixture writes the name of its source"
+                    raise BadRecordError(f"source {name!r}: {why}; {how}", source=name, field=SOURCE_FIELD)
+                yield place, {**taken, SOURCE_FIELD: name}
                 place += 1
+            else:
+                break
         self._check_end(feeds, lengths)
 
     def _turns(self, lengths: Lengths, place: int) -> Iterator[str]:
@@ -161,13 +171,6 @@ class MixedShardedSource(NumberedSource):
             self._check_end(feeds, lengths)
             raise beyond(_SHARD, row, place)
 
-    def _feeds(self) -> dict[str, _SourceFeed]:
-        again = self._stop == "restart"
-        return {
-            name: _SourceFeed(name, source, again=again, seed=self._seed, place=place)
-            for place, (name, source) in enumerate(self._sources.items())
-        }
-
     def _order(self, lengths: Lengths) -> SourceMixture:
         """Return the order of the mixture, in one lane; ConfigError if a source can never be exhausted or restarted."""
         told = {name: self._told(name, lengths[name], most) for name, most in self._ceilings().items()}
@@ -193,12 +196,6 @@ class MixedShardedSource(NumberedSource):
         if (rows is None and not most) or (rows is not None and rows > most):
             raise _never_exhausted(name, most)
         return most if rows is None else rows
-
-    def _check_weights(self) -> None:
-        """Raise ConfigError now, and not after all other rows, if a source can never be exhausted."""
-        if self._stop == "all_exhausted":
-            for name, most in self._ceilings().items():
-                self._told(name, None if most is None else known_length(self._sources[name]), most)
 
     def _check_end(self, feeds: Mapping[str, _SourceFeed], lengths: Lengths) -> None:
         """Raise ConfigError if all sources should be exhausted, and one is not."""
@@ -290,18 +287,15 @@ class _SourceFeed:
         if there is not None and skip >= there:
             return there, iter(())
         rows = self._source.open_shard_at_row(shard, skip)
-        return (skip, rows) if there is not None else self._tried(rows, skip)
-
-    def _tried(self, rows: Iterator[Row], skip: int) -> tuple[int, Iterator[Row]]:
-        """Draw the first of rows that may be beyond the end: then the error says where that is."""
-        try:
-            first = list(islice(rows, 1))
+        if there is not None:
+            return skip, rows
+        try:  # the first row may be beyond the end: then the error says where that is
+            return skip, chain(list(islice(rows, 1)), rows)
         except ConfigError as error:
             there = error.details.get("rows")
             if error.details.get("row") != skip or not isinstance(there, int):
                 raise
             return there, iter(())
-        return skip, chain(first, rows)
 
 
 def block_mixture_interleave(
@@ -336,7 +330,16 @@ def block_mixture_interleave(
         if not isinstance(weights, list | tuple) or len(weights) != len(given):
             raise expected("weights", weights, "a mapping of name to weight, or one for each dataset")
         weights = dict(zip(given, weights, strict=True))
-    sources = {name: _source(name, dataset) for name, dataset in given.items()}
+    sources: dict[str, ShardedDataSource] = {}
+    for name, dataset in given.items():
+        try:
+            if isinstance(dataset, list | tuple):
+                sources[name] = RowsShardedSource(cast("Any", dataset), name)
+            else:
+                own = isinstance(dataset, ShardedDataSource)
+                sources[name] = dataset if own else HFDatasetShardedSource(dataset, name)
+        except ConfigError as error:
+            raise ConfigError(f"datasets, {name!r}: {error}", **error.details) from None
     return MixedShardedSource(sources, weights, block_size, seed, stop)
 
 
@@ -348,23 +351,10 @@ def _named(what: str, given: object, names: Sequence[str] | None = None) -> dict
         if len(names) != len(listed):
             raise ConfigError(f"weights: got {len(names)} for {len(listed)} {what}, must be one each")
         given = dict(zip(names, listed, strict=True))
-    if (
-        not isinstance(given, Mapping)
-        or not given
-        or not all(isinstance(name, str) and name for name in given)
-    ):
+    found = cast("Mapping[str, Any]", given if isinstance(given, Mapping) else {})
+    if not found or not all(isinstance(name, str) and name for name in found):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise expected(what, given, "a mapping of at least one name (text), or a list of at least one")
-    return dict(cast("Mapping[str, Any]", given))
-
-
-def _source(name: str, dataset: Any) -> ShardedDataSource:
-    if isinstance(dataset, ShardedDataSource):
-        return dataset
-    try:
-        rows = isinstance(dataset, list | tuple)
-        return RowsShardedSource(cast("Any", dataset), name) if rows else wrap_hf_dataset(dataset, name)
-    except ConfigError as error:
-        raise ConfigError(f"datasets, {name!r}: {error}", **error.details) from None
+    return dict(found)
 
 
 def _scheduler_of(
@@ -390,13 +380,3 @@ def _never_exhausted(name: str, most: int) -> ConfigError:
     why = f"can never be exhausted: the schedule takes {most} rows of it before its weight stays 0, and it has more"
     how = "Give it a weight above 0 at the end of the schedule, or use another stop_strategy"
     return ConfigError(f"source {name!r} {why}. {how}", source=name)
-
-
-def _marked(row: Row, name: str) -> Row:
-    if SOURCE_FIELD in row:
-        why = (
-            "where a mixture writes the name of its source; rename it with rename_fields, or use drop_fields"
-        )
-        told = f"source {name!r}: a row has a field {SOURCE_FIELD!r} already, {why}"
-        raise BadRecordError(told, source=name, field=SOURCE_FIELD)
-    return {**row, SOURCE_FIELD: name}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, final
+from typing import Any, cast, final
 
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import ConfigSource, load_config
@@ -167,12 +167,17 @@ class Pipeline:
     def _apply(self, stage: BaseStage) -> Pipeline:
         check_order(stage.name, self._stages)
         if not stage.validate_config(stage.config):
-            raise ConfigError(
-                f"stage {stage.name!r}: validate_config refused its configuration, {stage.config!r:.200}"
-            )
+            why = f"validate_config refused its configuration, {stage.config!r:.200}"
+            raise ConfigError(f"stage {stage.name!r}: {why}")
         before = self._context.config
         try:
-            self._data = _checked(stage, stage.process(self._data, self._context))
+            made: Any = stage.process(self._data, self._context)
+            named = isinstance(made, Mapping) and made
+            if not named or not all(isinstance(item, Iterable) for item in cast("Any", made).values()):
+                got = f"a mapping of {len(made)}" if isinstance(made, Mapping) else f"a {type(made).__name__}"
+                why = f"process returned {got}, must be a mapping of name to source"
+                raise ConfigError(f"stage {stage.name!r}: {why}")
+            self._data = dict(made)
         except BaseException:
             self._context.config = before
             raise
@@ -200,10 +205,3 @@ def create_pipeline(
     """
     given = {"datasets": datasets, "default_tokenizer": default_tokenizer, "streaming": streaming, **sections}
     return Pipeline.from_config(given)
-
-
-def _checked(stage: BaseStage, made: Any) -> dict[str, Any]:
-    if isinstance(made, Mapping) and made and all(isinstance(item, Iterable) for item in made.values()):
-        return dict(made)
-    got = f"a mapping of {len(made)}" if isinstance(made, Mapping) else f"a {type(made).__name__}"
-    raise ConfigError(f"stage {stage.name!r}: process returned {got}, must be a mapping of name to source")

@@ -1,4 +1,7 @@
-"""Any rows as a flat directory: data files that any tool reads, and ``_tokenlake/manifest.json`` beside them."""
+"""Any rows as a flat directory: data files that any tool reads, and ``_tokenlake/manifest.json`` beside them.
+
+Or their tokens: of files by a build in a private store, of any other rows in this process.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,28 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, cast, final
 
 import pyarrow as pa
 
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.stages import PackStageConfig, TokenizerConfig
+from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError
+from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import produced_by
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import build_dataset
 from tokenlake.export.arrow_rows import LINES, RowsToArrow, lines_of
-from tokenlake.export.directory import NEW, target_of
+from tokenlake.export.directory import NEW, STORE, require_apart, target_of
 from tokenlake.export.manifest import FileFormat, FlatManifest, Origin, WriteStats, put_manifest
 from tokenlake.export.shard_files import DEFAULT_NAMING, OpenFile, ShardFiles, check_naming, edges_of
-from tokenlake.export.version import shard_bytes
-from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
+from tokenlake.export.version import ExportOptions, shard_bytes, write_version
+from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource
+from tokenlake.rowwise.tokenized import TokenizedShardedSource, batched_tokenize_iterator
+from tokenlake.store.address import open_store
 
 _BATCH_ROWS: Final = 1000
 _BATCH_SIZE: Final = 1 << 20  # characters and items of a batch
@@ -36,9 +47,7 @@ Rows = ShardedDataSource | Iterable[Row]
 
 @final
 class DatasetWriter:
-    """Writes one flat directory.
-
-    Everything at once, or some rows at a time::
+    """Writes one flat directory: everything at once, or some rows at a time::
 
         stats = create_writer("out", "jsonl").write(source)
 
@@ -135,7 +144,8 @@ class DatasetWriter:
         """Add one row; ConfigError outside of a ``with`` block."""
         self._in_place()
         self._waiting.append(row)
-        self._waiting_size += _size(row)
+        # About how large it is, in characters and items, without looking into what is nested.
+        self._waiting_size += sum(len(value) for value in row.values() if hasattr(value, "__len__"))
         most = _BATCH_SIZE if self._rows or self._lines else _FIRST_SIZE
         if len(self._waiting) >= _BATCH_ROWS or self._waiting_size >= most:
             self._flush()
@@ -182,24 +192,20 @@ class DatasetWriter:
             self._flush()
         if self._num_shards is not None and self._edges is None:
             self._edges = edges_of(self._rows, self._num_shards)
-        if self._spool is not None:
+        if self._spool is not None:  # the rows that were put aside move to the files
             self._spool.close()
-            self._pour(folder / _SPOOL)
+            arrow: Any = pa.ipc
+            with pa.OSFile(str(folder / _SPOOL), "rb") as file, arrow.open_file(file) as batches:
+                for number in range(batches.num_record_batches):
+                    batch = batches.get_batch(number)
+                    self._shards(batch.schema).add(batch)
+            (folder / _SPOOL).unlink()
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
         files = self._shards(LINES if self._lines else schema).finish(self._naming)
         origin = self._origin()
         if not origin.produced_by:
             origin = replace(origin, produced_by=produced_by())
         return put_manifest(folder, self._form, schema, files, origin)
-
-    def _pour(self, spool: Path) -> None:
-        """Move the rows that were put aside to the files."""
-        arrow: Any = pa.ipc
-        with pa.OSFile(str(spool), "rb") as file, arrow.open_file(file) as batches:
-            for number in range(batches.num_record_batches):
-                batch = batches.get_batch(number)
-                self._shards(batch.schema).add(batch)
-        spool.unlink()
 
 
 create_writer = DatasetWriter
@@ -219,10 +225,8 @@ def _writer(
 
 ParquetWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "parquet")
 """As :func:`tokenlake.create_writer`, for Parquet."""
-
 ArrowWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "arrow")
 """As :func:`tokenlake.create_writer`, for Arrow IPC files."""
-
 JsonlWriter: Final[Callable[..., DatasetWriter]] = partial(_writer, "jsonl")
 """As :func:`tokenlake.create_writer`, for JSON Lines."""
 
@@ -286,22 +290,15 @@ class SavedShardedSource(NumberedSource):
         self._written: tuple[WriteStats, ShardedDataSource] | None = None
 
     def save(self) -> WriteStats:
-        """Write the rows, unless this source has done so; a call that fails leaves the target as it was.
-
-        Raises:
-            as :func:`save_dataset`.
-        """
+        """Write the rows, unless this source has done so; errors as :func:`save_dataset`."""
         return self._saved()[0]
 
     def _saved(self) -> tuple[WriteStats, ShardedDataSource]:
         with self._lock:
             if self._written is None:
                 writer = self._make()
-                stats = writer.write(self._source)
-                self._written = (
-                    stats,
-                    _READERS[self._format](stats.output_paths, storage_options=writer.target.options),
-                )
+                stats, options = writer.write(self._source), writer.target.options
+                self._written = stats, _READERS[self._format](stats.output_paths, storage_options=options)
             return self._written
 
     @property
@@ -318,7 +315,186 @@ class SavedShardedSource(NumberedSource):
         return f"SavedShardedSource({self._source!r}, {self._format!r})"
 
 
-def _size(row: object) -> int:
-    """Return about how large a row is, in characters and items, without looking into what is nested."""
-    values = row.values() if isinstance(row, dict) else ()
-    return sum(len(value) for value in values if hasattr(value, "__len__"))
+OutputFormat = Literal["parquet", "arrow", "jsonl"]
+_DATASET: Final = "tokens"
+_TOKENIZE: Final = ("engine", "special_tokens_in_text", "long_documents")
+_SOURCE: Final = ("unit_size", "max_record_bytes", "max_expansion", "hash_threads")
+_SAVING: Final = ("num_shards", "max_shard_size", "compression", "overwrite", "naming", "storage_options")
+
+
+def tokenize_and_save(
+    data_files: DataFiles,
+    tokenizer: str | os.PathLike[str] | TokenizerConfig | Mapping[str, Any],
+    output_path: str | os.PathLike[str],
+    output_format: OutputFormat = "parquet",
+    max_length: int | None = None,
+    *,
+    num_shards: int | None = None,
+    max_shard_size: int | str | None = None,
+    compression: str | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    content_field: str = "text",
+    additional_fields: Sequence[str] | None = None,
+    pack: bool | PackStageConfig | Mapping[str, Any] = False,
+    provenance: bool = False,
+    naming: str = DEFAULT_NAMING,
+    output_options: Mapping[str, Any] | None = None,
+    on_event: Watcher = ignore,
+    pool: WorkerPool | None = None,
+    **options: Any,
+) -> WriteStats:
+    """Tokenize files and write a flat directory of data files.
+
+    A build like any other runs in a private store beside the target (`.<name>.tokenlake/`, removed in the end): on
+    worker processes, in bounded memory, resumable, with an account that closes. Then its rows are dealt to files, and
+    the directory appears. Rows have ``input_ids`` and ``attention_mask`` (int32).
+
+    Args:
+        data_files: path, glob, directory, URL or Hub id, or a list of them.
+        tokenizer: Hub id, directory or tokenizer.json file, or a :class:`TokenizerConfig`.
+        output_path: the directory, made when missing: a path, ``s3://bucket/folder`` or ``gs://bucket/folder``.
+        output_format: ``parquet``, ``arrow`` (IPC files) or ``jsonl``.
+        max_length: documents are cut to this many ids, special ones included, unless `truncation` or `long_documents`
+            say otherwise; None: the tokenizer's configuration, else 2,048. With `pack` nothing is cut, and this is the
+            length of rows where `pack` does not say it.
+        num_shards, max_shard_size, compression, naming: as :func:`tokenlake.create_writer`; of each split.
+        overwrite: replace the data files of a directory that is not empty; else it is an error.
+        workers: worker processes; None: as many as there are processors.
+        content_field: field of the text, or of the messages of a chat.
+        additional_fields: fields to keep beside the tokens.
+        pack: rows of one length, of several documents: True, or options of `PackStageConfig`.
+        provenance: keep the columns that say which input each document comes from.
+        output_options: for a bucket at `output_path`; None: those of the environment.
+        on_event: told of everything that happens.
+        pool: running workers to use instead of `workers` new ones; it stays open.
+        options: of `DatasetConfig` (``type``, ``where``, ``chat``, ``splits``, ``on_bad_record`` ...), of
+            `TokenizeStageConfig` (``engine``, ``special_tokens_in_text``, ``long_documents``), of `SourceStageConfig`
+            (``unit_size`` ...), and of `TokenizerConfig` (``truncation``, ``add_special_tokens``, ``padding``,
+            ``return_attention_mask``, ``trust_remote_code``).
+
+    Raises:
+        ConfigError: an argument is not what is allowed, or the target is not empty; nothing was changed.
+        TokenlakeError: see :func:`build_dataset`. The target stays as it was; finished units are kept in the private
+            store, and the same call goes on from there.
+    """
+    form = FileFormat.of(output_format, compression)
+    rest = {"content_field": content_field, **options}
+    if additional_fields is not None:
+        rest["additional_fields"] = tuple(additional_fields)
+    config = _configuration(data_files, tokenizer, max_length, pack, rest)
+    columns = {"attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]}
+    shards = ExportOptions(num_shards, max_shard_size, **columns, provenance=provenance, naming=naming)
+    shard_bytes(max_shard_size, num_shards)
+    check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
+    target = target_of(output_path, output_options)
+    require_apart("output_path", target, data_files)
+    with target.placed(overwrite=overwrite) as beside:
+        config["save"] = {"output_dir": str(beside / STORE)}
+        built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
+        store = open_store(str(beside / STORE))
+        manifest = write_version(store, built, beside / NEW, form, shards, quarantine=True)
+    return WriteStats.of(manifest, target.url, built.totals.tokens)
+
+
+def pretokenize(
+    source: ShardedDataSource | Iterable[Row] | DataFiles,
+    tokenizer: Any,
+    output_path: str | os.PathLike[str],
+    output_format: OutputFormat = "parquet",
+    max_length: int | None = None,
+    **options: Any,
+) -> WriteStats:
+    """Tokenize any rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
+
+    Args:
+        source: a source of rows, or an iterable of dicts; with files this is :func:`tokenize_and_save`.
+        tokenizer: whatever :meth:`TokenizerManager.get_tokenizer` takes.
+        options: `num_shards`, `max_shard_size`, `compression`, `overwrite` and `naming` as :func:`save_dataset` has
+            them, and those of :class:`TokenizedShardedSource` (with files: of :func:`tokenize_and_save`).
+
+    Raises:
+        as :func:`save_dataset` and :class:`TokenizedShardedSource`; whatever is raised, the target stays as it was.
+    """
+    listed = cast("list[object]", source if isinstance(source, list | tuple) else [source])
+    if listed and all(isinstance(item, str | os.PathLike) for item in listed):
+        files = cast("DataFiles", source)
+        return tokenize_and_save(files, tokenizer, output_path, output_format, max_length, **options)
+    saving = {name: options.pop(name) for name in _SAVING if name in options}
+    if max_length is not None:
+        named = tokenizer if isinstance(tokenizer, TokenizerConfig) else getattr(tokenizer, "config", None)
+        config = options.get("tokenizer_config") or named or TokenizerConfig(name_or_path="-")
+        options["tokenizer_config"] = config.model_copy(update={"max_length": max_length})
+    make = TokenizedShardedSource if isinstance(source, ShardedDataSource) else batched_tokenize_iterator
+    rows = make(source, tokenizer, **options, arrays=True)  # pyright: ignore[reportArgumentType]
+    return save_dataset(rows, output_path, output_format, **saving)
+
+
+def tokenize_dataset_config(
+    source: ShardedDataSource, config: DatasetConfig, global_tokenizer: str | TokenizerConfig | None = None
+) -> TokenizedShardedSource:
+    """Return the rows of a source as tokens.
+
+    Args:
+        source: rows as the files of the dataset have them: those of ``create_source(config)`` are changed already.
+        config: whose tokenizer, `content_field`, `additional_fields`, `format_callback` and `format_fields` act.
+        global_tokenizer: of a dataset that names none.
+
+    Raises:
+        ConfigError: neither names a tokenizer, or `config` has transforms. Others as :class:`TokenizedShardedSource`.
+    """
+    if config.transforms:
+        how = "apply them by create_source(config), and leave them out here"
+        raise ConfigError(f"datasets.{config.name}.transforms: do not act on rows of another source; {how}")
+    tokenizer = config.get_tokenizer_config() or global_tokenizer
+    if tokenizer is None:
+        why = "missing, and there is no global_tokenizer; write a Hub id or a path"
+        raise ConfigError(f"datasets.{config.name}.tokenizer: {why}")
+    options = tokenizer if isinstance(tokenizer, TokenizerConfig) else None
+    fields = (config.content_field, config.additional_fields, config.format_callback, config.format_fields)
+    return TokenizedShardedSource(source, tokenizer, options, *fields)
+
+
+def _configuration(
+    data_files: DataFiles, tokenizer: object, max_length: int | None, pack: object, rest: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the configuration of the build; what is wrong with it the build will say."""
+    chosen: dict[str, Any]
+    if isinstance(tokenizer, TokenizerConfig):
+        chosen = tokenizer.model_dump(exclude_unset=True)
+    elif isinstance(tokenizer, Mapping):
+        chosen = dict(cast("Mapping[str, Any]", tokenizer))
+    elif isinstance(tokenizer, str | os.PathLike):
+        chosen = {"name_or_path": os.fspath(tokenizer)}
+    else:
+        what = "a Hub id, a path (save_pretrained makes one) or a TokenizerConfig"
+        raise expected("tokenizer", tokenizer, what)
+    chosen |= {name: rest.pop(name) for name in TokenizerConfig.model_fields if name in rest}
+    chosen |= {} if max_length is None else {"max_length": max_length}
+    chosen.setdefault("return_attention_mask", True)
+    if rest["content_field"] == "text":
+        del rest["content_field"]  # so that messages are found by themselves
+    sections = {
+        "tokenize": {name: rest.pop(name) for name in _TOKENIZE if name in rest},
+        "source": {name: rest.pop(name) for name in _SOURCE if name in rest},
+        "pack": _packing(pack, max_length or chosen.get("max_length")),
+    }
+    dataset = {"name": "files", "data_files": data_files, "tokenizer": chosen, **rest}
+    return {"name": _DATASET, "datasets": [dataset], **sections}
+
+
+def _packing(pack: object, max_length: int | None) -> dict[str, Any]:
+    if pack is False or pack is None:
+        return {}
+    given: dict[str, Any] = {"enabled": True}
+    if isinstance(pack, PackStageConfig):
+        given |= pack.model_dump(exclude_unset=True)
+    elif isinstance(pack, Mapping):
+        given |= cast("Mapping[str, Any]", pack)
+    elif pack is not True:
+        raise expected("pack", pack, "True, False, or options of PackStageConfig")
+    if max_length is not None:
+        given.setdefault("seq_length", max_length)
+    # Readers of a flat directory do not derive the column, so it is stored.
+    given.setdefault("store_segment_ids", given.get("include_segment_ids", True))
+    return given

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, final
+from typing import Any, Final, NamedTuple, TypeVar, cast, final
 
 from pydantic import BaseModel
 
@@ -80,52 +80,8 @@ class RowPosition(NamedTuple):
         return RowPosition(self.ordinal + 1, self.shard, self.number, self.passed + 1)
 
 
-class Share(NamedTuple):
-    """What one of several readers reads: all of them together read every row once.
-
-    Attributes:
-        reader: its number, from 0 on.
-        readers: how many there are.
-    """
-
-    reader: int = 0
-    readers: int = 1
-
-
-class _Shards(Protocol):
-    @property
-    def shard_names(self) -> Sequence[str]: ...
-
-    def open_shard_numbered(self, shard_name: str, row: int = 0) -> Iterator[tuple[int, dict[str, Any]]]: ...
-
-
 Placed = Iterator[tuple[RowPosition, dict[str, Any]]]
 """Rows, each with its position."""
-
-
-def positioned(source: _Shards, start: RowPosition, share: Share) -> Placed:
-    """Yield the rows of a share from a position on.
-
-    Where there are as many shards as readers, reader i of n has the shards i, i + n, ...; else every reader draws all
-    rows and has the rows i, i + n, ... of them. Shards are opened right at a row, as well as they can: files of blocks
-    and lines seek, a mixture lets each of its sources seek, a packed source packs again what comes before.
-    """
-    strides = len(source.shard_names) < share.readers
-    ordinal = start.ordinal
-    for shard, name in list(enumerate(source.shard_names))[start.shard :]:
-        if not strides and shard % share.readers != share.reader:
-            continue
-        first = start.number if shard == start.shard else 0
-        last = passed = -1
-        for number, row in source.open_shard_numbered(name, first):
-            passed = passed + 1 if number == last else 0
-            last = number
-            if shard == start.shard and number == start.number and passed < start.passed:
-                continue
-            if not strides or ordinal % share.readers == share.reader:
-                yield RowPosition(ordinal, shard, number, passed), row
-            ordinal += 1
-
 
 Row = dict[str, Any]
 Numbered = Iterator[tuple[int, Row]]
@@ -188,28 +144,20 @@ def rows_in_turn(
         yield from chain.from_iterable(open_at(*each) for each in wanted)
         return
 
-    def begun(each: tuple[str, int]) -> tuple[list[Row], Iterator[Row]]:
-        return _begun(open_at(*each))
+    def begun(each: tuple[str, int]) -> tuple[list[Row], Iterator[Row] | Exception]:
+        rows, first = open_at(*each), list[Row]()
+        try:
+            first.extend(islice(rows, _AHEAD))
+        except Exception as error:
+            return first, error
+        return first, rows
 
     with closing(Prefetched(wanted, begun, workers=workers, ahead=workers)) as shards:
         for first, others in shards:
             yield from first
+            if isinstance(others, Exception):
+                raise others
             yield from others
-
-
-def _begun(rows: Iterator[Row]) -> tuple[list[Row], Iterator[Row]]:
-    """Return the first rows of a shard and the others, of which the first may be an error."""
-    first: list[Row] = []
-    try:
-        first.extend(islice(rows, _AHEAD))
-    except Exception as error:
-        return first, _raised(error)
-    return first, rows
-
-
-def _raised(error: Exception) -> Iterator[Row]:
-    raise error
-    yield {}
 
 
 def limited(rows: Sequence[int | None], most: int) -> int | None:

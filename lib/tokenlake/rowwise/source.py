@@ -13,7 +13,7 @@ from tokenlake.config.values import expected, require_one_of, whole_number
 from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
 from tokenlake.rowwise import shards
-from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Share, Transform
+from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Transform
 from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
@@ -42,8 +42,7 @@ class ShardedDataSource(ABC):
 
         Raises:
             ConfigError: no shard has that name.
-            SourceError: a record is bad and the policy is ``fail``, or a file cannot be used; raised
-                when the iteration comes there.
+            SourceError: a record is bad and the policy is ``fail``, or a file cannot be used; when it is drawn.
         """
 
     @property
@@ -179,11 +178,29 @@ class ShardedDataSource(ABC):
     def positions(self, start: Sequence[int] = (), share: Sequence[int] = ()) -> Placed:
         """Return (position, row) for the rows of a reader's share from a position on.
 
+        Shards are opened right at a row, as well as they can: files of blocks and lines seek, a mixture lets each of
+        its sources seek, a packed source packs again what comes before.
+
         Args:
             start: the integers of a :class:`RowPosition`; () for the first row.
-            share: number of the reader and how many there are, see ``shards.positioned``; () for one reader.
+            share: number of the reader and how many there are; () for one. Where there are as many shards, reader i of
+                n has the shards i, i + n, ...; else every reader draws all rows and has the rows i, i + n, ... of them.
         """
-        return shards.positioned(self, RowPosition(*start), Share(*share))
+        begin, (reader, readers) = RowPosition(*start), share or (0, 1)
+        strides, ordinal = self.num_shards() < readers, begin.ordinal
+        for shard, name in list(enumerate(self.shard_names))[begin.shard :]:
+            if not strides and shard % readers != reader:
+                continue
+            again = shard == begin.shard
+            last = passed = -1
+            for number, row in self.open_shard_numbered(name, begin.number if again else 0):
+                passed = passed + 1 if number == last else 0
+                last = number
+                if again and number == begin.number and passed < begin.passed:
+                    continue
+                if not strides or ordinal % readers == reader:
+                    yield RowPosition(ordinal, shard, number, passed), row
+                ordinal += 1
 
     def to_torch(self, *, host: tuple[int, int] | None = None) -> Any:
         """Return a ``torch.utils.data.IterableDataset`` of the rows, each once over all processes and workers.
@@ -220,9 +237,8 @@ class ShardedDataSource(ABC):
         """
         from tokenlake.loader.hf import hf_rows
 
-        return hf_rows(
-            self, whole_number("num_shards", self.num_shards() if num_shards is None else num_shards, 1)
-        )
+        asked = self.num_shards() if num_shards is None else num_shards
+        return hf_rows(self, whole_number("num_shards", asked, 1))
 
     def apply_chat_template(
         self, tokenizer: Any, messages_field: str = "messages", output_field: str = "text", **options: Any
@@ -345,16 +361,12 @@ class TransformedShardedSource(DerivedSource):
         return self._source.every_row and not self._drops and self._fails and not expands
 
     def _rows(self, index: int, row: int) -> Numbered:
-        """Yield (number, row) for all that the transform makes of the rows from number `row` on.
-
-        Raises:
-            BadRecordError: a row cannot be used, and the policy is ``fail``.
-            ConfigError: the transform made something that is no row.
-        """
-        shard = self.shard_names[index]
+        """Yield (number, row) for all that the transform makes of the rows from number `row` on."""
+        shard, transform = self.shard_names[index], self._transform
+        expands = isinstance(transform, ChainedTransform | ExpandTransform)
         for number, given in self._source.open_shard_numbered(shard, row):
             try:
-                made = self._made(given)
+                made = transform.expand(given) if expands else (transform(given),)
             except BadRecordError as error:
                 if self._fails:
                     raise shards.bad_row(shard, number, str(error), **error.details) from error
@@ -363,15 +375,11 @@ class TransformedShardedSource(DerivedSource):
                 error.add_note(f"raised by {self._what} of shard {shard!r}, row {number}")
                 raise
             for result in made:
+                if result is None and self._drops and not expands:
+                    continue
                 if not isinstance(result, dict):
                     raise shards.no_row(shard, number, result, self._what, drops=self._drops)
                 yield number, result
-
-    def _made(self, row: Row) -> Sequence[Any]:
-        if isinstance(self._transform, ChainedTransform | ExpandTransform):
-            return self._transform.expand(row)
-        result = self._transform(row)
-        return () if result is None and self._drops else (result,)
 
 
 class CountedSource(DerivedSource):
@@ -463,14 +471,11 @@ class ShuffledShardedSource(DerivedSource):
     """
 
     def __init__(self, source: ShardedDataSource, seed: int | None = None, buffer_size: int = 1000) -> None:
-        """Shuffle `source`.
+        """Shuffle `source`; ConfigError where an argument is not what is allowed.
 
         Args:
             seed: of the order; None is 0.
             buffer_size: rows that are held, from which one is drawn.
-
-        Raises:
-            ConfigError: an argument is not what is allowed.
         """
         self._source, self._seed = source, whole_number("seed", seed or 0)
         self._size = whole_number("buffer_size", buffer_size, 1)

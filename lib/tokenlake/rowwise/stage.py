@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -83,8 +83,7 @@ class PipelineContext:
 
     @property
     def cache_manager(self) -> TreeCacheManager:
-        """The cache that the section `cache` describes, of which the stages of a pipeline may make use; it is empty for
-        ever where ``cache.enabled`` is false."""
+        """The cache that the section `cache` describes, which stages may use; empty where it is not enabled."""
         return self.cache_at(None)
 
     def cache_at(self, folder: str | Path | None) -> TreeCacheManager:
@@ -336,14 +335,7 @@ def cached(
             return tokens
         why = f"what makes them has no name to recognize it by: {error}. Leave it out, or save() the rows"
         raise ConfigError(f"tokenize.cache_tokenized: the rows of {name!r} cannot be kept: {why}") from error
-
-    @cache
-    def key(index: int, packing: bool) -> str:
-        # How many rows a shard gives hangs on those before it where a number of rows is asked for.
-        versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
-        inputs = [_input(version, section.hash_fn) for version in versions]
-        return _key(dataset, inputs, context, packing, wanted)
-
+    key = cache(partial(_key, rows, dataset, context, wanted))
     # Asked when rows are drawn, because packing may be asked for later.
     kept = DatasetCache(context.cache_at(dataset.cache_path))
     return CachedShardedSource(tokens, kept, lambda index: key(index, context.packing))
@@ -352,32 +344,32 @@ def cached(
 def _input(version: tuple[str, int, str], hash_fn: str) -> list[Any]:
     """Return what tells that an input is the same: its bytes, its path and its state there, or both."""
     path, size, token = version
-    content = _content(path, token) if hash_fn != "path" and token.startswith("stat:") else token
-    return (
-        [size, content]
-        if hash_fn == "content"
-        else [path, size, token, content if hash_fn == "combined" else ""]
-    )
-
-
-def _content(path: str, token: str) -> str:
-    """Return the sha256 of a local file; one that is remembered is not read again."""
-    with HashCache() as known:
-        found = FileStat.of(path)
-        [(_, sha256)] = hash_files([FoundFile(path, path, found)], 1, known, None)
-    if stat_token(found) != token:
-        raise InputChangedError(f"{path}: it is not the file that was listed any more; open the source anew")
-    return f"sha256:{sha256}"
+    content = token
+    if hash_fn != "path" and token.startswith("stat:"):
+        with HashCache() as known:  # a file that is remembered is not read again
+            found = FileStat.of(path)
+            [(_, sha256)] = hash_files([FoundFile(path, path, found)], 1, known, None)
+        if stat_token(found) != token:
+            raise InputChangedError(
+                f"{path}: the file has changed since it was listed; open the source again"
+            )
+        content = f"sha256:{sha256}"
+    if hash_fn == "content":
+        return [size, content]
+    return [path, size, token, content if hash_fn == "combined" else ""]
 
 
 def _key(
+    rows: ShardedDataSource,
     dataset: DatasetConfig,
-    inputs: Sequence[list[Any]],
     context: PipelineContext,
-    packing: bool,
     wanted: dict[str, Any],
+    index: int,
+    packing: bool,
 ) -> str:
-    """Return a name for everything that decides the tokens of a shard."""
+    """Return a name for everything that decides the tokens of the shard at `index`."""
+    # How many rows a shard gives hangs on those before it where a number of rows is asked for.
+    versions = rows.versions[: index + 1] if dataset.num_rows else [rows.versions[index]]
     source = resolve_source(context.config_with_packing(packing), dataset)
     chosen = context.tokenizers[source.name]
     return fingerprint(
@@ -386,7 +378,7 @@ def _key(
             "version": __version__,
             "source": source_identity(replace(source, texts=sealed(source.texts))),
             "num_rows": source.num_rows,
-            "inputs": inputs,
+            "inputs": [_input(version, context.config.cache.hash_fn) for version in versions],
             # By its files and who runs them: to ask it for its ids, as its fingerprint does, takes 0.4 s.
             "tokenizer": [content_hash(chosen.files), produced_by("tokenizers")["tokenizers"]],
             "options": chosen.config.model_dump(mode="json", exclude={"name_or_path"}),
@@ -401,9 +393,8 @@ def _read(table: pa.Table) -> Numbered:
     columns: Any = table
     names = [name for name in _TOKENS if name in columns.column_names]
     tokens = {name: _arrays(columns, name) for name in names}
-    for at, (number, rest) in enumerate(
-        zip(columns[_NUMBER].to_pylist(), columns[_REST].to_pylist(), strict=True)
-    ):
+    rows = zip(columns[_NUMBER].to_pylist(), columns[_REST].to_pylist(), strict=True)
+    for at, (number, rest) in enumerate(rows):
         yield number, orjson.loads(rest) | {name: arrays(at) for name, arrays in tokens.items()}
 
 
@@ -445,32 +436,25 @@ def _fields(row: Row) -> list[str]:
 def _table(held: Sequence[tuple[int, Row]]) -> pa.Table:
     """Return rows as a table: their numbers, their tokens, and a JSON text of all else."""
     columns: dict[str, Any] = {_NUMBER: pa.array([number for number, _ in held], pa.int64())}
-    columns[_REST] = [_rest(row) for _, row in held]
+    try:
+        others = [{name: value for name, value in row.items() if name not in _TOKENS} for _, row in held]
+        columns[_REST] = [orjson.dumps(rest, option=_EXACT).decode() for rest in others]
+    except TypeError as error:
+        why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
+        raise ConfigError(f"tokenize.cache_tokenized: {why}") from error
     lengths = {name: [len(row[name]) for _, row in held] for name in _fields(held[0][1])}
     for name, own in lengths.items():
         tokens = np.concatenate([np.asarray(row[name], _TOKENS[name]) for _, row in held])
         if name == _ONES and own == lengths.get(_INPUT) and tokens.all():
             columns[name] = pa.nulls(len(held))
-        else:
-            columns[name] = _lists(np.cumsum([0, *own], dtype=np.int32), tokens)
+            continue
+        # `pa.array` of an array would import pandas where that is installed.
+        plain: list[Any] = [np.cumsum([0, *own], dtype=np.int32), tokens]
+        for place, each in enumerate(plain):
+            whole = [None, _ARROW.py_buffer(each)]
+            numbers = each.dtype != np.bool_
+            plain[place] = (
+                _ARROW.Array.from_buffers(pa.int32(), len(each), whole) if numbers else mask_of(each)
+            )
+        columns[name] = _ARROW.ListArray.from_arrays(*plain)
     return _ARROW.table(columns)
-
-
-def _lists(offsets: Any, tokens: Any) -> Any:
-    # `pa.array` of an array would import pandas where that is installed.
-    plain = [
-        mask_of(each)
-        if each.dtype == np.bool_
-        else _ARROW.Array.from_buffers(pa.int32(), len(each), [None, _ARROW.py_buffer(each)])
-        for each in (offsets, tokens)
-    ]
-    return _ARROW.ListArray.from_arrays(*plain)
-
-
-def _rest(row: Row) -> str:
-    try:
-        rest = {name: value for name, value in row.items() if name not in _TOKENS}
-        return orjson.dumps(rest, option=_EXACT).decode()
-    except TypeError as error:
-        why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
-        raise ConfigError(f"tokenize.cache_tokenized: {why}") from error

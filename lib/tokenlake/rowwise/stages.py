@@ -10,7 +10,6 @@ from itertools import permutations, product
 from os.path import commonpath
 from typing import Any, Final, final
 
-from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
 from tokenlake.config.secret import plain_options
@@ -112,23 +111,18 @@ class TokenizeStage(_OwnStage):
         """
         config = context.config
         raise_problems(ConfigError, truncation_problems(config))
-        for name in data:
-            options = _chosen_tokenizer(config, context.dataset(name), name)
+        for name in data:  # by the dataset's tokenizer, else the stage's, else the pipeline's
+            choice = config.tokenizer_of(context.dataset(name))
+            if choice is None:
+                why = "missing, and neither tokenize.default_tokenizer nor default_tokenizer is set"
+                raise ConfigError(f"datasets.{name}.tokenizer: {why}; write a Hub id or a path")
+            options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
+            limit = {"max_length": options.max_length or config.tokenize.max_length}
             files = context.get_tokenizer(options.name_or_path).files
-            context.tokenizers[name] = LoadedTokenizer(files, options)
+            context.tokenizers[name] = LoadedTokenizer(files, options.model_copy(update=limit))
         texts = [texts_of(context.config_with_packing(False), context.dataset(name), name) for name in data]
         masked = any(source.texts.masked for source in texts)
         return {name: _tokens(source, name, context, masked=masked) for name, source in data.items()}
-
-
-def _chosen_tokenizer(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> TokenizerConfig:
-    """Return the tokenizer of a source: the dataset's, else the stage's, else the pipeline's, with its `max_length`."""
-    choice = config.tokenizer_of(dataset)
-    if choice is None:
-        why = "missing, and neither tokenize.default_tokenizer nor default_tokenizer is set"
-        raise ConfigError(f"datasets.{name}.tokenizer: {why}; write a Hub id or a path")
-    options = TokenizerConfig(name_or_path=choice) if isinstance(choice, str) else choice
-    return options.model_copy(update={"max_length": options.max_length or config.tokenize.max_length})
 
 
 def _tokens(
@@ -184,7 +178,9 @@ class MixStage(_OwnStage):
         )
         if mix.weight_schedule and mix.step_rows is None:
             context.stepped = lambda rows: mixed.reschedule(_schedule(mix, rows))
-        return {_MIXED: _ended(mixed, mix)}
+        if mix.total_rows is not None:
+            return {_MIXED: LimitedShardedSource(mixed, mix.total_rows)}
+        return {_MIXED: mixed if mix.total_tokens is None else TokenLimitedSource(mixed, mix.total_tokens)}
 
 
 def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
@@ -192,12 +188,6 @@ def _schedule(mix: MixStageConfig, batch_size: int) -> WeightScheduler | None:
     rows = mix.step_rows or batch_size
     points = [{"step": point.step * rows, "weights": point.weights} for point in mix.weight_schedule or ()]
     return WeightScheduler(points, mix.weight_schedule_type) if points else None
-
-
-def _ended(mixed: MixedShardedSource, mix: MixStageConfig) -> ShardedDataSource:
-    if mix.total_rows is not None:
-        return LimitedShardedSource(mixed, mix.total_rows)
-    return mixed if mix.total_tokens is None else TokenLimitedSource(mixed, mix.total_tokens)
 
 
 def _share_tokenizer(data: Mapping[str, Any], context: PipelineContext) -> None:
@@ -228,34 +218,21 @@ class PackStage(_OwnStage):
             ConfigError: no EOS is known, or a dataset pads its documents or keeps fields beside them.
             SourceNotFoundError, TokenizerError: that tokenizer cannot be loaded.
         """
-        pack = context.config.pack
-        _require_packable(context)
-        made = {
-            name: PackedShardedSource(source, pack, tokenizer=_ending(name, context), seed=context.seed)
-            for name, source in data.items()
-        }
+        config, pack = context.config_with_packing(True), context.config.pack
+        problems: list[str] = []
+        for dataset in config.datasets:
+            if (known := context.tokenizers.get(dataset.name or "")) is not None:
+                problems += output_problems(config, dataset, known.config)
+        raise_problems(ConfigError, problems + truncation_problems(config))
+        made: dict[str, ShardedDataSource] = {}
+        for name, source in data.items():
+            ends = context.tokenizers.get(name)
+            choice = config.tokenizer_of(context.dataset(name)) if ends is None else None
+            if choice is not None and pack.eos_token_id is None:
+                ends = context.get_tokenizer(choice if isinstance(choice, str) else choice.name_or_path)
+            made[name] = PackedShardedSource(source, pack, tokenizer=ends, seed=context.seed)
         context.packed, context.regrouped = True, context.stepped is not None
         return made
-
-
-def _ending(name: str, context: PipelineContext) -> LoadedTokenizer | None:
-    """Return the tokenizer whose EOS and padding are used: that of the tokens; else the one named for rows of ids."""
-    config, known = context.config, context.tokenizers.get(name)
-    choice = config.tokenizer_of(context.dataset(name)) if known is None else None
-    if choice is None or config.pack.eos_token_id is not None:
-        return known
-    return context.get_tokenizer(choice if isinstance(choice, str) else choice.name_or_path)
-
-
-def _require_packable(context: PipelineContext) -> None:
-    config = context.config_with_packing(True)
-    problems = [
-        line
-        for dataset in config.datasets
-        if dataset.name in context.tokenizers
-        for line in output_problems(config, dataset, context.tokenizers[dataset.name].config)
-    ]
-    raise_problems(ConfigError, problems + truncation_problems(config))
 
 
 @final
@@ -271,8 +248,14 @@ class SaveStage(_OwnStage):
         Raises:
             ConfigError: a target may not be written, two are the same, one holds an input, or a source is endless.
         """
-        config = context.config
-        _require_own(data, context)
+        config, save = context.config, context.config.save
+        for dataset in config.datasets:
+            own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
+            if own and dataset.name not in data:
+                why = f"set, but what is saved is {', '.join(map(repr, data))}"
+                raise ConfigError(
+                    f"datasets.{dataset.name}.{own[0]}: {why}; save datasets before they are mixed"
+                )
         targets: dict[str, Target] = {}
         made: dict[str, SavedShardedSource] = {}
         for name, source in data.items():
@@ -282,37 +265,17 @@ class SaveStage(_OwnStage):
             made[name], targets[name] = _saved(name, source, context, alone=len(data) == 1)
         _require_apart(targets, config)
         context.saved += made.values()
-        if config.save.push_to_hub:
-            context.push = _push_of(targets, config)
+        if save.push_to_hub:
+            if away := [target.url for target in targets.values() if not isinstance(target, FolderTarget)]:
+                why = f"{away[0]} is not on this machine"
+                raise ConfigError(f"save.push_to_hub: {why}; save to a path, and push that")
+            repository, token = save.hub_repo_id or "", hub_token(save)
+            # An error now if it is none, or there is no token.
+            HubRepository(HubTarget(repository, token=token))
+            folders = {name: target.url for name, target in targets.items()}
+            options = {"public": not save.hub_private, "token": token}
+            context.push = partial(push_directories, folders, repository, **options)
         return made
-
-
-def _push_of(targets: Mapping[str, Target], config: PipelineConfig) -> Callable[[], str]:
-    """Return what uploads the directories once they are written.
-
-    Raises:
-        ConfigError: one is in a bucket, the repository is none, or there is no token.
-    """
-    save = config.save
-    if away := [target.url for target in targets.values() if not isinstance(target, FolderTarget)]:
-        raise ConfigError(
-            f"save.push_to_hub: {away[0]} is not on this machine; save to a path, and push that"
-        )
-    token = hub_token(save)
-    HubRepository(save.hub_repo_id or "", token=token)
-    folders = {name: target.url for name, target in targets.items()}
-    return partial(
-        push_directories, folders, save.hub_repo_id or "", public=not save.hub_private, token=token
-    )
-
-
-def _require_own(data: Mapping[str, Any], context: PipelineContext) -> None:
-    """Raise ConfigError if a dataset has its own save options but is no longer a source of its own."""
-    for dataset in context.config.datasets:
-        own = [field for field in ("save_path", "save_format", "num_shards") if getattr(dataset, field)]
-        if own and dataset.name not in data:
-            why = f"set, but what is saved is {', '.join(map(repr, data))}"
-            raise ConfigError(f"datasets.{dataset.name}.{own[0]}: {why}; save datasets before they are mixed")
 
 
 def _saved(
@@ -360,27 +323,22 @@ def _origin(name: str, context: PipelineContext) -> Callable[[], Origin]:
         # As it was written, but for places and what decides no row.
         decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
         decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in names]
-        made_of = {
-            "config": decided,
-            "tokenizer": {name: describe(loaded.files) for name, loaded in tokenizers.items()},
-            "inputs": [entry for each in names for entry in _inputs(each, context.opened[each])],
-        }
+        inputs: list[dict[str, Any]] = []
+        for each in names:
+            # By what lies below the folder of all: no path of the machine.
+            versions = context.opened[each].versions
+            folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
+            for path, size, token in versions:
+                below = path[len(folder) :].lstrip("/")
+                inputs.append({"source": each, "path": below, "bytes": size, "version": token})
+        described = {name: describe(loaded.files) for name, loaded in tokenizers.items()}
+        made_of = {"config": decided, "tokenizer": described, "inputs": inputs}
         files = [(CONFIG, dump_yaml(config).encode())]
         for loaded in list(tokenizers.values())[:1]:  # rows of one stream have one
             files += [(f"{TOKENIZER}/{path}", data) for path, data in loaded.files.files.items()]
         return Origin(kind, made_of, beside=dict(files))
 
     return origin
-
-
-def _inputs(name: str, source: ShardedDataSource) -> list[dict[str, Any]]:
-    """Return the files of a source by what lies below the folder of all: no path of the machine."""
-    versions = source.versions
-    folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
-    return [
-        {"source": name, "path": path[len(folder) :].lstrip("/"), "bytes": size, "version": token}
-        for path, size, token in versions
-    ]
 
 
 @final
@@ -408,18 +366,11 @@ class LoadStage(_OwnStage):
                 how = "call pack() before mix(), where it takes a batch of rows, or say how many, as step_rows: 256"
                 raise ConfigError(f"mix.step_rows: missing. {why}; {how}")
             context.stepped(load.batch_size)
-        return {
-            name: AsyncDataLoader(source, seed=context.seed, **load.model_dump(), **_padding(name, context))
-            for name, source in data.items()
-        }
-
-
-def _padding(name: str, context: PipelineContext) -> dict[str, Any]:
-    chosen = context.tokenizers.get(name)
-    if context.packed or chosen is None:
-        return {}
-    files = chosen.files
-    return {
-        "pad_token_id": files.fill_id,
-        "padding_side": "left" if chosen.pads_left(chosen.config) else "right",
-    }
+        made: dict[str, AsyncDataLoader] = {}
+        for name, source in data.items():
+            options = load.model_dump()
+            if (chosen := context.tokenizers.get(name)) is not None and not context.packed:
+                side = "left" if chosen.pads_left(chosen.config) else "right"
+                options |= {"pad_token_id": chosen.files.fill_id, "padding_side": side}
+            made[name] = AsyncDataLoader(source, seed=context.seed, **options)
+        return made

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
-from tokenlake.config.resolved import ResolvedChat, ResolvedSource, ResolvedTokenizer
+from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
@@ -23,7 +22,7 @@ from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
-from tokenlake.rowwise.memory import IterableShardedSource
+from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
@@ -37,8 +36,6 @@ from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with
 Callback = Callable[[Row], Row | None]
 RowBatch = list[tuple[int, Row]]
 """Rows that are tokenized together, each with its number."""
-
-_Made = tuple[RowBatch, Exception | None]
 
 _FIRST_ROWS: Final = 16  # of the first batch: the first row should come soon
 _BATCH_TEXT: Final = 4 << 20  # characters after which a batch is full
@@ -98,8 +95,11 @@ class TokenizedShardedSource(DerivedSource):
         loaded = TokenizerManager().get_tokenizer(tokenizer_config if tokenizer is None else tokenizer)
         if tokenizer_config is not None:
             loaded = LoadedTokenizer(loaded.files, tokenizer_config)
+        dataset = DatasetConfig(data_files="rows", content_field=content_field, tokenizer=loaded.config)
+        texts = texts_of(PipelineConfig(datasets=(dataset,)), dataset, "rows")
+        left_open = ("content_field", *texts.texts.left_open)
         how = RowTokens(
-            source=_texts(content_field, loaded.config),
+            source=replace(texts, texts=replace(texts.texts, left_open=left_open)),
             tokenizer=loaded,
             keep=_names("additional_fields", additional_fields),
             remove=_names("remove_columns", remove_columns),
@@ -156,10 +156,8 @@ def batched_tokenize_iterator(
     Raises:
         as :class:`TokenizedShardedSource`; BadRecordError while rows are drawn: one has no text.
     """
-    given = (tokenizer, tokenizer_config, content_field, *fields)
-    return iter(
-        TokenizedShardedSource(IterableShardedSource(source), *given, batch_size=batch_size, **options)
-    )
+    given = (IterableShardedSource(source), tokenizer, tokenizer_config, content_field, *fields)
+    return iter(TokenizedShardedSource(*given, batch_size=batch_size, **options))
 
 
 @final
@@ -209,7 +207,7 @@ class RowTokens:
         return self.tokenizer.config.padding == "longest"
 
     def tokenized(self, rows: Numbered, shard: str, is_json: Callable[[], bool]) -> Numbered:
-        """Return the rows made of `rows`; those before one that cannot be used come out before the error does.
+        """Yield the rows made of `rows`; those before one that cannot be used come out before the error does.
 
         Args:
             is_json: whether a row lacks the keys that it does not need; elsewhere every object has every key.
@@ -217,30 +215,31 @@ class RowTokens:
         Raises:
             BadRecordError: a row cannot be used, and the policy is ``fail``; names shard and row.
         """
-        made = self._drawn(rows, partial(self._tokens, shard=shard, is_json=is_json))
-        return map(partial(_listed, padded=bool(self.tokenizer.config.padding)), made) if self.lists else made
-
-    def _drawn(self, rows: Numbered, make: Callable[[RowBatch], _Made]) -> Numbered:
         batches, workers = _batched(rows, self.batch_size, aligned=self.aligned), self.workers
-        yield from _rows_or_error(map(make, islice(batches, 1)))  # it decides how the others are read
-        ahead = workers if workers > 1 else 0
-        with closing(Prefetched(batches, make, workers=workers, ahead=ahead)) as made:
-            yield from _rows_or_error(made)
 
-    def _tokens(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> _Made:
-        """Return the rows made of a batch, and what stopped them, if anything did."""
-        found: RowBatch = []
-        try:
-            found.extend(self._made(batch, shard, is_json))
-        except Exception as error:
-            return found, error
-        return found, None
+        def make(batch: RowBatch) -> tuple[RowBatch, Exception | None]:
+            """Return the rows made of a batch, and what stopped them, if anything did."""
+            found: RowBatch = []
+            try:
+                found.extend(self._made(batch, shard, is_json))
+            except Exception as error:
+                return found, error
+            return found, None
+
+        first = map(make, islice(batches, 1))  # it decides how the others are read
+        others = Prefetched(batches, make, workers=workers, ahead=workers if workers > 1 else 0)
+        with closing(others):
+            for made, error in chain(first, others):
+                yield from map(self._listed, made) if self.lists else made
+                if error is not None:
+                    raise error
 
     def _made(self, batch: RowBatch, shard: str, is_json: Callable[[], bool]) -> Numbered:
         objects = [row for _, row in batch]
         source, renderer = self._open(objects)
         if (chat := source.texts.chat) is not None and not is_json():
-            objects = [_lean(chat, row) for row in objects]
+            fields = {chat.messages_field, chat.tools_field}
+            objects = [row | {key: without_nulls(row[key]) for key in row.keys() & fields} for row in objects]
         rendered = renderer.render(Rows(objects=objects))
         loss = source.texts.masked if self.loss is None else self.loss
         documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
@@ -260,9 +259,8 @@ class RowTokens:
             files = self.tokenizer.files
             source, _ = settle(self.source, (), files, self.eos_id, Rows(objects=first))
             if self.one_each and source.texts.chat is not None:  # then no row is left out for lack of loss
-                source = replace(
-                    source, texts=replace(source.texts, chat=replace(source.texts.chat, loss="all"))
-                )
+                chat = replace(source.texts.chat, loss="all")
+                source = replace(source, texts=replace(source.texts, chat=chat))
             mode = source.tokenizer.special_tokens_in_text
             self._opened = source, open_renderer(source.texts, source.content_field, files, mode)
         return self._opened
@@ -276,37 +274,36 @@ class RowTokens:
             ConfigError: `max_length` leaves no room for a text.
             EngineMismatchError, TokenizerError: as :meth:`Encoder.encode`.
         """
-        settings, spans = source.tokenizer, rendered.spans
+        settings, spans, files = source.tokenizer, rendered.spans, self.tokenizer.files
         mode = "encode" if renderer.control_tokens else settings.special_tokens_in_text
-        encoder = self._encoder(settings, mode, places=spans is not None)
-        finish = None if spans is None else self._finish(source, encoder)
-        _require_room(settings, finish or encoder, self.tokenizer.files.name)
+        key, special = (mode, spans is not None), settings.add_special_tokens
+        if key not in self._encoders:
+            asked: dict[str, Any] = {"add_special_tokens": special, "places": spans is not None}
+            _, self._encoders[key] = choose_encoder(files, settings.engine, mode, **asked)
+        encoder, finish = self._encoders[key], None
+        if spans is not None:
+            eos, around = -1 if self.eos_id is None else self.eos_id, (encoder.prefix, encoder.suffix)
+            finish = Finish.around(source.texts.prompt, eos, *around, packed=self.packing)
+        count = len((finish or encoder).prefix) + len((finish or encoder).suffix)
+        if settings.long_documents != "keep" and settings.max_length <= count:
+            how = "make it larger, or use add_special_tokens: false"
+            why = f"{settings.max_length} leaves no room beside the {count} special tokens of {files.name!r}"
+            raise ConfigError(f"max_length: {why}; {how}")
         masked, settings = marks or spans is not None, replace(settings, special_tokens_in_text=mode)
         made = DocumentEncoder(settings, encoder, finish, masked=masked).encode(rendered.text, spans)
         bad = {int(rendered.origin[row]): _SPELLED for row in made.refused}
         documents, origin = Ragged(made.ids, made.offsets), made.origin
-        if self.one_each:
-            documents, origin = _with_empty(documents, origin, len(rendered.text))
+        if self.one_each:  # also a text without ids is a document
+            sizes = np.zeros(len(rendered.text), np.int64)
+            sizes[origin] = np.diff(documents.offsets)
+            documents = Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes))
+            origin = np.arange(len(sizes))
         if finish is None:
-            documents = _surrounded(documents, encoder, marks=masked)
+            # What the post-processor puts around a document; its end is learned as the text is.
+            suffix = [token | LOSS for token in encoder.suffix] if masked else encoder.suffix
+            ends = [Ragged.alike(each, len(documents)) for each in (encoder.prefix, suffix)]
+            documents = Ragged.joined([ends[0], documents, ends[1]])
         return documents, rendered.origin[origin], bad
-
-    def _finish(self, source: ResolvedSource, encoder: Encoder) -> Finish:
-        eos = -1 if self.eos_id is None else self.eos_id
-        prompt = source.texts.prompt
-        return Finish.around(prompt, eos, encoder.prefix, encoder.suffix, packed=self.packing)
-
-    def _encoder(self, settings: ResolvedTokenizer, mode: str, *, places: bool) -> Encoder:
-        key = mode, places
-        if key not in self._encoders:
-            _, self._encoders[key] = choose_encoder(
-                self.tokenizer.files,
-                settings.engine,
-                mode,
-                add_special_tokens=settings.add_special_tokens,
-                places=places,
-            )
-        return self._encoders[key]
 
     def _rows_of(self, batch: RowBatch, documents: Ragged, origin: Int64, *, loss: bool) -> Numbered:
         if not len(documents):
@@ -314,22 +311,20 @@ class RowTokens:
         ids = Ragged(plain(documents.ids), documents.offsets)
         columns = with_masks(ids, self.tokenizer, self.tokenizer.config)
         if loss:
-            columns["loss_mask"] = self._loss(documents, columns["input_ids"])
-        names = list(columns)
+            left = self.tokenizer.pads_left(self.tokenizer.config)
+            columns["loss_mask"] = masks = [np.zeros(len(row), np.bool_) for row in columns["input_ids"]]
+            for mask, marks in zip(masks, documents.rows(), strict=True):
+                begin = len(mask) - len(marks) if left else 0
+                mask[begin : begin + len(marks)] = learned(marks)
+        names, removed = list(columns), self.remove or ()
         keeps = self.keep is not None or self.remove is not None
         for place, *cells in zip(origin.tolist(), *columns.values(), strict=True):
             number, row = batch[place]
             tokens = dict(zip(names, cells, strict=True))
-            yield number, {**self._kept(row), **tokens} if keeps else tokens
-
-    def _loss(self, documents: Ragged, ids: Any) -> Any:
-        """Return what bears loss, of the same shape as the rows of ids: bool."""
-        left = self.tokenizer.pads_left(self.tokenizer.config)
-        rows = [np.zeros(len(row), np.bool_) for row in ids]
-        for row, marks in zip(rows, documents.rows(), strict=True):
-            begin = len(row) - len(marks) if left else 0
-            row[begin : begin + len(marks)] = learned(marks)
-        return rows
+            if keeps:
+                fields = row if self.keep is None else self.keep
+                tokens = {**{name: row[name] for name in fields if name not in removed}, **tokens}
+            yield number, tokens
 
     def _missing(self, rows: Sequence[Row]) -> dict[int, Fault]:
         """Return which rows lack a field that is to be kept."""
@@ -340,9 +335,16 @@ class RowTokens:
                 found[place] = Fault("missing_field", why)
         return found
 
-    def _kept(self, row: Row) -> Row:
-        names = row if self.keep is None else self.keep
-        return {name: row[name] for name in names if name not in (self.remove or ())}
+    def _listed(self, numbered: tuple[int, Row]) -> tuple[int, Row]:
+        """Return a row with lists: a new one, so that the numbers of a batch do not all lie in memory at a time."""
+        number, row = numbered
+        made = {**row, "input_ids": row["input_ids"].tolist()}
+        if (mask := row.get("attention_mask")) is not None:
+            padded = bool(self.tokenizer.config.padding)
+            made["attention_mask"] = mask.tolist() if padded else [1] * len(row["input_ids"])
+        if "loss_mask" in row:
+            made["loss_mask"] = row["loss_mask"].tolist()
+        return number, made
 
 
 def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -> ResolvedSource:
@@ -357,53 +359,15 @@ def texts_of(config: PipelineConfig, dataset: DatasetConfig | None, name: str) -
     return replace(resolve_source(config, dataset.model_copy(update=_DONE_BEFORE)), name=name)
 
 
-def _texts(content_field: str, options: TokenizerConfig) -> ResolvedSource:
-    """Return how rows become documents where no configuration says more than these."""
-    dataset = DatasetConfig(data_files="rows", content_field=content_field, tokenizer=options)
-    config = PipelineConfig(datasets=(dataset,))
-    source = texts_of(config, dataset, "rows")
-    return replace(source, texts=replace(source.texts, left_open=("content_field", *source.texts.left_open)))
-
-
-def _lean(chat: ResolvedChat, row: Row) -> Row:
-    """Return a row whose conversation has no nulls."""
-    fields = row.keys() & {chat.messages_field, chat.tools_field}
-    return row | {str(name): without_nulls(row[str(name)]) for name in fields}
-
-
-def _with_empty(documents: Ragged, origin: Int64, count: int) -> tuple[Ragged, Int64]:
-    """Return one document for each of `count` texts, without ids where a text has none."""
-    sizes = np.zeros(count, np.int64)
-    sizes[origin] = np.diff(documents.offsets)
-    return Ragged(documents.ids, documents.offsets[0] + offsets_of(sizes)), np.arange(count)
-
-
-def _surrounded(documents: Ragged, encoder: Encoder, *, marks: bool) -> Ragged:
-    """Put around every document what the post-processor does; its end is learned as the text is."""
-    count = len(documents)
-    suffix = [token | LOSS for token in encoder.suffix] if marks else encoder.suffix
-    return Ragged.joined([Ragged.alike(encoder.prefix, count), documents, Ragged.alike(suffix, count)])
-
-
-def _require_room(settings: ResolvedTokenizer, around: Finish | Encoder, name: str) -> None:
-    special = len(around.prefix) + len(around.suffix)
-    if settings.long_documents != "keep" and settings.max_length <= special:
-        how = "make it larger, or use add_special_tokens: false"
-        why = f"{settings.max_length} leaves no room beside the {special} special tokens of {name!r}"
-        raise ConfigError(f"max_length: {why}; {how}")
-
-
 def _batched(rows: Numbered, most: int, *, aligned: bool) -> Iterator[RowBatch]:
     """Yield rows in batches; whatever stops them is raised behind the rows before it."""
     batch: RowBatch = []
     size, room = 0, most if aligned else min(_FIRST_ROWS, most)
     try:
         for number, row in rows:
-            full = (
-                number // most != batch[-1][0] // most
-                if aligned and batch
-                else len(batch) >= room or size >= _BATCH_TEXT
-            )
+            full = len(batch) >= room or size >= _BATCH_TEXT
+            if aligned and batch:
+                full = number // most != batch[-1][0] // most
             if batch and full:
                 yield batch
                 batch, size, room = [], 0, min(room * 4, most)
@@ -415,24 +379,6 @@ def _batched(rows: Numbered, most: int, *, aligned: bool) -> Iterator[RowBatch]:
         raise
     if batch:
         yield batch
-
-
-def _rows_or_error(made: Iterator[_Made]) -> Numbered:
-    for rows, error in made:
-        yield from rows
-        if error is not None:
-            raise error
-
-
-def _listed(numbered: tuple[int, Row], padded: bool) -> tuple[int, Row]:
-    """Return a row with lists: a new one, so that the numbers of a batch do not all lie in memory at a time."""
-    number, row = numbered
-    made = {**row, "input_ids": row["input_ids"].tolist()}
-    if "attention_mask" in row:
-        made["attention_mask"] = row["attention_mask"].tolist() if padded else [1] * len(row["input_ids"])
-    if "loss_mask" in row:
-        made["loss_mask"] = row["loss_mask"].tolist()
-    return number, made
 
 
 def _text_size(value: Any) -> int:

@@ -13,8 +13,8 @@ from tokenlake.trainer.losses import language_model as language_model
 from tokenlake.trainer.losses import orpo as orpo
 from tokenlake.trainer.losses import over_logits as over_logits
 from tokenlake.trainer.losses import targets_of as targets_of
-from tokenlake.trainer.optimizers import make_optimizer as make_optimizer
-from tokenlake.trainer.optimizers import make_schedule as make_schedule
 from tokenlake.trainer.step import batch_sharding as batch_sharding
 from tokenlake.trainer.step import make_mesh as make_mesh
+from tokenlake.trainer.step import make_optimizer as make_optimizer
+from tokenlake.trainer.step import make_schedule as make_schedule
 from tokenlake.trainer.trainer import Trainer as Trainer

@@ -123,7 +123,12 @@ class EarlyStopping(Callback):
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, results: Results) -> None:
-        value = self._value(results)
+        tag, metric = self._config.tag, self._config.metric
+        if metric not in results.get(tag, {}):
+            known = ", ".join(f"{tag}: {', '.join(names)}" for tag, names in results.items())
+            why = f"got {metric} of {tag}, which is not evaluated; expected one of {known}"
+            raise ConfigError(f"early_stopping: {why}")
+        value = results[tag][metric]
         if value < self.best - self._config.min_delta:
             self.best, self.waited = value, 0
         else:
@@ -137,16 +142,6 @@ class EarlyStopping(Callback):
     def set_state(self, state: Mapping[str, Any]) -> None:
         best = state["best"]
         self.best, self.waited = math.inf if best is None else float(best), int(state["waited"])
-
-    def _value(self, results: Results) -> float:
-        tag, metric = self._config.tag, self._config.metric
-        found = results.get(tag, {})
-        if metric not in found:
-            known = ", ".join(f"{tag}: {', '.join(names)}" for tag, names in results.items())
-            raise ConfigError(
-                f"early_stopping: got {metric} of {tag}, which is not evaluated; expected one of {known}"
-            )
-        return found[metric]
 
     def _check(self, run: TrainingRun) -> None:
         if self.waited >= self._config.patience:
@@ -229,9 +224,9 @@ class TensorBoardLog(Callback):
         try:
             from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
         except ImportError as error:
+            how = "pip install tensorboardX (log.jsonl needs nothing)"
             raise MissingExtraError(
-                "log.tensorboard needs tensorboardX, which is not installed: pip install tensorboardX "
-                "(log.jsonl needs nothing)"
+                f"log.tensorboard needs tensorboardX, which is not installed: {how}"
             ) from error
         self._writer: Any = SummaryWriter(str(folder))
 
@@ -299,7 +294,8 @@ class TrainingMetrics:
     def to_json(self) -> dict[str, Any]:
         """Return plain values; without what is unknown, and with null for what is not finite."""
         facts = asdict(self)
-        return finite({**{name: facts[name] for name in facts if name != "others"}, **self.others})
+        del facts["others"]
+        return finite(facts | self.others)
 
     def __str__(self) -> str:
         shown = [f"step {self.step}", f"loss {self.loss:.4f} (ema {self.loss_ema:.4f})"]
@@ -313,24 +309,18 @@ class TrainingMetrics:
 
 def finite(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return facts as JSON takes them: None values left out, infinities and NaN as None."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in facts.items()
-        if value is not None
-    }
+    found = {name: value for name, value in facts.items() if value is not None}
+    bad = [name for name, value in found.items() if isinstance(value, float) and not math.isfinite(value)]
+    return found | dict.fromkeys(bad)
 
 
 def named(measured: Mapping[str, float]) -> dict[str, float]:
-    """Return means by the names people read: with ``perplexity`` in the place of ``nll``."""
+    """Return means by the names people read: with ``perplexity`` (infinite above e**700) in the place of ``nll``."""
     found = dict(measured)
     if "nll" in found:
-        found["perplexity"] = perplexity(found.pop("nll"))
+        nll = found.pop("nll")
+        found["perplexity"] = math.exp(nll) if nll < 700 else math.inf if nll >= 700 else math.nan
     return found
-
-
-def perplexity(nll: float) -> float:
-    """Return exp(nll), infinite where that is too large for a float."""
-    return math.exp(nll) if nll < 700 else math.inf if nll >= 700 else math.nan
 
 
 @final

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import BeforeValidator, InstanceOf, Strict, model_validator
@@ -51,19 +51,27 @@ _Amount = Annotated[float, Strict(), Ge(0.0), BeforeValidator(_exponent)]
 _Decay = Annotated[float, Strict(), Ge(0.0), Lt(1.0)]
 
 
-def _refuse_others(section: Section, key: str, known: Mapping[str, frozenset[str]]) -> None:
-    """Raise unless each option that is set belongs to the choice that the section names."""
-    name = cast("str", getattr(section, "name"))  # noqa: B009 (each of these sections has one)
-    for option in sorted(section.model_fields_set - {"name"} - known[name]):
-        users = ", ".join(choice for choice, options in known.items() if option in options)
-        if getattr(section, option) is not None:
-            raise problem(f"{option} does not act with {key} {name!r}; it belongs to: {users}")
+class _Choice(Section):
+    """A section whose `name` decides which of its options act; the others are refused where they are set."""
 
+    key: ClassVar[str]
+    known: ClassVar[Mapping[str, frozenset[str]]]
+    """Name -> the options that act with it."""
 
-def _acting(section: Section, known: Mapping[str, frozenset[str]]) -> dict[str, Any]:
-    """Return the choice that a section names and the options that act with it, as JSON."""
-    facts = section.model_dump(mode="json")
-    return {name: facts[name] for name in ("name", *sorted(known[facts["name"]]))}
+    @model_validator(mode="after")
+    def _known_options(self) -> Self:
+        name = cast("str", getattr(self, "name"))  # noqa: B009 (each of these sections has one)
+        for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
+            users = ", ".join(choice for choice, options in self.known.items() if option in options)
+            if getattr(self, option) is not None:
+                raise problem(f"{option} does not act with {self.key} {name!r}; it belongs to: {users}")
+        return self
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What decides the numbers of a run: the name and its options, as JSON."""
+        facts = self.model_dump(mode="json")
+        return {name: facts[name] for name in ("name", *sorted(self.known[facts["name"]]))}
 
 
 def _padding(value: object) -> object:
@@ -137,9 +145,11 @@ _LOSS_OPTIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-class LossConfig(Section):
-    """Section `loss`; formulas and their sources stand in ``trainer/losses.py`` and ``trainer/losses.py``."""
+class LossConfig(_Choice):
+    """Section `loss`; formulas and their sources stand in ``trainer/losses.py``."""
 
+    key = "loss"
+    known = _LOSS_OPTIONS
     name: LossName = "cross_entropy"
 
     chunk: Count | None = None
@@ -163,16 +173,6 @@ class LossConfig(Section):
     undesirable: _Positive = 1.0
     """KTO: weight of bad completions."""
 
-    @model_validator(mode="after")
-    def _known_options(self) -> Self:
-        _refuse_others(self, "loss", _LOSS_OPTIONS)
-        return self
-
-    @property
-    def acting(self) -> dict[str, Any]:
-        """What decides the numbers of a run: the name and its options."""
-        return _acting(self, _LOSS_OPTIONS)
-
 
 OptimizerName = Literal["adamw", "lion", "sophia", "prodigy", "adam8bit"]
 
@@ -186,9 +186,11 @@ _OPTIMIZER_OPTIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(_Choice):
     """Section `optimizer`; options left out are those of the optimizer's authors."""
 
+    key = "optimizer"
+    known = _OPTIMIZER_OPTIONS
     name: OptimizerName = "adamw"
 
     weight_decay: _Amount = 0.0
@@ -208,16 +210,6 @@ class OptimizerConfig(Section):
     eps: _Positive | None = None
     """What keeps a quotient finite."""
 
-    @model_validator(mode="after")
-    def _known_options(self) -> Self:
-        _refuse_others(self, "optimizer", _OPTIMIZER_OPTIONS)
-        return self
-
-    @property
-    def acting(self) -> dict[str, Any]:
-        """What decides the numbers of a run: the name and its options."""
-        return _acting(self, _OPTIMIZER_OPTIONS)
-
 
 ScheduleName = Literal["constant", "linear", "cosine", "cosine_restarts", "wsd"]
 
@@ -231,9 +223,11 @@ _SCHEDULE_OPTIONS: Final[dict[str, frozenset[str]]] = {
 }
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(_Choice):
     """Section `schedule`: the learning rate of each step."""
 
+    key = "schedule"
+    known = _SCHEDULE_OPTIONS
     name: ScheduleName = "cosine"
 
     peak: _Positive = 3e-4
@@ -253,16 +247,6 @@ class ScheduleConfig(Section):
 
     decay: Fraction = 0.2
     """WSD: share of the steps, at the end, in which the rate falls."""
-
-    @model_validator(mode="after")
-    def _known_options(self) -> Self:
-        _refuse_others(self, "schedule", _SCHEDULE_OPTIONS)
-        return self
-
-    @property
-    def acting(self) -> dict[str, Any]:
-        """What decides the numbers of a run: the name and its options."""
-        return _acting(self, _SCHEDULE_OPTIONS)
 
 
 class MeshConfig(Section):
@@ -400,22 +384,15 @@ class TrainingConfig(Section):
         if name is None:
             return value
         require_one_of("preset", name, tuple(PRESETS))
-        return _over(PRESETS[name], cast("Mapping[str, Any]", value))
-
-
-def _over(preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was asked over a preset: sections key by key, unless they choose another `name`."""
-    merged = dict(preset)
-    for key, value in asked.items():
-        below = merged.get(key)
-        if isinstance(value, Section):
-            value = value.model_dump(exclude_unset=True)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            section = cast("Mapping[str, Any]", value)
-            kept = section.get("name", below.get("name")) == below.get("name")
-            value = {**below, **section} if kept else section
-        merged[key] = value
-    return merged
+        merged = dict(PRESETS[name])
+        for key, asked in cast("Mapping[str, Any]", value).items():
+            below = merged.get(key)
+            own: Any = asked.model_dump(exclude_unset=True) if isinstance(asked, Section) else asked
+            # Sections key by key, unless they choose another `name`.
+            if isinstance(below, Mapping) and isinstance(own, Mapping):
+                own = {**below, **own} if own.get("name", below.get("name")) == below.get("name") else own
+            merged[key] = own
+        return merged
 
 
 def load_training_config(

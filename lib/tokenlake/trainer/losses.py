@@ -183,10 +183,10 @@ def language_model(
 ) -> Objective:
     """Return the objective that predicts each next id of a document: cross-entropy, or focal for a `gamma`."""
 
+    sums = partial(focal, gamma=gamma, z_loss=z_loss)
+
     def objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        return over_logits(
-            apply(params, batch), targets_of(batch), partial(focal, gamma=gamma, z_loss=z_loss), chunk
-        )
+        return over_logits(apply(params, batch), targets_of(batch), sums, chunk)
 
     return objective
 
@@ -260,16 +260,20 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
         a row's end is cut off; ids behind the answer stay what they were, and no target is among them.
     """
     ids, targets = batch["input_ids"], targets_of(batch)
-    first, count = _answers(targets)
-    from_first = jnp.arange(ids.shape[1])[None] - first[:, None]
-    there = jnp.clip(jnp.roll(first, -1)[:, None] + from_first, 0, ids.shape[1] - 1)
+    bears, length = targets != IGNORED, ids.shape[1]
+    # The first place with a target, and how many there are from it to the last, int32[B].
+    first = jnp.argmax(bears, axis=1)
+    last = length - 1 - jnp.argmax(bears[:, ::-1], axis=1)
+    count = jnp.where(bears.any(axis=1), last - first + 1, 0)
+    from_first = jnp.arange(length)[None] - first[:, None]
+    there = jnp.clip(jnp.roll(first, -1)[:, None] + from_first, 0, length - 1)
     other_ids, other_targets = (
         jnp.take_along_axis(jnp.roll(values, -1, axis=0), there, axis=1) for values in (ids, targets)
     )
-    length = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
+    other = jnp.where(count > 0, jnp.roll(count, -1), 0)[:, None]
     # An id of the answer stands one place behind the place that predicts it.
-    swapped = (from_first >= 1) & (from_first <= length)
-    predicts = (from_first >= 0) & (from_first < length)
+    swapped = (from_first >= 1) & (from_first <= other)
+    predicts = (from_first >= 0) & (from_first < other)
     masks = {name: jnp.where(swapped, 1, batch[name]) for name in _MASKS if name in batch}
     return {
         **batch,
@@ -277,14 +281,6 @@ def mismatched(batch: DeviceBatch) -> DeviceBatch:
         "input_ids": jnp.where(swapped, other_ids, ids),
         "targets": jnp.where(predicts, other_targets, IGNORED),
     }
-
-
-def _answers(targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first place with a target, and how many there are from it to the last, int32[B]."""
-    bears = targets != IGNORED
-    first = jnp.argmax(bears, axis=1)
-    last = targets.shape[1] - 1 - jnp.argmax(bears[:, ::-1], axis=1)
-    return first, jnp.where(bears.any(axis=1), last - first + 1, 0)
 
 
 def _part(batch: DeviceBatch, prefix: str) -> dict[str, jax.Array]:
@@ -343,9 +339,8 @@ def dpo(apply: Apply, *, beta: float = 0.1, smoothing: float = 0.0, chunk: int |
         parts = _part(batch, "chosen_"), _part(batch, "rejected_")
         chosen, rejected = (_against(apply, params, reference, part, chunk) for part in parts)
         losses = dpo_losses(chosen, rejected, beta=beta, smoothing=smoothing)
-        return _summed(
-            losses, _counted(parts[0]) > 0, accuracy=chosen > rejected, margin=beta * (chosen - rejected)
-        )
+        told = {"accuracy": chosen > rejected, "margin": beta * (chosen - rejected)}
+        return _summed(losses, _counted(parts[0]) > 0, **told)
 
     return objective
 
@@ -394,14 +389,8 @@ def kto(
         gains = against(params, reference, batch=mismatched(part))
         kl = jnp.maximum(jnp.sum(gains * real) / jnp.maximum(jnp.sum(real), 1), 0)
         rewards = against(params, reference, batch=part)
-        losses = kto_losses(
-            rewards,
-            good,
-            jax.lax.stop_gradient(kl),
-            beta=beta,
-            desirable=desirable,
-            undesirable=undesirable,
-        )
+        weights = {"beta": beta, "desirable": desirable, "undesirable": undesirable}
+        losses = kto_losses(rewards, good, jax.lax.stop_gradient(kl), **weights)
         return _summed(losses, real, accuracy=(rewards > 0) == good, kl=jnp.broadcast_to(kl, real.shape))
 
     return objective

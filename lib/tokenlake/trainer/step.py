@@ -1,4 +1,4 @@
-"""One step of training, to be compiled; the mesh that it runs on, and the checkpoints of what it makes.
+"""One step of training, to be compiled; its optimizer, the mesh that it runs on, and the checkpoints of what it makes.
 
 Gradients of the parts of a batch are added up, and the optimizer makes new parameters of them.
 
@@ -15,22 +15,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, cast, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.loader.orbax import LoaderRestore, LoaderSave
 from tokenlake.loader.state import BatchLoader
-from tokenlake.trainer.config import MeshConfig
+from tokenlake.trainer.config import MeshConfig, OptimizerConfig, ScheduleConfig
 from tokenlake.trainer.losses import DeviceBatch, Objective, Params, Sums
-from tokenlake.trainer.optimizers import path_name
 
 Means: TypeAlias = dict[str, jax.Array]
 """Name -> float32[], on the devices."""
@@ -58,11 +59,11 @@ def lowered(objective: Objective, precision: str) -> Objective:
     if precision == "float32":
         return objective
 
-    def cast(leaf: jax.Array) -> jax.Array:
+    def lower(leaf: jax.Array) -> jax.Array:
         return leaf.astype(precision) if leaf.dtype == jnp.float32 else leaf
 
     def cast_objective(params: Params, batch: DeviceBatch, reference: Params | None) -> Sums:
-        return objective(jax.tree.map(cast, params), batch, jax.tree.map(cast, reference))
+        return objective(jax.tree.map(lower, params), batch, jax.tree.map(lower, reference))
 
     return cast_objective
 
@@ -87,7 +88,7 @@ def make_step(
 
     Args:
         objective: what is minimized.
-        optimizer: of :func:`tokenlake.trainer.optimizers.make_optimizer`.
+        optimizer: of :func:`make_optimizer`.
         schedule: step -> learning rate; only told.
         accumulate: equal parts of a batch, one after the other.
         ema: decay of the running mean of the loss.
@@ -124,12 +125,12 @@ def make_step(
 
         updates, kept = optimizer.update(grads, state.optimizer, state.params, obj_fn=one_part)
         measured = means(sums)
-        loss_ema = jnp.where(
-            state.step == 0, measured["loss"], ema * state.loss_ema + (1 - ema) * measured["loss"]
-        )
+        later = ema * state.loss_ema + (1 - ema) * measured["loss"]
+        loss_ema = jnp.where(state.step == 0, measured["loss"], later)
+        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)]
         told = measured | {
             "loss_ema": loss_ema,
-            "grad_norm": _norm(grads),
+            "grad_norm": jnp.sqrt(sum(squares)),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
         }
         params = optax.apply_updates(state.params, updates)
@@ -156,9 +157,101 @@ def _split(batch: DeviceBatch, accumulate: int) -> dict[str, jax.Array]:
     return {name: split(name, value) for name, value in batch.items()}
 
 
-def _norm(grads: Any) -> jax.Array:
-    """The Euclidean norm of all gradients together, float32[]."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(grads)))
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule
+) -> optax.GradientTransformationExtraArgs:
+    """Return the optimizer, behind the clipping of gradients where that is asked for.
+
+    Its ``update`` takes ``obj_fn``, the loss as a function of the parameters: Sophia differentiates it twice.
+
+    Raises:
+        NotAvailableError: no library that is known here has it.
+    """
+    options = {name: value for name in ("b1", "b2", "eps") if (value := getattr(config, name)) is not None}
+    decay, mask, made = config.weight_decay, decayed(config.no_decay), cast("Any", None)
+    match config.name:
+        case "adamw":  # Loshchilov and Hutter 2019
+            made = optax.adamw(schedule, weight_decay=decay, mask=mask, **options)
+        case "lion":  # Chen et al. 2023
+            made = optax.lion(schedule, weight_decay=decay, mask=mask, **options)
+        case "sophia":  # Liu et al. 2023, with Hutchinson's estimate of the curvature every ten steps
+            made = optax.contrib.sophia(schedule, weight_decay=decay, weight_decay_mask=mask, **options)
+        case "prodigy":  # Mishchenko and Defazio 2023; the learning rate is a factor of the one that it finds
+            betas = options.pop("b1", 0.9), options.pop("b2", 0.999)
+            made = optax.contrib.prodigy(schedule, betas=betas, weight_decay=decay, **options)
+        case "adam8bit":
+            raise NotAvailableError(
+                "optimizer.name: got 'adam8bit', and neither optax nor optax.contrib has an optimizer with 8-bit "
+                "states; expected adamw, lion, sophia or prodigy (lion keeps one moment instead of two)",
+                field_path="optimizer.name",
+            )
+    clipped = made if config.clip is None else optax.chain(optax.clip_by_global_norm(config.clip), made)
+    return optax.with_extra_args_support(clipped)
+
+
+def decayed(no_decay: tuple[str, ...]) -> Callable[[Params], Any]:
+    """Return the function from parameters to a pytree of bool: which of them have weight decay."""
+
+    def mask(params: Params) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: not any(re.search(pattern, path_name(path)) for pattern in no_decay), params
+        )
+
+    return mask
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Return the path of a leaf as text: ``layers/norm_1``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
+    """Return the learning rate of each step, counted from 0, float32[].
+
+    Args:
+        config: which; with a warm-up the peak is reached at step ``warmup``.
+        steps: of the run; the end of the schedule unless the configuration names another.
+
+    Raises:
+        ConfigError: the warm-up is longer than the schedule.
+    """
+    end = config.steps or steps
+    if config.name != "constant" and config.warmup >= end:
+        raise ConfigError(
+            f"schedule.warmup: got {config.warmup} steps of {end}; expected fewer than the schedule has",
+            field_path="schedule.warmup",
+        )
+    fall = _after_warmup(config, end - config.warmup)
+    if not config.warmup:
+        return fall
+    rise = optax.linear_schedule(0.0, config.peak, config.warmup)
+    return optax.join_schedules([rise, fall], [config.warmup])
+
+
+def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
+    """Return what comes after the warm-up, in so many steps."""
+    peak, floor = config.peak, config.floor
+    match config.name:
+        case "constant":
+            return optax.constant_schedule(peak)
+        case "linear":
+            return optax.linear_schedule(peak, peak * floor, steps)
+        case "cosine":  # half of one (Loshchilov and Hutter 2017, equation 5, without restarts)
+            return optax.cosine_decay_schedule(peak, steps, alpha=floor)
+        case "cosine_restarts":  # as many equal half cosines, each from the peak on (equation 5 there)
+            if config.cycles > steps:
+                raise ConfigError(
+                    f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
+                    field_path="schedule.cycles",
+                )
+            starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
+            lengths = [after - before for before, after in pairwise(starts)]
+            cycles = [optax.cosine_decay_schedule(peak, length, alpha=floor) for length in lengths]
+            return optax.join_schedules(cycles, starts[1:-1])
+        case "wsd":  # warm-up, stable, decay: the peak, then a line to the floor (Hu et al. 2024, section 4)
+            decay = max(1, round(steps * config.decay))
+            fall = optax.linear_schedule(peak, peak * floor, decay)
+            return optax.join_schedules([optax.constant_schedule(peak), fall], [steps - decay])
 
 
 AXES: Final = ("data", "fsdp", "tensor")

@@ -10,7 +10,6 @@ from typing import Any, Final, Self, final
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tokenlake.errors import ConfigError, DivergedError
@@ -41,7 +40,6 @@ from tokenlake.trainer.losses import (
     language_model,
     orpo,
 )
-from tokenlake.trainer.optimizers import make_optimizer, make_schedule
 from tokenlake.trainer.step import (
     Checkpoints,
     Means,
@@ -49,6 +47,8 @@ from tokenlake.trainer.step import (
     batch_sharding,
     lowered,
     make_mesh,
+    make_optimizer,
+    make_schedule,
     make_step,
     means,
     param_shardings,
@@ -120,7 +120,11 @@ class Trainer:
                 "tl.AsyncDataLoader(source, batch_size)"
             )
         self.config, self.loader, self.evaluation = config, loader, dict(evaluation or {})
-        self.steps = _steps_of(config, loader)
+        try:
+            self.steps = config.steps or len(loader)
+        except TypeError:
+            why = "got none, and the loader never ends, or does not know where"
+            raise ConfigError(f"steps: {why}; expected steps, or data with epochs") from None
         self.mesh = make_mesh(config.mesh)
         self._rows, self._everywhere = batch_sharding(self.mesh), NamedSharding(self.mesh, PartitionSpec())
         schedule = make_schedule(config.schedule, self.steps)
@@ -129,19 +133,34 @@ class Trainer:
         step = make_step(
             self._objective, optimizer, schedule, accumulate=config.accumulate, ema=config.log.ema
         )
-        self.state = self._first_state(params, optimizer)
-        self._reference = self._placed_reference(params, reference)
+        placed = self._copied(params)
+        kept = jax.tree.map(self._settled, _copied(optimizer.init(placed)))
+        scalars = jax.device_put((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)), self._everywhere)
+        self.state = TrainState(scalars[0], placed, kept, scalars[1])
+        compared = params if reference is None and config.loss.name in _WITH_REFERENCE else reference
+        self._reference = None if compared is None else self._copied(compared)
         self._reference_mark = None if self._reference is None else fingerprint(self._reference)
         # Where things lie is said, or the partitioner might choose another place after the first step.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
         self._step = jax.jit(step, donate_argnums=0, out_shardings=(shardings, self._everywhere))
-        self._evaluate = jax.jit(self._evaluated)
-        self._meter = self._new_meter()
+        self._evaluate = jax.jit(self._objective)
+        flops = config.log.flops_per_token or 6.0 * sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        self._meter = Meter(flops, peak_flops(config.log.peak_flops, config.precision))
         self._callbacks = (*callbacks, *self._configured())
-        self._hooks = {name: self._listeners(name) for name in _HOOKS}
+        self._hooks = {
+            name: [
+                getattr(each, name) for each in self._callbacks if getattr(type(each), name) is not nothing
+            ]
+            for name, nothing in vars(Callback).items()
+            if name.startswith("on_")
+        }
         self.step, self.stopped = 0, ""
         self.metrics: TrainingMetrics | None = None
-        self._checkpoints = self._opened()
+        self._checkpoints: Checkpoints | None = None
+        if config.checkpoint.folder is not None:
+            self._checkpoints = Checkpoints(config.checkpoint.folder, config.checkpoint.keep)
+            if self._checkpoints.latest is not None:
+                self._resume(self._checkpoints)
 
     @classmethod
     def from_config(cls, config: TrainingConfig, apply: Apply, params: Params, **options: Any) -> Self:
@@ -156,25 +175,21 @@ class Trainer:
         Raises:
             ConfigError: as the class, and where `data` is missing.
         """
-        if config.data is None:
+        if (data := config.data) is None:
             raise ConfigError(
                 "data: required, but missing; expected data: {dataset: STORE/NAME, batch_size: 8}"
             )
-        sharding = batch_sharding(make_mesh(config.mesh))
-        columns = None if config.loss.name in ("dpo", "orpo", "kto") else _COLUMNS
-        loader = DataLoader(
-            open_dataset(config.data.dataset, split=config.data.split),
-            config.data.batch_size,
-            seed=config.data.seed,
-            epochs=config.data.epochs,
-            columns=columns,
-            padding=config.data.padding,
-            sharding=sharding,
-        )
-        evaluation = {
-            tag: _held_out(each, config.data, columns, sharding)
-            for tag, each in _sets(config.evaluation, config.data).items()
+        batches: dict[str, Any] = {
+            "columns": None if config.loss.name in ("dpo", "orpo", "kto") else _COLUMNS,
+            "padding": data.padding,
+            "sharding": batch_sharding(make_mesh(config.mesh)),
         }
+        rows = open_dataset(data.dataset, split=data.split)
+        loader = DataLoader(rows, data.batch_size, seed=data.seed, epochs=data.epochs, **batches)
+        evaluation: dict[str, DataLoader] = {}
+        for tag, each in _sets(config.evaluation, data).items():
+            rows, size = open_dataset(each.dataset, split=each.split), each.batch_size or data.batch_size
+            evaluation[tag] = DataLoader(rows, size, shuffle=False, epochs=1, **batches)
         return cls(apply, params, loader, config, evaluation=evaluation, **options)
 
     @property
@@ -200,7 +215,14 @@ class Trainer:
         try:
             while self.step < self.steps and not self.stopped:
                 empty, before = self.step == before, self.step
-                self._pass()
+                batches = iter(self.loader)
+                epoch = self.loader.epoch
+                self._tell("on_epoch_begin", epoch)
+                for batch in batches:
+                    self._take(batch)
+                    if self.step >= self.steps or self.stopped:
+                        break
+                self._tell("on_epoch_end", epoch)
                 # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
                 if empty and self.step == before:
                     raise ConfigError(
@@ -232,23 +254,14 @@ class Trainer:
 
     # -- the loop
 
-    def _pass(self) -> None:
-        """Take steps until the loader's pass ends, or the run does."""
-        batches = iter(self.loader)
-        epoch = self.loader.epoch
-        self._tell("on_epoch_begin", epoch)
-        for batch in batches:
-            self._take(batch)
-            if self.step >= self.steps or self.stopped:
-                break
-        self._tell("on_epoch_end", epoch)
-
     def _take(self, batch: Mapping[str, Any]) -> None:
         self._tell("on_step_begin")
         first = not self._meter.running
         self.state, measured = self._step(self.state, self._reference, self._placed(batch))
         self.step += 1
-        self._meter.add(_places(batch))
+        # What the model is given, padding too; a prompt that stands alone is in the answers, too.
+        ids = (name for name in batch if name.endswith("input_ids") and not name.startswith("prompt"))
+        self._meter.add(sum(batch[name].size for name in ids))
         if first:
             # Rates begin when all is compiled.
             jax.block_until_ready(measured)
@@ -288,7 +301,7 @@ class Trainer:
     def _held_out_means(self, tag: str, loader: DataLoader) -> dict[str, float]:
         total: Sums | None = None
         for count, batch in enumerate(loader.iter_from_step(0), 1):
-            sums = self._evaluate(self.params, self._reference, self._placed(batch))
+            sums = self._evaluate(self.params, self._placed(batch), self._reference)
             total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             if count == self.config.evaluation.batches:
                 break
@@ -297,37 +310,19 @@ class Trainer:
             raise ConfigError(f"evaluation: the set {tag!r} has no batch; expected one row at least")
         return named({name: float(value) for name, value in jax.device_get(means(total)).items()})
 
-    def _evaluated(self, params: Params, reference: Params | None, batch: DeviceBatch) -> Sums:
-        return self._objective(params, batch, reference)
-
     def _tell(self, hook: str, *facts: Any) -> None:
         for listener in self._hooks[hook]:
             listener(self, *facts)
 
     # -- making a run
 
-    def _first_state(self, params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-        shardings = param_shardings(params, self.mesh, self.config.mesh.rules)
-        placed = _copied(jax.device_put(params, shardings))
-        kept = jax.tree.map(self._settled, _copied(optimizer.init(placed)))
-        scalars = jax.device_put((jnp.zeros((), jnp.int32), jnp.zeros((), jnp.float32)), self._everywhere)
-        return TrainState(scalars[0], placed, kept, scalars[1])
+    def _copied(self, params: Params) -> Params:
+        """Return parameters in their places, of which nobody else has the memory."""
+        return _copied(jax.device_put(params, param_shardings(params, self.mesh, self.config.mesh.rules)))
 
     def _settled(self, leaf: jax.Array) -> jax.Array:
         """Moments lie where their parameters do; what belongs to none, such as a count, on all devices."""
         return leaf if isinstance(leaf.sharding, NamedSharding) else jax.device_put(leaf, self._everywhere)
-
-    def _placed_reference(self, params: Params, reference: Params | None) -> Params | None:
-        if reference is None and self.config.loss.name not in _WITH_REFERENCE:
-            return None
-        held = params if reference is None else reference
-        shardings = param_shardings(held, self.mesh, self.config.mesh.rules)
-        return _copied(jax.device_put(held, shardings))
-
-    def _new_meter(self) -> Meter:
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        flops = self.config.log.flops_per_token or 6.0 * parameters
-        return Meter(flops, peak_flops(self.config.log.peak_flops, self.config.precision))
 
     def _configured(self) -> list[Callback]:
         """The callbacks that the configuration asks for; one process tells of all."""
@@ -347,20 +342,7 @@ class Trainer:
             found.append(CheckpointCallback(config.checkpoint.every))
         return found
 
-    def _listeners(self, hook: str) -> list[Any]:
-        nothing = getattr(Callback, hook)
-        return [getattr(each, hook) for each in self._callbacks if getattr(type(each), hook) is not nothing]
-
     # -- checkpoints
-
-    def _opened(self) -> Checkpoints | None:
-        """Open the folder of checkpoints, and go on from the newest one."""
-        if self.config.checkpoint.folder is None:
-            return None
-        checkpoints = Checkpoints(self.config.checkpoint.folder, self.config.checkpoint.keep)
-        if checkpoints.latest is not None:
-            self._resume(checkpoints)
-        return checkpoints
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         there, here = checkpoints.facts(), self._facts()
@@ -406,18 +388,6 @@ class Trainer:
 
 
 _MEASURED: Final = frozenset(TrainingMetrics.__dataclass_fields__) - {"step", "others"}
-_HOOKS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
-
-
-def _steps_of(config: TrainingConfig, loader: BatchLoader) -> int:
-    if config.steps is not None:
-        return config.steps
-    try:
-        return len(loader)
-    except TypeError:
-        raise ConfigError(
-            "steps: got none, and the loader never ends, or does not know where; expected steps, or data with epochs"
-        ) from None
 
 
 def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSet]:
@@ -435,25 +405,6 @@ def _sets(asked: EvaluationConfig, data: TrainingData) -> Mapping[str, HeldOutSe
         )
     own = {tag: HeldOutSet(dataset=data.dataset, split=split) for tag, split in manifest.held_out.items()}
     return own | asked.sets
-
-
-def _held_out(
-    asked: HeldOutSet, data: TrainingData, columns: tuple[str, ...] | None, sharding: NamedSharding
-) -> DataLoader:
-    dataset = open_dataset(asked.dataset, split=asked.split)
-    size = asked.batch_size or data.batch_size
-    return DataLoader(
-        dataset, size, shuffle=False, epochs=1, columns=columns, padding=data.padding, sharding=sharding
-    )
-
-
-def _places(batch: Mapping[str, Any]) -> int:
-    """How many ids the model is given, padding too; a prompt that stands alone is in the answers, too."""
-    return sum(
-        value.size
-        for name, value in batch.items()
-        if name.endswith("input_ids") and not name.startswith("prompt")
-    )
 
 
 def _copied(tree: Params) -> Params:
