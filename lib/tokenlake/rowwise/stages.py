@@ -271,7 +271,7 @@ class SaveStage(_OwnStage):
                 raise ConfigError(f"save.push_to_hub: {why}; save to a path, and push that")
             repository, token = save.hub_repo_id or "", hub_token(save)
             # An error now if it is none, or there is no token.
-            HubRepository(HubTarget(repository, token=token))
+            HubRepository(repository, token=token)
             folders = {name: target.url for name, target in targets.items()}
             options = {"public": not save.hub_private, "token": token}
             context.push = partial(push_directories, folders, repository, **options)
