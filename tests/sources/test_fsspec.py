@@ -15,7 +15,15 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tests.sources.remote_support import (
+    corpus,
+    documents,
+    everything,
+    jsonl,
+    listed,
+    read_rows_of,
+    require_same_as_local,
+)
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.formats import compile_glob, is_flat, static_folder
 from tokenlake.sources.readahead import PIECE_BYTES, ReadAhead
@@ -40,12 +48,9 @@ class TestMemory:
         self, memory: MemoryFileSystem, tmp_path: Path
     ) -> None:
         for name, data in corpus().items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(data)
             memory.pipe_file(f"/set/{name}", data)
-        local = everything(str(tmp_path), text_mode="lines")
-        assert everything("memory://set", text_mode="lines") == local
-        assert everything("memory://set/**/*.*", text_mode="lines") == local
+        require_same_as_local(tmp_path, "memory://set")
+        require_same_as_local(tmp_path, "memory://set/**/*.*")
 
     def test_globs_folders_and_objects(self, memory: MemoryFileSystem) -> None:
         for name in ("a/x.jsonl", "a/b/y.jsonl", "a/_z.jsonl"):
