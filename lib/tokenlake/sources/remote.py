@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
@@ -205,26 +205,18 @@ class RemoteBytes(ReadAheadBytes):
         work = self._client.fetch(self._url, self._planned, start, size)
         return asyncio.run_coroutine_threadsafe(work, get_loop())
 
-    def _spans(self, offset: int, size: int) -> list[memoryview]:
-        with self._lock:
+    def spans(self, start: int, size: int) -> list[memoryview]:
+        try:
             if self._spool is None:
                 try:
-                    with _planned_only(self.file):
-                        return self._ahead.spans(offset, size)
+                    return super().spans(start, size)
                 except NoRangesError:
                     # The server knows no ranges: the whole object goes to a nameless file on the local disk.
-                    with _planned_only(self.file):
-                        self._spool = spooled(self._client, self._url, self._planned)
-            data = os.pread(self._spool.fileno(), size, offset)
-            return [memoryview(data)] if data else []
-
-
-@contextmanager
-def _planned_only(file: InputFile) -> Generator[None]:
-    """Turn failures that mean another object into InputChangedError."""
-    try:
-        yield
-    except OtherObjectError as error:
-        raise changed(file, str(error)) from None
-    except SourceNotFoundError:
-        raise changed(file, "the object is gone") from None
+                    with self._lock:
+                        self._spool = self._spool or spooled(self._client, self._url, self._planned)
+        except OtherObjectError as error:
+            raise changed(self.file, str(error)) from None
+        except SourceNotFoundError:
+            raise changed(self.file, "the object is gone") from None
+        data = os.pread(self._spool.fileno(), size, start)
+        return [memoryview(data)] if data else []
