@@ -21,19 +21,8 @@ JSON: Final = "json"
 NULL: Final = "null"
 
 RESERVED: Final = frozenset(
-    (
-        "input_ids",
-        "attention_mask",
-        "loss_mask",
-        "labels",
-        "file",
-        "position",
-        "split",
-        "shard",
-        "row",
-        "filename",
-        "file_row_number",
-    )
+    {"input_ids", "attention_mask", "loss_mask", "labels", "file", "position"}
+    | {"split", "shard", "row", "filename", "file_row_number"}
 )
 """Names, in lower case, that a kept field cannot have: columns of every row, and what views in SQL add to them."""
 
@@ -41,13 +30,10 @@ STRINGS: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 """Arrow's types of text."""
 
 _ARROW: Final[Any] = pa
-_INTEGERS: Final = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _FLOATS: Final = ("halffloat", "float", "double")
 _RANGES: Final[dict[str, tuple[int, int]]] = {
-    name: (0, (1 << int(name[4:])) - 1)
-    if name[0] == "u"
-    else (-(1 << (int(name[3:]) - 1)), (1 << (int(name[3:]) - 1)) - 1)
-    for name in _INTEGERS
+    **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
 _DECIMAL: Final = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 _ZONED: Final = re.compile(r"timestamp\[(ms|us|ns), tz=(.+)\]")
@@ -105,23 +91,17 @@ def joined(a: ColumnType, b: ColumnType) -> ColumnType:
     if a == NULL:
         return b
     if isinstance(a, dict) and isinstance(b, dict):
-        return _joined_nested(a, b)
-    if isinstance(a, str) and isinstance(b, str):
+        if "list" in a and "list" in b:
+            inner = joined(a["list"], b["list"])
+            return JSON if inner == JSON else {"list": inner}
+        if "struct" in a and "struct" in b:
+            fields = dict(cast("list[tuple[str, ColumnType]]", a["struct"]))
+            for name, inner in b["struct"]:
+                fields[name] = joined(fields.get(name, NULL), inner)
+            struct = [[name, inner] for name, inner in fields.items()]
+            return JSON if JSON in fields.values() else {"struct": struct}
+    elif isinstance(a, str) and isinstance(b, str):
         return _joined_numbers(a, b)
-    return JSON
-
-
-def _joined_nested(a: dict[str, Any], b: dict[str, Any]) -> ColumnType:
-    if "list" in a and "list" in b:
-        inner = joined(a["list"], b["list"])
-        return JSON if inner == JSON else {"list": inner}
-    if "struct" in a and "struct" in b:
-        fields = dict(cast("list[tuple[str, ColumnType]]", a["struct"]))
-        for name, inner in b["struct"]:
-            fields[name] = joined(fields.get(name, NULL), inner)
-        return (
-            JSON if JSON in fields.values() else {"struct": [[name, inner] for name, inner in fields.items()]}
-        )
     return JSON
 
 
@@ -154,32 +134,25 @@ def fits(value: Any, kind: ColumnType) -> bool:
     if value is None or kind == JSON:
         return True
     if isinstance(kind, dict):
-        return _fits_nested(value, kind)
+        if "list" in kind:
+            items = cast("list[Any]", value)
+            return isinstance(value, list) and all(fits(item, kind["list"]) for item in items)
+        fields: dict[str, ColumnType] = dict(kind["struct"])
+        return isinstance(value, dict) and all(
+            name in fields and fits(inner, fields[name])
+            for name, inner in cast("dict[str, Any]", value).items()
+        )
     if kind in _RANGES:
         low, high = _RANGES[kind]
         return type(value) is int and low <= value <= high
     if kind in _FLOATS:
-        return _fits_float(value, kind)
+        if type(value) is int:
+            return abs(value) <= 1 << 53 and (kind == "double" or _survives(float(value), kind))
+        return type(value) is float and (kind == "double" or value != value or _survives(value, kind))
     expected: dict[str, type[Any]] = {"bool": bool, "large_string": str, "large_binary": bytes}
     if kind in expected:
         return type(value) is expected[kind] and (kind != "large_string" or is_encodable(value))
     return _survives(value, kind)
-
-
-def _fits_nested(value: Any, kind: dict[str, Any]) -> bool:
-    if "list" in kind:
-        items = cast("list[Any]", value)
-        return isinstance(value, list) and all(fits(item, kind["list"]) for item in items)
-    fields: dict[str, ColumnType] = dict(kind["struct"])
-    return isinstance(value, dict) and all(
-        name in fields and fits(inner, fields[name]) for name, inner in cast("dict[str, Any]", value).items()
-    )
-
-
-def _fits_float(value: Any, kind: str) -> bool:
-    if type(value) is int:
-        return -(1 << 53) <= value <= 1 << 53 and (kind == "double" or _survives(float(value), kind))
-    return type(value) is float and (kind == "double" or value != value or _survives(value, kind))
 
 
 def is_encodable(text: str) -> bool:

@@ -80,18 +80,26 @@ def text_weights(method: Method) -> tuple[int, ...]:
 def columns_for(method: Method, trainer: Trainer) -> tuple[TrainerColumn, ...]:
     """Return the columns that the trainer of a method reads, in their order."""
     answers: tuple[Part, ...] = tuple(part for part in parts_of(method) if part != "prompt")
-    label = (TrainerColumn("label", "label"),) if answers == ("completion",) else ()
+    label = [TrainerColumn("label", "label")] if answers == ("completion",) else []
     if method == "grpo":
-        return _prompts(trainer)
-    if method == "reward":
-        return tuple(column for part in answers for column in _whole(part, trainer))
-    if trainer == "trl" and method in ("dpo", "kto"):
+        if trainer == "trl":
+            return TrainerColumn("prompt", "text"), TrainerColumn("prompt_input_ids", "ids", ("prompt",))
+        return _masked("input_ids", "attention_mask", ("prompt",))
+    if trainer == "trl" and method in ("dpo", "kto", "reward"):
         return (*(TrainerColumn(f"{part}_ids", "ids", (part,)) for part in parts_of(method)), *label)
-    prompt = (
-        TrainerColumn("prompt_input_ids", "ids", ("prompt",)),
-        TrainerColumn("prompt_attention_mask", "mask", ("prompt",)),
-    )
-    return (*prompt, *(column for part in answers for column in _together(part)), *label)
+    if method == "reward":
+        pairs = (_masked(f"input_ids_{part}", f"attention_mask_{part}", (part,)) for part in answers)
+        return tuple(column for pair in pairs for column in pair)
+    columns = [*_masked("prompt_input_ids", "prompt_attention_mask", ("prompt",))]
+    for part in answers:
+        both: tuple[Part, ...] = ("prompt", part)
+        columns += _masked(f"{part}_input_ids", f"{part}_attention_mask", both)
+        columns.append(TrainerColumn(f"{part}_labels", "labels", both))
+    return (*columns, *label)
+
+
+def _masked(ids: str, mask: str, parts: tuple[Part, ...]) -> tuple[TrainerColumn, TrainerColumn]:
+    return TrainerColumn(ids, "ids", parts), TrainerColumn(mask, "mask", parts)
 
 
 @cache
@@ -100,30 +108,3 @@ def id_weights(method: Method, trainer: Trainer) -> dict[str, int]:
     columns = [column for column in columns_for(method, trainer) if column.holds == "ids"]
     repeated = [column.parts[:-1] for column in columns]
     return {column.name: 1 - repeated.count(column.parts) for column in columns}
-
-
-def _prompts(trainer: Trainer) -> tuple[TrainerColumn, ...]:
-    if trainer == "trl":
-        return TrainerColumn("prompt", "text"), TrainerColumn("prompt_input_ids", "ids", ("prompt",))
-    return (
-        TrainerColumn("input_ids", "ids", ("prompt",)),
-        TrainerColumn("attention_mask", "mask", ("prompt",)),
-    )
-
-
-def _whole(part: Part, trainer: Trainer) -> tuple[TrainerColumn, ...]:
-    if trainer == "trl":
-        return (TrainerColumn(f"{part}_ids", "ids", (part,)),)
-    return (
-        TrainerColumn(f"input_ids_{part}", "ids", (part,)),
-        TrainerColumn(f"attention_mask_{part}", "mask", (part,)),
-    )
-
-
-def _together(part: Part) -> tuple[TrainerColumn, ...]:
-    both: tuple[Part, ...] = ("prompt", part)
-    return (
-        TrainerColumn(f"{part}_input_ids", "ids", both),
-        TrainerColumn(f"{part}_attention_mask", "mask", both),
-        TrainerColumn(f"{part}_labels", "labels", both),
-    )

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.servers.base import Fault, large
 from tests.sources.support import Source, one
 from tokenlake.sources.inputs import InputFile, LocalBytes
 from tokenlake.sources.listing import list_inputs
@@ -77,6 +78,28 @@ def everything(*urls: str, storage_options: Mapping[str, Any] | None = None, **o
     """List and read."""
     given = dict(storage_options or {})
     return read_rows_of(listed(*urls, storage_options=given, **options), storage_options=given, **options)
+
+
+def require_same_as_local(folder: Path, *urls: str, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Fail unless every file of the corpus, served at some URLs, has the texts and positions of local files."""
+    for name, data in corpus().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    local = everything(str(folder), text_mode="lines")
+    assert len({path for path, _, _ in local}) == 5
+    assert everything(*urls, storage_options=storage_options, text_mode="lines") == local
+
+
+def require_resumed(server: Any, files: list[InputFile], texts: list[str], what: str, status: int) -> None:
+    """Fail unless reading goes on where a connection broke, and after an answer that is none."""
+    server.log.clear()
+    server.faults.extend([Fault(after=300_000, applies=large), Fault(status=status), Fault(after=10)])
+    rows = read_rows_of(files, unit_size=1 << 30, storage_options=server.options())
+    assert [row[2] for row in rows] == texts
+    assert not server.faults
+    starts = [request.range[0] for request in server.requests("GET", what) if request.range]
+    assert len(starts) == 5
+    assert starts[0] < starts[1] < starts[2] == starts[3]
 
 
 class Far(ReadAheadBytes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +120,6 @@ def test_what_a_writer_wrote_is_read(
         y for _, y, _ in rows
     ]
     assert [tuple(row.items()) for row in whole(found)] == [(("", z), ("x", x)) for x, _, z in rows]
-
-
-def test_python_reads_the_same(tmp_path: Path) -> None:
-    # A second opinion of the definition above.
-    data = 'a,b\n"x ""y"" z",1\n"p\nq,r",""\n,\n"",""""\n'
-    path = tmp_path / "in.csv"
-    path.write_text(data)
-    expected = list(csv.DictReader(io.StringIO(data), strict=True))
-    assert whole(parse(path, Want(text=None, columns=None))) == expected
 
 
 # ---- through the door --------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from glob import glob
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import fsspec
 import pytest
@@ -15,10 +16,18 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tests.sources.remote_support import (
+    corpus,
+    documents,
+    everything,
+    jsonl,
+    listed,
+    read_rows_of,
+    require_same_as_local,
+)
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.formats import compile_glob, is_flat, static_folder
-from tokenlake.sources.readahead import PIECE_BYTES, ReadAhead
+from tokenlake.sources.readahead import PIECE_BYTES, Fetch, ReadAheadBytes
 from tokenlake.store.remote import retry
 from tokenlake.store.remote.filesystems import close_filesystems
 from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError, Trouble, verdict
@@ -40,12 +49,9 @@ class TestMemory:
         self, memory: MemoryFileSystem, tmp_path: Path
     ) -> None:
         for name, data in corpus().items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(data)
             memory.pipe_file(f"/set/{name}", data)
-        local = everything(str(tmp_path), text_mode="lines")
-        assert everything("memory://set", text_mode="lines") == local
-        assert everything("memory://set/**/*.*", text_mode="lines") == local
+        require_same_as_local(tmp_path, "memory://set")
+        require_same_as_local(tmp_path, "memory://set/**/*.*")
 
     def test_globs_folders_and_objects(self, memory: MemoryFileSystem) -> None:
         for name in ("a/x.jsonl", "a/b/y.jsonl", "a/_z.jsonl"):
@@ -170,7 +176,7 @@ class TestReadAhead:
         self, size: int, reads: list[tuple[float, int]], sequential: int, step: int
     ) -> None:
         fetched: list[tuple[int, int]] = []
-        ahead = ReadAhead(size, lambda start, length: _fetched(fetched, start, length, size))
+        ahead = _ahead(size, lambda start, length: _fetched(fetched, start, length, size))
         places = [(int(at * size), length) for at, length in reads]
         places += [(index * step, step) for index in range(sequential)]
         for start, length in places:
@@ -187,7 +193,7 @@ class TestReadAhead:
     def test_a_long_sequence_is_fetched_once_in_large_pieces(self) -> None:
         size, step = 100 << 20, 16 << 20
         fetched: list[tuple[int, int]] = []
-        ahead = ReadAhead(size, lambda start, length: _fetched(fetched, start, length, size))
+        ahead = _ahead(size, lambda start, length: _fetched(fetched, start, length, size))
         for start in range(0, size, step):
             # As line formats do: a little of what was read comes again.
             assert sum(map(len, ahead.spans(max(start - 1000, 0), step))) == min(
@@ -207,10 +213,14 @@ class TestReadAhead:
                 future.set_result(bytearray(length))
             return future
 
-        ahead = ReadAhead(1000, fetch)
+        ahead = _ahead(1000, fetch)
         with pytest.raises(OSError, match="once"):
             ahead.spans(0, 10)
         assert len(ahead.spans(0, 10)[0]) == 10
+
+
+def _ahead(size: int, fetch: Fetch) -> ReadAheadBytes:
+    return ReadAheadBytes(cast("Any", SimpleNamespace(size=size)), fetch)
 
 
 def _pattern(start: int, size: int) -> bytes:

@@ -10,9 +10,18 @@ import pytest
 
 from tests.builds import config_of
 from tests.seeds import promise
-from tests.servers.base import Fault, large
+from tests.servers.base import Fault
 from tests.servers.gcs import GcsServer
-from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tests.sources.remote_support import (
+    corpus,
+    documents,
+    everything,
+    jsonl,
+    listed,
+    read_rows_of,
+    require_resumed,
+    require_same_as_local,
+)
 from tokenlake.errors import InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.opening import opened
@@ -69,11 +78,8 @@ class TestReading:
         self, server: GcsServer, tmp_path: Path
     ) -> None:
         for name, data in corpus().items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(data)
             server.put("lake", f"same/{name}", data)
-        local = everything(str(tmp_path), text_mode="lines")
-        assert everything("gs://lake/same", storage_options=server.options(), text_mode="lines") == local
+        require_same_as_local(tmp_path, "gs://lake/same", storage_options=server.options())
 
     def test_an_object_stored_as_gzip_under_a_plain_name_is_decompressed(self, server: GcsServer) -> None:
         found = server.put("lake", "a.jsonl", gzip.compress(jsonl(documents(30))))
@@ -87,13 +93,7 @@ class TestReading:
         texts = documents(10_000)
         server.put("lake", "long.jsonl", jsonl(texts))
         files = listed("gs://lake/long.jsonl", storage_options=server.options())
-        server.log.clear()
-        server.faults.extend([Fault(after=300_000, applies=large), Fault(status=429), Fault(after=0)])
-        rows = read_rows_of(files, unit_size=1 << 30, storage_options=server.options())
-        assert [row[2] for row in rows] == texts
-        starts = [request.range[0] for request in server.requests("GET", "download") if request.range]
-        assert len(starts) == 5
-        assert starts[0] < starts[1] < starts[2] == starts[3]
+        require_resumed(server, files, texts, "download", status=429)
 
     def test_every_request_names_the_generation(self, server: GcsServer) -> None:
         server.put("lake", "x.jsonl", jsonl(documents(20)))
@@ -131,30 +131,3 @@ def test_a_build(server: GcsServer, tmp_path: Path, tokenizer_dir: Path) -> None
     options = {"storage_options": server.options()}
     result = build_dataset(config_of(tmp_path, "gs://lake/in", tokenizer_dir, pack=128, **options), workers=1)
     assert sum(entry.documents for entry in result.manifest.files) == 1000
-
-
-class TestServer:
-    """The server itself: what a store on it will rely on."""
-
-    def test_gcsfs_creates_reads_lists_and_deletes(self, server: GcsServer) -> None:
-        import gcsfs
-
-        lake = gcsfs.GCSFileSystem(
-            endpoint_url=server.url,
-            token="anon",
-            project="p",
-            skip_instance_cache=True,
-            use_listings_cache=False,
-        )
-        lake.pipe_file("lake/a.bin", b"first", mode="create")
-        with pytest.raises(FileExistsError):
-            lake.pipe_file("lake/a.bin", b"second", mode="create")
-        assert lake.cat_file("lake/a.bin", start=1, end=3) == b"ir"
-        assert lake.ls("lake", detail=False) == ["lake/a.bin"]
-        assert lake.info("lake/a.bin")["size"] == 5
-        lake.rm_file("lake/a.bin")
-        assert not lake.exists("lake/a.bin")
-        gcsfs.GCSFileSystem.close_session(lake.loop, None)
-        from fsspec.asyn import sync
-
-        sync(lake.loop, lake.session.close)

@@ -11,9 +11,18 @@ from moto.s3.models import s3_backends
 
 from tests.builds import config_of
 from tests.seeds import promise
-from tests.servers.base import Fault, large
+from tests.servers.base import Fault
 from tests.servers.s3 import KEY, SECRET, S3Server
-from tests.sources.remote_support import corpus, documents, everything, jsonl, listed, read_rows_of
+from tests.sources.remote_support import (
+    corpus,
+    documents,
+    everything,
+    jsonl,
+    listed,
+    read_rows_of,
+    require_resumed,
+    require_same_as_local,
+)
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.opening import opened
@@ -158,25 +167,14 @@ class TestReading:
         self, server: S3Server, tmp_path: Path
     ) -> None:
         for name, data in corpus().items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_bytes(data)
             put(server, f"same/{name}", data)
-        local = everything(str(tmp_path), text_mode="lines")
-        assert everything("s3://lake/same", storage_options=server.options(), text_mode="lines") == local
+        require_same_as_local(tmp_path, "s3://lake/same", storage_options=server.options())
 
     @promise(245)
     def test_a_killed_connection_and_a_slow_down_lose_nothing(self, server: S3Server) -> None:
         texts = documents(10_000)
-        url = put(server, "long.jsonl", jsonl(texts))
-        files = listed(url, storage_options=server.options())
-        server.log.clear()
-        server.faults.extend([Fault(after=300_000, applies=large), Fault(status=503), Fault(after=10)])
-        rows = read_rows_of(files, unit_size=1 << 30, storage_options=server.options())
-        assert [row[2] for row in rows] == texts
-        assert not server.faults
-        starts = [request.range[0] for request in server.requests("GET", "long.jsonl") if request.range]
-        assert len(starts) == 5
-        assert starts[0] < starts[1] < starts[2] == starts[3]
+        files = listed(put(server, "long.jsonl", jsonl(texts)), storage_options=server.options())
+        require_resumed(server, files, texts, "long.jsonl", status=503)
 
     def test_listings_are_tried_again(self, server: S3Server) -> None:
         server.faults.extend([Fault(status=503), Fault(after=10)])

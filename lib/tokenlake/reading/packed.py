@@ -17,16 +17,8 @@ import pyarrow as pa
 
 from tokenlake.arrays import values
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of
+from tokenlake.reading import pages
 from tokenlake.reading.arrays import one_batch
-from tokenlake.reading.pages import (
-    Ids,
-    SeenLevels,
-    Unfamiliar,
-    check_unfolded,
-    fixed_bits,
-    fixed_numbers,
-    list_numbers,
-)
 from tokenlake.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes
 
 IDS: Final = "input_ids"
@@ -66,7 +58,7 @@ class PackedGroup:
         "segments",
     )
 
-    def __init__(self, ids: Ids, segments: Ragged | None, learned: Bools | None) -> None:
+    def __init__(self, ids: pages.Ids, segments: Ragged | None, learned: Bools | None) -> None:
         self.ids, (self.rows, self.length) = ids, ids.shape
         self.data, self.row_bytes = ids.reshape(-1).view(np.uint8).data, ids.itemsize * self.length
         self.segments, self.learned = segments, learned
@@ -172,7 +164,7 @@ class PackedReader:
     """
 
     def __init__(self, shards: OpenShards, length: int) -> None:
-        self._shards, self._length, self._seen = shards, length, SeenLevels(length)
+        self._shards, self._length, self._seen = shards, length, pages.SeenLevels(length)
         self._through_arrow: set[int] = set()
 
     def read(
@@ -194,7 +186,7 @@ class PackedReader:
         if shard not in self._through_arrow and all(
             chunk.kind == _KINDS[name] for name, chunk in chunks.items()
         ):
-            with contextlib.suppress(Unfamiliar):
+            with contextlib.suppress(pages.Unfamiliar):
                 return self._direct(source, chunks, rows)
         group = self._arrow(source, index, rows, chunks)
         self._through_arrow.add(shard)
@@ -207,9 +199,11 @@ class PackedReader:
 
     def _direct(self, source: ShardBytes, chunks: dict[str, ColumnChunk], rows: int) -> PackedGroup:
         data, length = _bytes(source, chunks), self._length
-        ids = fixed_numbers(data[IDS], rows, length, self._seen)
-        segments = Ragged(*list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
-        learned = fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
+        ids = pages.fixed_numbers(data[IDS], rows, length, self._seen)
+        segments = (
+            Ragged(*pages.list_numbers(data[LENGTHS], chunks[LENGTHS].values)) if LENGTHS in data else None
+        )
+        learned = pages.fixed_bits(data[LEARNED], rows, length, self._seen) if LEARNED in data else None
         return PackedGroup(ids, segments, learned)
 
     def _arrow(
@@ -238,7 +232,7 @@ def _chunks(
         if not least <= chunk.values <= rows * length:
             raise ValueError(f"{chunk.values} values of {name}; expected {rows} rows of {length}")
     # Before any memory is taken for them: a footer and a manifest of one hand agree on any number.
-    check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
+    pages.check_unfolded(4 * rows * length, sum(chunk.size for chunk in chunks.values()))
     return chunks
 
 

@@ -21,7 +21,7 @@ import pyarrow.ipc
 from tokenlake.arrays import Pread
 from tokenlake.reading.pages import Bomb, check_unfolded
 from tokenlake.sources import arrow_messages, columnar
-from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Block, Message
+from tokenlake.sources.arrow_messages import BATCH, DICTIONARY, FILE_START, MAGIC, SCHEMA, Message
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
 from tokenlake.sources.opening import ByteStream
@@ -35,6 +35,7 @@ _IPC: Final[Any] = pyarrow.ipc
 MAX_BATCH_BYTES: Final = 1 << 30
 SLICED_BYTES: Final = 64 << 20
 _DRAIN: Final = 1 << 20
+Body = bytes | memoryview
 _Pieces = Iterator[tuple[pa.RecordBatch | None, pa.LargeStringArray | None]]
 
 
@@ -45,12 +46,14 @@ class Sent(NamedTuple):
         metadata: its bytes, the length in front of them included.
         size: stored bytes that count as read with it.
         read: (size, offset) -> bytes of its body.
+        body: its body, of which only stretches of (offset, size) are needed, and the rest may be anything.
     """
 
     metadata: bytes
     message: Message
     size: int
     read: Pread
+    body: Callable[[list[tuple[int, ...]]], Body]
 
 
 def read_arrow(
@@ -85,7 +88,7 @@ def read_arrow(
             if not sliced:
                 columns.check(sent)
                 if reader is not None:
-                    feed.put(sent.metadata, columns.body(sent))
+                    feed.put(sent.metadata, sent.body(columns.buffers(message)))
             if message.kind == DICTIONARY:
                 continue
             weight = _at_once(sent.size)
@@ -122,9 +125,21 @@ def _of_file(part: FileRange, data: InputBytes) -> Iterator[Sent]:
     """Yield the schema, all dictionaries, and the batches up to the last one of `part`."""
     file, blocks = part.file, arrow_messages.read_footer(data)
 
-    def body(block: Block) -> Pread:
-        start = block.offset + block.metadata
-        return lambda size, at: data.pread(size, start + at).ljust(size, b"\0")
+    def send(metadata: bytes, message: Message, size: int, start: int) -> Sent:
+        def read(size: int, at: int) -> bytes:
+            return data.pread(size, start + at).ljust(size, b"\0")
+
+        def body(needed: list[tuple[int, ...]]) -> Body:
+            # Arrow's memory is used again; fresh memory would cost more than to read into it.
+            whole = memoryview(_ARROW.allocate_buffer(message.body)).cast("B")
+            if len(needed) == len(message.buffers):
+                needed = [(0, message.body)]
+            for offset, length in needed:
+                if data.read_into(whole[offset : offset + length], start + offset) < length:
+                    raise ValueError(f"the message at byte {start} is longer than the file")
+            return whole
+
+        return Sent(metadata, message, size, read, body)
 
     with columnar.reading(file, "its schema"):
         length, size = arrow_messages.metadata_size(data.pread(8, FILE_START).ljust(8, b"\0"))
@@ -140,14 +155,14 @@ def _of_file(part: FileRange, data: InputBytes) -> Iterator[Sent]:
         with _ARROW.OSFile(place) if local else _ARROW.PythonFile(place, mode="r") as source:
             if not _IPC.read_schema(pa.py_buffer(metadata)).equals(_IPC.open_file(source).schema):
                 raise ValueError("it is another one at the beginning of the file than in its footer")
-    yield Sent(metadata, message, 0, body(Block(0, 0, 0)))
+    yield send(metadata, message, 0, 0)
     for number, block in enumerate(blocks.dictionaries):
         with columnar.reading(file, f"dictionary {number}"):
             metadata, message = arrow_messages.read_message(data.pread, block, DICTIONARY)
-        yield Sent(metadata, message, 0, body(block))
+        yield send(metadata, message, 0, block.offset + block.metadata)
     for block in blocks.batches[: part.stop]:
         metadata, message = arrow_messages.read_message(data.pread, block, BATCH)
-        yield Sent(metadata, message, block.size, body(block))
+        yield send(metadata, message, block.size, block.offset + block.metadata)
 
 
 def _of_stream(data: InputBytes) -> Iterator[Sent]:
@@ -188,7 +203,13 @@ def _of_stream(data: InputBytes) -> Iterator[Sent]:
         expected = (BATCH, DICTIONARY)
         body = read(message.body)
         used = stream.consumed() if message.kind == BATCH else 0
-        yield Sent(metadata, message, used, lambda size, at, body=body: body[at : at + size])
+        yield Sent(
+            metadata,
+            message,
+            used,
+            lambda size, at, body=body: body[at : at + size],
+            lambda _, body=body: body,
+        )
         del body
         prefix = read(8, may_end=True)
     if expected == (SCHEMA,):
@@ -254,7 +275,7 @@ class _Feed(io.RawIOBase):
         super().__init__()
         self._parts: deque[memoryview] = deque()
 
-    def put(self, *parts: bytes | bytearray) -> None:
+    def put(self, *parts: Body) -> None:
         self._parts.extend(memoryview(part) for part in parts if part)
 
     def readable(self) -> bool:
@@ -303,7 +324,7 @@ class WantedColumns:
     def check(self, sent: Sent) -> None:
         """Raise Bomb if the wanted part of a message takes too much."""
         message = sent.message
-        size = arrow_messages.decoded_bytes(message, self._buffers(message), sent.read)
+        size = arrow_messages.decoded_bytes(message, self.buffers(message), sent.read)
         if size > MAX_BATCH_BYTES:
             raise Bomb(
                 f"a batch takes {size} bytes in memory, more than {MAX_BATCH_BYTES}; "
@@ -311,28 +332,17 @@ class WantedColumns:
             )
         check_unfolded(8 * message.rows, message.body)
 
-    def body(self, sent: Sent) -> bytes | bytearray:
-        """Return the body of a message, or one of zeros, with what is wanted in its place."""
-        message = sent.message
-        numbers = self._buffers(message)
-        if len(numbers) == len(message.buffers):
-            return sent.read(message.body, 0)
-        body = bytearray(message.body)
-        for at, size in (message.buffers[number] for number in numbers):
-            body[at : at + size] = sent.read(size, at)
-        return body
-
     def sliceable(self, message: Message) -> bool:
         """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
         if message.compressed or self.names or len(self.text) != 1:
             return False
         kind: Any = self._schema.field(self.text[0]).type
-        size = sum(message.buffers[number][1] for number in self._buffers(message))
+        size = sum(length for _, length in self.buffers(message))
         return size > SLICED_BYTES and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
     def slices(self, sent: Sent) -> _Pieces:
         """Yield the texts of a batch that is sliceable."""
-        buffers = [sent.message.buffers[number] for number in self._buffers(sent.message)]
+        buffers = self.buffers(sent.message)
         large = pa.types.is_large_string(self._schema.field(self.text[0]).type)
         return ((None, text) for text in _sliced_texts(sent.read, buffers, sent.message.rows, large=large))
 
@@ -342,9 +352,9 @@ class WantedColumns:
             text = columnar.as_text(columnar.pick(piece, self.text)) if self.text else None
             yield piece.select(list(self.names)) if self.names else None, text
 
-    def _buffers(self, message: Message) -> list[int]:
-        """Return the numbers of the buffers that are decoded: of a dictionary all."""
+    def buffers(self, message: Message) -> list[tuple[int, ...]]:
+        """Return (offset, length) of the buffers that are decoded: of a dictionary all."""
         if message.kind != BATCH:
-            return list(range(len(message.buffers)))
+            return message.buffers
         columns = arrow_messages.column_buffers(self._schema, message)
-        return [number for at in self._included for number in columns[at]]
+        return [message.buffers[number] for at in self._included for number in columns[at]]

@@ -6,7 +6,7 @@ Metadata is FlatBuffers, as far as Arrow's messages use them; every access is ch
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, final
@@ -236,11 +236,10 @@ def _count(kind: Any, variadic: Iterator[int]) -> int:
     return own + sum(_count(kind.field(at).type, variadic) for at in inside)
 
 
-def decoded_bytes(message: Message, numbers: list[int], pread: Callable[[int, int], bytes]) -> int:
-    """Return what the buffers `numbers` take in memory; `pread` (size, offset) reads from the message's body."""
+def decoded_bytes(message: Message, buffers: Iterable[tuple[int, ...]], pread: Pread) -> int:
+    """Return what some buffers of a message take in memory; `pread` reads from its body."""
     total = 0
-    for number in numbers:
-        offset, size = message.buffers[number]
+    for offset, size in buffers:
         if message.compressed and size >= _PREFIX:
             (declared,) = struct.unpack("<q", pread(_PREFIX, offset))
             total += size if declared == -1 else max(declared, 0)  # -1: stored as it is

@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.sources import hub_layout
 from tokenlake.sources.formats import belongs, has_wildcard
-from tokenlake.sources.hub_layout import (
-    PARTIAL,
-    HubLayout,
-    converted_layout,
-    foreign,
-    layout_of,
-    loader_script,
-    matches,
-)
 from tokenlake.sources.hub_repo import (
     CONVERTED,
     HubClient,
@@ -64,7 +56,7 @@ class HubListing:
 
     repo: HubRepo
     files: Mapping[str, HubFile]
-    layout: HubLayout
+    layout: hub_layout.HubLayout
     because: str = ""
 
     def __str__(self) -> str:
@@ -85,13 +77,13 @@ def list_repo(client: HubClient, dataset: HubId) -> HubListing:
     files = {file.path: file for file in repo.files()}
     paths = list(files)
     if dataset.revision == CONVERTED:
-        return HubListing(repo, files, converted_layout(paths))
-    layout = layout_of(paths, repo.text(_CARD) if _CARD in files else None, dataset.repo)
-    script = loader_script(paths, repo.name)
+        return HubListing(repo, files, hub_layout.converted_layout(paths))
+    layout = hub_layout.layout_of(paths, repo.text(_CARD) if _CARD in files else None, dataset.repo)
+    script = hub_layout.loader_script(paths, repo.name)
     if layout is None or (script and layout.origin == "names"):
         # Files beside a script are what the script reads, not what it makes of them.
         why = f"its loader script {script} is never run" if script else "it holds no data files"
-        return _converted(HubListing(repo, files, HubLayout({}, None)), why)
+        return _converted(HubListing(repo, files, hub_layout.HubLayout({}, None)), why)
     return HubListing(repo, files, layout)
 
 
@@ -101,7 +93,7 @@ def _select(listing: HubListing, subset: str | None, split: str) -> tuple[HubLis
     A split of formats that are not read here is taken from the converted branch.
     """
     name, paths = _paths(listing, subset, split)
-    if strange := [path for path in paths if foreign(path)]:
+    if strange := [path for path in paths if hub_layout.foreign(path)]:
         listing = _converted(listing, f"files such as {strange[0]} are not read by this release")
         name, paths = _paths(listing, subset, split)
     return listing, name, paths
@@ -110,14 +102,14 @@ def _select(listing: HubListing, subset: str | None, split: str) -> tuple[HubLis
 def _converted(listing: HubListing, why: str) -> HubListing:
     branch, repo = listing.repo.at(CONVERTED), listing.repo
     files = {file.path: file for file in branch.files()} if branch else {}
-    layout = converted_layout(list(files))
+    layout = hub_layout.converted_layout(list(files))
     if branch is not None and layout.subsets:
         return HubListing(branch, files, layout, because=why)
     kinds = Counter(PurePosixPath(path).suffix or PurePosixPath(path).name for path in listing.files)
     held = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common(6)) or "nothing"
     remedy = (
         "Where you trust the script, run it once with an older release of `datasets` and save the result as Parquet"
-        if loader_script(list(listing.files), repo.name)
+        if hub_layout.loader_script(list(listing.files), repo.name)
         else f"Name files that can be read (data_files: hf://datasets/{repo.id.repo}/PATTERN), or convert them to "
         "Parquet or JSON Lines"
     )
@@ -145,10 +137,10 @@ def _paths(listing: HubListing, subset: str | None, split: str) -> tuple[str, li
     if split not in splits:
         if "[" in split:
             told = f"{what}: {split!r} is a slice; write the split's name alone and use num_rows or where"
-        elif PARTIAL + split in splits:
+        elif hub_layout.PARTIAL + split in splits:
             told = (
                 f"{what}: of split {split!r} the Hub converted only the beginning. To read just that, set "
-                f"split: {PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
+                f"split: {hub_layout.PARTIAL}{split}; for all of it name the files that are not converted: {pattern}"
             )
         else:
             near = did_you_mean(split, splits)
@@ -239,10 +231,10 @@ def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
             if path in files:
                 hits = [path]
             elif has_wildcard(path):
-                hits = matches(path, files)
+                hits = hub_layout.matches(path, files)
             else:
                 below = f"{path}/" if path else ""
-                every = (name for name in matches("**", files) if name.startswith(below))
+                every = (name for name in hub_layout.matches("**", files) if name.startswith(below))
                 hits = [name for name in every if belongs(name, source.type)]
             if not hits:
                 raise SourceNotFoundError(

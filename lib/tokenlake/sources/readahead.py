@@ -46,29 +46,48 @@ class _Piece:
         return self.start + self.size
 
 
-@final
-class ReadAhead:
-    """The pieces of one object of `size` bytes. Not safe for threads."""
+_STRETCH: Final = 16 << 20  # a larger read is done in such steps, so that pieces do not pile up
 
-    def __init__(self, size: int, fetch: Fetch) -> None:
-        self._size, self._fetch = size, fetch
+
+class ReadAheadBytes(InputBytes):
+    """An object that is read by ranges; usable from threads, one read at a time."""
+
+    def __init__(self, file: InputFile, fetch: Fetch) -> None:
+        self.file, self._size, self._fetch = file, file.size, fetch
         self._pieces: list[_Piece] = []  # the least recently used first
         self._stretches, self._turn = [(0, 0)], PIECE_BYTES
+        self._lock = threading.Lock()
 
     def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
         """See :meth:`InputBytes.expect`: these are fetched in large pieces at once, and nothing beyond their ends."""
-        self._turn = min(max(_BUDGET // (_TURNS * max(columns, 1)), _SMALL_BYTES), PIECE_BYTES)
-        self._stretches = [(0, 0)]
+        joined = [(0, 0)]
         for start, stop in sorted(stretches):
-            if start <= self._stretches[-1][1] + _GAP:
-                self._stretches[-1] = self._stretches[-1][0], max(stop, self._stretches[-1][1])
+            if start <= joined[-1][1] + _GAP:
+                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
             else:
-                self._stretches.append((start, stop))
+                joined.append((start, stop))
+        with self._lock:
+            self._stretches = joined
+            self._turn = min(max(_BUDGET // (_TURNS * max(columns, 1)), _SMALL_BYTES), PIECE_BYTES)
 
-    def _left(self, offset: int) -> int:
-        """Return how much of an expected stretch lies behind `offset`."""
-        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, self._size)) - 1, 0)]
-        return max(stop - offset, 0)
+    def read_into(self, view: memoryview, offset: int) -> int:
+        at = 0
+        while at < len(view):
+            spans = self.spans(offset + at, min(len(view) - at, _STRETCH))
+            if not spans:
+                break
+            for span in spans:
+                view[at : at + len(span)] = span
+                at += len(span)
+        return at
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return b"".join(self.spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
+
+    def close(self) -> None:
+        """Forget all pieces, and stop those on their way."""
+        with self._lock:
+            self._clear()
 
     def spans(self, start: int, size: int) -> list[memoryview]:
         """Return the bytes from `start` on, at most up to the end of the object, in consecutive stretches.
@@ -77,26 +96,31 @@ class ReadAhead:
             Exception: what fetching raised; the next read tries again.
         """
         stop = min(start + size, self._size)
-        pieces = self._covering(start, stop)
-        for piece in pieces:
-            piece.spent = piece.spent or piece.stop <= stop
-        if pieces:
-            self._look_ahead(pieces[-1], stop)
-        self._evict(keep=pieces)
-        try:
-            return [
-                memoryview(piece.data.result())[max(start - piece.start, 0) : stop - piece.start]
-                for piece in pieces
-            ]
-        except BaseException:
-            self.clear()
-            raise
+        with self._lock:
+            pieces = self._covering(start, stop)
+            for piece in pieces:
+                piece.spent = piece.spent or piece.stop <= stop
+            if pieces:
+                self._look_ahead(pieces[-1], stop)
+            self._evict(keep=pieces)
+            try:
+                return [
+                    memoryview(piece.data.result())[max(start - piece.start, 0) : stop - piece.start]
+                    for piece in pieces
+                ]
+            except BaseException:
+                self._clear()
+                raise
 
-    def clear(self) -> None:
-        """Forget all pieces, and stop those on their way."""
+    def _clear(self) -> None:
         for piece in self._pieces:
             piece.data.cancel()
         self._pieces.clear()
+
+    def _left(self, offset: int) -> int:
+        """Return how much of an expected stretch lies behind `offset`."""
+        _, stop = self._stretches[max(bisect_right(self._stretches, (offset, self._size)) - 1, 0)]
+        return max(stop - offset, 0)
 
     def _covering(self, start: int, stop: int) -> list[_Piece]:
         known = len(self._pieces)
@@ -153,42 +177,3 @@ class ReadAhead:
                 piece.data.cancel()
                 self._pieces.remove(piece)
                 total -= piece.size
-
-
-_STRETCH: Final = 16 << 20  # a larger read is done in such steps, so that pieces do not pile up
-
-
-class ReadAheadBytes(InputBytes):
-    """An object that is read by ranges; usable from threads, one read at a time."""
-
-    def __init__(self, file: InputFile, fetch: Fetch) -> None:
-        self.file = file
-        self._ahead = ReadAhead(file.size, fetch)
-        self._lock = threading.Lock()
-
-    def expect(self, stretches: Iterable[tuple[int, int]], columns: int) -> None:
-        with self._lock:
-            self._ahead.expect(stretches, columns)
-
-    def read_into(self, view: memoryview, offset: int) -> int:
-        at = 0
-        while at < len(view):
-            spans = self._spans(offset + at, min(len(view) - at, _STRETCH))
-            if not spans:
-                break
-            for span in spans:
-                view[at : at + len(span)] = span
-                at += len(span)
-        return at
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return b"".join(self._spans(offset, size)) if size <= _STRETCH else super().pread(size, offset)
-
-    def close(self) -> None:
-        """Stop what is under way."""
-        with self._lock:
-            self._ahead.clear()
-
-    def _spans(self, offset: int, size: int) -> list[memoryview]:
-        with self._lock:
-            return self._ahead.spans(offset, size)

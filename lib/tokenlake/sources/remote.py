@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, final
@@ -19,17 +19,7 @@ from fsspec.asyn import get_loop
 
 from tokenlake.config.formats import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
-from tokenlake.sources.formats import (
-    Compression,
-    belongs,
-    compile_glob,
-    has_wildcard,
-    is_flat,
-    not_found,
-    nothing_known,
-    static_folder,
-    static_prefix,
-)
+from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, changed, planned
 from tokenlake.sources.readahead import ReadAheadBytes
 from tokenlake.store.remote.filesystems import client_at, on_loop
@@ -43,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE: Final = 16  # requests for single objects under way at a time
-_PACKED: Final[dict[str, Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_PACKED: Final[dict[str, formats.Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
 
 def list_remote(source: ResolvedSource) -> list[InputFile]:
@@ -112,7 +102,7 @@ class _Finder:
                     got=str(url),
                 )
             return path.rpartition("/")[0], [await self._client.stat(url)]
-        if has_wildcard(url.path):
+        if formats.has_wildcard(url.path):
             return await self._find_glob(url)
         if url.path and not url.path.endswith("/"):
             with suppress(SourceNotFoundError):
@@ -122,14 +112,14 @@ class _Finder:
 
     async def _find_glob(self, url: Url) -> tuple[str, list[RemoteObject]]:
         try:
-            matches = compile_glob(url.path)
+            matches = formats.compile_glob(url.path)
         except ValueError as error:
             raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
-        listed = await self._list(url, static_prefix(url.path), flat=is_flat(url.path))
+        listed = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
         found = [one for one in listed if matches(one.path) or one.path == url.path]
         if not found:
             raise await self._nothing(url)
-        return static_folder(url.path), found
+        return formats.static_folder(url.path), found
 
     async def _find_folder(self, url: Url) -> tuple[str, list[RemoteObject]]:
         folder = url.path.rstrip("/")
@@ -137,12 +127,12 @@ class _Finder:
         def is_input(path: str) -> bool:
             name = path[len(folder) :].lstrip("/")
             hidden = any(part.startswith((".", "_")) for part in PurePosixPath(name).parts)
-            return not hidden and belongs(name, self._wanted)
+            return not hidden and formats.belongs(name, self._wanted)
 
         listed = await self._list(url, f"{folder}/" if folder else "", flat=False)
         found = [one for one in listed if is_input(one.path)]
         if listed and not found:
-            raise nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
+            raise formats.nothing_known(f"{str(url)!r}", (one.path for one in listed), self._wanted, str(url))
         if not found:
             raise await self._nothing(url)
         return folder, found
@@ -154,13 +144,13 @@ class _Finder:
 
     async def _nothing(self, url: Url) -> SourceNotFoundError:
         """Return the error for an entry that nothing matches, with what is near it."""
-        folder = static_folder(url.path.rstrip("/"))
+        folder = formats.static_folder(url.path.rstrip("/"))
         place = Url(url.scheme, url.root, f"{folder}/" if folder else "")
         around = await self._client.list(place, flat=True, limit=1000)
         paths = (one.path.rstrip("/") for one in around)
         names = [PurePosixPath(path).name for path in paths if path != folder]
         name = PurePosixPath(url.path).name
-        return not_found(str(url), f"{url.root}/{folder}", name, names)
+        return formats.not_found(str(url), f"{url.root}/{folder}", name, names)
 
 
 OF_INPUTS: Final = Failures(
@@ -214,26 +204,18 @@ class RemoteBytes(ReadAheadBytes):
         work = self._client.fetch(self._url, self._planned, start, size)
         return asyncio.run_coroutine_threadsafe(work, get_loop())
 
-    def _spans(self, offset: int, size: int) -> list[memoryview]:
-        with self._lock:
+    def spans(self, start: int, size: int) -> list[memoryview]:
+        try:
             if self._spool is None:
                 try:
-                    with _planned_only(self.file):
-                        return self._ahead.spans(offset, size)
+                    return super().spans(start, size)
                 except NoRangesError:
                     # The server knows no ranges: the whole object goes to a nameless file on the local disk.
-                    with _planned_only(self.file):
-                        self._spool = spooled(self._client, self._url, self._planned)
-            data = os.pread(self._spool.fileno(), size, offset)
-            return [memoryview(data)] if data else []
-
-
-@contextmanager
-def _planned_only(file: InputFile) -> Generator[None]:
-    """Turn failures that mean another object into InputChangedError."""
-    try:
-        yield
-    except OtherObjectError as error:
-        raise changed(file, str(error)) from None
-    except SourceNotFoundError:
-        raise changed(file, "the object is gone") from None
+                    with self._lock:
+                        self._spool = self._spool or spooled(self._client, self._url, self._planned)
+        except OtherObjectError as error:
+            raise changed(self.file, str(error)) from None
+        except SourceNotFoundError:
+            raise changed(self.file, "the object is gone") from None
+        data = os.pread(self._spool.fileno(), size, start)
+        return [memoryview(data)] if data else []

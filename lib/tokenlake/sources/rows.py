@@ -76,20 +76,14 @@ def column_of(values: Sequence[Any]) -> Any:
     kind = _SCALARS.get(kinds)
     if kind is None:
         kind = _nested_type(values) if kinds in _NESTED else None
-    elif int in kinds and not _fits(values, exact=float in kinds):
-        kind = None
+    elif int in kinds:
+        low, high = (-_EXACT, _EXACT) if float in kinds else (-_BITS, _BITS - 1)
+        if not all(low <= value <= high for value in values if type(value) is int):
+            kind = None
     if kind is None:
-        return _ARROW.array([_as_json(value) for value in values], pa.large_string())
+        texts = [None if value is None else orjson.dumps(value).decode() for value in values]
+        return _ARROW.array(texts, pa.large_string())
     return _ARROW.array(values, kind)
-
-
-def _fits(values: Iterable[Any], *, exact: bool) -> bool:
-    low, high = (-_EXACT, _EXACT) if exact else (-_BITS, _BITS - 1)
-    return all(low <= value <= high for value in values if type(value) is int)
-
-
-def _as_json(value: Any) -> str | None:
-    return None if value is None else orjson.dumps(value).decode()
 
 
 @dataclass(slots=True)
