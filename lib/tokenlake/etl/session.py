@@ -31,6 +31,7 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -136,6 +137,7 @@ class BuildSession:
         self._lock = threading.Lock()
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
+        self._filed: dict[int, FileEntry] = {}
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
         self.engines = Engines(plan, self._layout, watcher)
@@ -268,7 +270,7 @@ class BuildSession:
             # condemned engine made in the place of what was built again.
             for part in (part for record in records for part in record.parts):
                 require_digest(self._store, self._layout.key(part.path), part)
-        manifest = commit_version(self._store, self.plan, self._layout, records)
+        manifest = commit_version(self._store, self.plan, self._layout, records, self._filed)
         inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(inputs), run or {})
         self.status, self._manifest = "committed", manifest
@@ -298,6 +300,7 @@ class BuildSession:
                 remove_record(self._store, self._layout, record.unit)
                 return False
             self._store.put_new(self._layout.ledger(record.unit), sealed)
+            self._filed[record.unit] = FileEntry.of(sealed)
             self._note(record, "built")
         stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
         self._log.finished(unit.index, seconds, stages)
@@ -322,6 +325,7 @@ class BuildSession:
                 remove_record(self._store, self._layout, index)
                 self._budget.add(self._records.pop(index), -1)
                 self._how.pop(index, None)
+                self._filed.pop(index, None)
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""
