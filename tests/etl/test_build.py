@@ -22,6 +22,7 @@ import yaml
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from tests.etl import outputs_support
 from tests.etl.outputs_support import kill_after_a_unit, tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
@@ -34,6 +35,7 @@ from tokenlake.errors import (
     InputChangedError,
     SourceNotFoundError,
     TooManyBadRecordsError,
+    WorkerDiedError,
 )
 from tokenlake.etl import reuse
 from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
@@ -87,24 +89,8 @@ def rows(result: BuildResult, split: str = "train") -> pa.Table:
 
 
 def documents_of(result: BuildResult, split: str = "train") -> dict[tuple[int, int], list[int]]:
-    """Reassemble every document's ids from its segments: (file, position) to ids with EOS."""
-    table = rows(result, split)
-    found: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
-    for ids, lengths, pieces in zip(*(table[name].to_pylist() for name in table.column_names), strict=True):
-        at = 0
-        for length, piece in zip(lengths, pieces, strict=True):
-            found.setdefault((piece["file"], piece["position"]), []).append(
-                (piece["start"], ids[at : at + length])
-            )
-            at += length
-    joined: dict[tuple[int, int], list[int]] = {}
-    for key, pieces_ in found.items():
-        pieces_.sort()
-        assert [start for start, _ in pieces_] == np.cumsum(
-            [0, *(len(ids) for _, ids in pieces_[:-1])]
-        ).tolist()
-        joined[key] = [token for _, ids in pieces_ for token in ids]
-    return joined
+    """Every document's ids: (file, position) to ids with EOS."""
+    return outputs_support.documents_of(rows(result, split).to_pylist())
 
 
 def expected_documents(config: Config, tokenizer_dir: Path, names: tuple[str, ...] = ("a", "b", "c")) -> dict:
@@ -531,6 +517,26 @@ def test_progress_adds_up_to_the_input(config):
     finished = [event for event in seen if isinstance(event, UnitFinished)]
     assert sum(event.bytes for event in progress) == sum(event.bytes for event in finished)
     assert sum(event.documents for event in progress) == 100
+    assert all(event.progressed == event.bytes for event in finished)
+
+
+def test_the_progress_of_an_attempt_that_failed_is_taken_back(config, monkeypatch):
+    seen: list[Event] = []
+    run, fails = WorkerPool.run, iter([True])
+
+    def dying(self: WorkerPool, job: Any, *more: Any) -> Any:
+        answer = run(self, job, *more)
+        if job.op == "unit" and next(fails, False):
+            raise WorkerDiedError("it is gone")
+        return answer
+
+    monkeypatch.setattr(WorkerPool, "run", dying)
+    build_dataset(config, workers=1, on_event=seen.append)
+    told = sum(event.bytes for event in seen if isinstance(event, UnitProgress))
+    [retried] = [event for event in seen if isinstance(event, UnitRetried)]
+    finished = {event.unit: event for event in seen if isinstance(event, UnitFinished)}.values()
+    assert retried.progressed in {event.bytes for event in finished if event.unit == retried.unit}
+    assert told - retried.progressed == sum(event.bytes for event in finished)
     assert all(event.progressed == event.bytes for event in finished)
 
 

@@ -121,6 +121,7 @@ class BuildSession:
         plan: what is to be done.
         dataset, version: where it goes.
         status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing to do).
+        in_vain: unit to the input bytes that progress told of attempts that failed; who tells of a retry takes them.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class BuildSession:
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
         self._filed: dict[int, FileEntry] = {}
+        self.in_vain: Counter[int] = Counter()
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
         self.engines = Engines(plan, self._layout, watcher)
@@ -181,7 +183,12 @@ class BuildSession:
             with contextlib.suppress(errors.StoreError):
                 store.sweep_temp(session._layout.prefix)
             session._manifest = committed_manifest(session._catalog, session._layout)
-        session._announce()
+        units, size = len(plan.units), plan.input_bytes
+        what = (plan.dataset, claim.version, units, size, len(session.pending), plan.source_bytes)
+        on_event(events.BuildPlanned(*what))
+        for index, record in sorted(session._records.items()):
+            unit, how = plan.units[index], session._how[index]
+            on_event(events.UnitFinished(index, unit.source, unit.bytes, record, how))
         return session
 
     @property
@@ -235,15 +242,18 @@ class BuildSession:
             try:
                 answer = pool.run(self.plan.job(unit, self.plan.store, self._layout, engine), progress)
             except errors.EngineMismatchError as error:
+                self.in_vain[index] += told["bytes"]
                 self._condemn(engine, error)
                 continue
             except errors.TokenlakeError:
+                self.in_vain[index] += told["bytes"]
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
             sealed = answer.encode()
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
             if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
+            self.in_vain[index] += told["bytes"]
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Judge the whole and make the version visible.
@@ -304,7 +314,7 @@ class BuildSession:
             self._note(record, "built")
         stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
         self._log.finished(unit.index, seconds, stages)
-        spent = seconds, told.get("bytes", 0), stages
+        spent = seconds, told.get("bytes", 0) + self.in_vain.pop(unit.index, 0), stages
         self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))
         self._budget.check()
         return True
@@ -345,11 +355,3 @@ class BuildSession:
         if record.unit not in self._records:
             self._budget.add(record)
         self._records[record.unit], self._how[record.unit] = record, how
-
-    def _announce(self) -> None:
-        units, size = len(self.plan.units), self.plan.input_bytes
-        what = (self.dataset, self.version, units, size, len(self.pending), self.plan.source_bytes)
-        self._emit(events.BuildPlanned(*what))
-        for index, record in sorted(self._records.items()):
-            unit = self.plan.units[index]
-            self._emit(events.UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))

@@ -15,7 +15,7 @@ from tokenlake.config.stages import RayConfig
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
-from tokenlake.etl.plan.held_out import Precedent
+from tokenlake.etl.plan.left_out import Precedent
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_pending

@@ -20,7 +20,7 @@ from tokenlake.config.stores import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.events import Watcher
-from tokenlake.etl.plan.held_out import Precedent
+from tokenlake.etl.plan.left_out import Precedent
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration, input_changes
