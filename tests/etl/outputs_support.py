@@ -59,6 +59,27 @@ def build_here(config: Config) -> Built:
     return Built(Path(session.path), manifest)
 
 
+def documents_of(
+    rows: Iterable[dict[str, Any]], column: str = "input_ids"
+) -> dict[tuple[int, int], list[Any]]:
+    """Put documents of packed rows together from their pieces, which must follow one another without gaps."""
+    pieces: dict[tuple[int, int], list[tuple[int, list[Any]]]] = {}
+    for row in rows:
+        at = 0
+        for length, origin in zip(row["segment_lengths"], row["documents"], strict=True):
+            key = origin["file"], origin["position"]
+            pieces.setdefault(key, []).append((origin["start"], row[column][at : at + length]))
+            at += length
+        assert at <= len(row["input_ids"])
+    whole: dict[tuple[int, int], list[Any]] = {}
+    for key, found in pieces.items():
+        ids = whole[key] = []
+        for start, part in sorted(found):
+            assert start == len(ids)
+            ids += part
+    return whole
+
+
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -157,17 +157,17 @@ def write_inputs(root: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "files", "units"),
+    ("kind", "files", "units", "packed"),
     [
-        ("lines", 7, 7),
-        ("three", 2, 2),
-        ("three", 10, 10),
-        ("gzip", 4, 1),
-        ("parquet", 3, 3),
-        ("parquet", 9, 5),
+        ("lines", 7, 7, True),
+        ("three", 2, 2, False),
+        ("three", 10, 10, False),
+        ("gzip", 4, 1, True),
+        ("gzip", 4, 1, False),
+        ("parquet", 3, 3, True),
+        ("parquet", 9, 5, False),
     ],
 )
-@pytest.mark.parametrize("packed", [False, True])
 def test_there_are_exactly_so_many_files_and_no_document_is_lost(
     tmp_path, tokenizer_dir, kind, files, units, packed
 ):

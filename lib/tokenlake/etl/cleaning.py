@@ -35,7 +35,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import SignJob
-from tokenlake.etl.plan.exclude import match_exclusions, of_unit
+from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.units import range_identity
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool, Progress
@@ -308,7 +308,11 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
         )
     check_predicates(sources)
     # A list of the user's own is taken over; the one that this run writes is not there yet, or an older one.
-    sources = [replace(each, exclude=None) if _is_same(each.exclude, output) else each for each in sources]
+    ours = Path(output).absolute()
+    sources = [
+        replace(each, exclude=None) if each.exclude and Path(each.exclude).absolute() == ours else each
+        for each in sources
+    ]
     stage = config.source
     found = [read_listing(each, stage.unit_size, stage.hash_threads, on_event)[1] for each in sources]
     ranges = {each.name: groups for each, groups in zip(sources, found, strict=True)}
@@ -319,10 +323,6 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
         for group in ranges[source.name]:
             mine = of_unit(group, excluded.get(source.name, {}), passed)
             yield CleanUnit(source, group, mine, _fingerprint(source, group, signing))
-
-
-def _is_same(path: str | None, other: str) -> bool:
-    return path is not None and Path(path).absolute() == Path(other).absolute()
 
 
 def _fingerprint(source: ResolvedSource, ranges: Sequence[FileRange], signing: Signing) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
@@ -186,8 +187,17 @@ def publish_preamble(store: Store, plan: Plan, layout: Layout) -> None:
         store.put_new(layout.key(path), data, replace_orphan=True)
 
 
-def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
+def commit_version(
+    store: Store,
+    plan: Plan,
+    layout: Layout,
+    records: Sequence[UnitRecord],
+    filed: Mapping[int, FileEntry] = MappingProxyType({}),
+) -> Manifest:
     """Check the account and publish card and manifest.
+
+    Args:
+        filed: unit to size and hash of its record's file, of those that are known.
 
     Raises:
         AccountError: the account does not close; nothing is visible.
@@ -195,7 +205,7 @@ def commit_version(store: Store, plan: Plan, layout: Layout, records: Sequence[U
     """
     require_held(store, layout, plan.fingerprint)
     try:
-        return _commit(store, plan, layout, records)
+        return _commit(store, plan, layout, records, _made(plan, layout, records, filed))
     except (StoreError, IntegrityError):
         # Files that gc deletes are missed in many ways; that they were swept says more.
         require_held(store, layout, plan.fingerprint)
@@ -228,12 +238,13 @@ def committed_manifest(catalog: Catalog, layout: Layout) -> Manifest:
     return manifest
 
 
-def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> Manifest:
-    made = _made(plan, layout, records)
+def _commit(
+    store: Store, plan: Plan, layout: Layout, records: Sequence[UnitRecord], made: Mapping[str, FileEntry]
+) -> Manifest:
     kept = _tidied(store, layout, made)
     # Again: a worker whose parent was killed outlives it by a moment, perhaps past the sweep when we began.
     store.sweep_temp(layout.prefix)
-    others = {path: entry for path, entry in (made | kept).items() if not path.startswith(f"{DATA}/")}
+    others = {path: entry for path, entry in {**made, **kept}.items() if not path.startswith(f"{DATA}/")}
     draft = draft_manifest(plan, layout.version, records, dict(sorted(others.items())))
     draft.check(layout.manifest)
     card = render_card(draft).encode()
@@ -247,12 +258,15 @@ def _commit(store: Store, plan: Plan, layout: Layout, records: Sequence[UnitReco
     return manifest
 
 
-def _made(plan: Plan, layout: Layout, records: Sequence[UnitRecord]) -> dict[str, FileEntry]:
+def _made(
+    plan: Plan, layout: Layout, records: Sequence[UnitRecord], filed: Mapping[int, FileEntry]
+) -> dict[str, FileEntry]:
     """Size and hash of every file of the version but card and manifest, by its path: of the bytes that were written."""
     made = {path: FileEntry.of(data) for path, data in plan.preamble().items()}
     for record in records:
         made |= {part.path: FileEntry(bytes=part.bytes, sha256=part.sha256) for part in record.parts}
-        made[layout.path(layout.ledger(record.unit))] = FileEntry.of(record.to_bytes())
+        entry = filed.get(record.unit) or FileEntry.of(record.to_bytes())
+        made[layout.path(layout.ledger(record.unit))] = entry
         if (held := record.quarantine) is not None:
             made[held.path] = FileEntry(bytes=held.bytes, sha256=held.sha256)
     return made

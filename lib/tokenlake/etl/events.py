@@ -144,7 +144,11 @@ class UnitFinished:
 
 @dataclass(frozen=True, slots=True)
 class UnitRetried:
-    """A unit will be tried again after an error worth a retry."""
+    """A unit will be tried again after an error worth a retry.
+
+    Attributes:
+        progressed: input bytes that `UnitProgress` events reported of the attempt that failed.
+    """
 
     unit: int
     source: str

@@ -28,8 +28,14 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSo
 from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.etl.events import Listed, Planning, Watcher, ignore
-from tokenlake.etl.plan.exclude import Positions, match_exclusions, of_unit
-from tokenlake.etl.plan.held_out import EarlierSets, Precedent, hold_out
+from tokenlake.etl.plan.left_out import (
+    EarlierSets,
+    Positions,
+    Precedent,
+    hold_out,
+    match_exclusions,
+    of_unit,
+)
 from tokenlake.etl.plan.parents import FoundParent, find_parents
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
@@ -97,19 +103,15 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
     ranges: list[Groups] = []
     sources: list[ResolvedSource] = []
     notes: list[str] = []
+    wanted = None if again is None else again.inputs
     for source in build.sources:
-        wanted = None if again is None else again.inputs
         files, groups = read_listing(source, build.unit_size, build.hash_threads, on_event, wanted)
         listed, about = look_at(source, files, build.unit_size)
         on_event(listed)
-        tokenizer = tokenizers[source.name]
-        eos_id = tokenizer.eos_id if tokenizer.eos_id >= 0 else None
-        settled, found = settle(source, files, tokenizer.files, eos_id)
-        settled = padded(settled, tokenizer)
-        check_room(settled, tokenizer)
+        source, found = _settled(source, files, tokenizers[source.name])
         inputs.append(files)
         ranges.append(groups)
-        sources.append(settled)
+        sources.append(source)
         notes += about + found
     build = replace(build, sources=kept_sources(sources, ranges))
     notes += notes_on_kept(build)
@@ -154,6 +156,17 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
         exclusions=exclusions,
         bad_budgets=bad_budgets(build, units),
     )
+
+
+def _settled(
+    source: ResolvedSource, files: Sequence[InputFile], tokenizer: PlannedTokenizer
+) -> tuple[ResolvedSource, list[str]]:
+    """Return a source with all that only its inputs and its tokenizer can say, and notes on what was found."""
+    eos_id = tokenizer.eos_id if tokenizer.eos_id >= 0 else None
+    source, notes = settle(source, files, tokenizer.files, eos_id)
+    source = padded(source, tokenizer)
+    check_room(source, tokenizer)
+    return source, notes
 
 
 def check_predicates(sources: Iterable[ResolvedSource]) -> None:

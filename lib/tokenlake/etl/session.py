@@ -31,6 +31,7 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
@@ -120,6 +121,7 @@ class BuildSession:
         plan: what is to be done.
         dataset, version: where it goes.
         status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing to do).
+        in_vain: unit to the input bytes that progress told of attempts that failed; who tells of a retry takes them.
     """
 
     def __init__(
@@ -136,6 +138,8 @@ class BuildSession:
         self._lock = threading.Lock()
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
+        self._filed: dict[int, FileEntry] = {}
+        self.in_vain: Counter[int] = Counter()
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
         self.engines = Engines(plan, self._layout, watcher)
@@ -179,7 +183,12 @@ class BuildSession:
             with contextlib.suppress(errors.StoreError):
                 store.sweep_temp(session._layout.prefix)
             session._manifest = committed_manifest(session._catalog, session._layout)
-        session._announce()
+        units, size = len(plan.units), plan.input_bytes
+        what = (plan.dataset, claim.version, units, size, len(session.pending), plan.source_bytes)
+        on_event(events.BuildPlanned(*what))
+        for index, record in sorted(session._records.items()):
+            unit, how = plan.units[index], session._how[index]
+            on_event(events.UnitFinished(index, unit.source, unit.bytes, record, how))
         return session
 
     @property
@@ -233,15 +242,18 @@ class BuildSession:
             try:
                 answer = pool.run(self.plan.job(unit, self.plan.store, self._layout, engine), progress)
             except errors.EngineMismatchError as error:
+                self.in_vain[index] += told["bytes"]
                 self._condemn(engine, error)
                 continue
             except errors.TokenlakeError:
+                self.in_vain[index] += told["bytes"]
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
             sealed = answer.encode()
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
             if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
+            self.in_vain[index] += told["bytes"]
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Judge the whole and make the version visible.
@@ -268,7 +280,7 @@ class BuildSession:
             # condemned engine made in the place of what was built again.
             for part in (part for record in records for part in record.parts):
                 require_digest(self._store, self._layout.key(part.path), part)
-        manifest = commit_version(self._store, self.plan, self._layout, records)
+        manifest = commit_version(self._store, self.plan, self._layout, records, self._filed)
         inputs = [file for file in self.plan.inputs if isinstance(file, InputFile)]
         self._log.finish(self.how, hub_commits(inputs), run or {})
         self.status, self._manifest = "committed", manifest
@@ -298,10 +310,11 @@ class BuildSession:
                 remove_record(self._store, self._layout, record.unit)
                 return False
             self._store.put_new(self._layout.ledger(record.unit), sealed)
+            self._filed[record.unit] = FileEntry.of(sealed)
             self._note(record, "built")
         stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
         self._log.finished(unit.index, seconds, stages)
-        spent = seconds, told.get("bytes", 0), stages
+        spent = seconds, told.get("bytes", 0) + self.in_vain.pop(unit.index, 0), stages
         self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))
         self._budget.check()
         return True
@@ -322,6 +335,7 @@ class BuildSession:
                 remove_record(self._store, self._layout, index)
                 self._budget.add(self._records.pop(index), -1)
                 self._how.pop(index, None)
+                self._filed.pop(index, None)
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""
@@ -341,11 +355,3 @@ class BuildSession:
         if record.unit not in self._records:
             self._budget.add(record)
         self._records[record.unit], self._how[record.unit] = record, how
-
-    def _announce(self) -> None:
-        units, size = len(self.plan.units), self.plan.input_bytes
-        what = (self.dataset, self.version, units, size, len(self.pending), self.plan.source_bytes)
-        self._emit(events.BuildPlanned(*what))
-        for index, record in sorted(self._records.items()):
-            unit = self.plan.units[index]
-            self._emit(events.UnitFinished(index, unit.source, unit.bytes, record, self._how[index]))

@@ -178,17 +178,18 @@ def publish_plan(
     for _ in range(10):
         before = read_plan(store, layout)
         number = before.number + 1 if before else 1
-        pieces = {_piece_path(number, at, data): data for at, data in enumerate(made)}
+        digests = [hashlib.sha256(data).hexdigest() for data in made]
+        paths = [f"{WORK}/{number:05d}-{at:05d}-{sha[:16]}.json" for at, sha in enumerate(digests)]
         plan = SharedPlan(
             dataset=layout.dataset,
             version=layout.version,
             number=number,
             claimed=claimed,
-            pieces={path: hashlib.sha256(data).hexdigest() for path, data in pieces.items()},
+            pieces=dict(zip(paths, digests, strict=True)),
             versions=versions,
             probes=probes,
         )
-        store.put_all({layout.key(path): data for path, data in pieces.items()})
+        store.put_all({layout.key(path): data for path, data in zip(paths, made, strict=True)})
         try:
             store.swap(layout.key(PLAN), plan.to_bytes(), before.to_bytes() if before else None)
         except errors.VersionConflictError:
@@ -212,10 +213,6 @@ def remove_plan(store: Store, layout: Layout) -> None:
 
     keys = [info.key for info in store.list(layout.key(WORK))]
     list(in_order(remove, keys, store.at_once))
-
-
-def _piece_path(number: int, at: int, data: bytes) -> str:
-    return f"{WORK}/{number:05d}-{at:05d}-{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def _fields(job: Job) -> dict[str, str]:

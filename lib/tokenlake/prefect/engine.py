@@ -385,7 +385,8 @@ class LocalEngine:
     def _build_unit(self, unit: int, progress: ProgressLog) -> UnitRecord:
         session = self.session()
         if unit in self._failed:
-            self._tell(UnitRetried(unit, session.plan.units[unit].source, str(self._failed.pop(unit))))
+            source, error = session.plan.units[unit].source, str(self._failed.pop(unit))
+            self._tell(UnitRetried(unit, source, error, session.in_vain.pop(unit, 0)))
         self._progress[unit] = progress
         try:
             return session.run_unit(unit, self.pool)

@@ -17,7 +17,7 @@ import yaml
 from tokenlake import numbers
 from tokenlake.config.resolved import ResolvedBuild, ResolvedSource
 from tokenlake.etl import job as jobs
-from tokenlake.etl.plan.exclude import Exclusion
+from tokenlake.etl.plan.left_out import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer

@@ -144,7 +144,12 @@ def cut(
         ConfigError: one unit would have to write more files at a time than it may.
     """
     knot = max(1, sum(part.weight for whole in parts for part in whole) // (_FINENESS * files))
-    rope = _Rope([part for whole in parts for part in _finer(source, whole, knot)])
+    finer: list[FileRange] = []
+    for whole in parts:
+        # Row groups or batches were joined to units: of these, ranges of about `knot` bytes.
+        joined = bool(whole) and source.num_rows is None and whole[0].file.has_blocks
+        finer += split_file(whole[0].file, knot, source.storage_options) if joined else whole
+    rope = _Rope(finer)
     marks, extra = rope.cuts(files)
     found = [(tuple(rope.between(a, b)), 1 + extra[index]) for index, (a, b) in enumerate(pairwise(marks))]
     most = max(number for _, number in found)
@@ -157,13 +162,6 @@ def cut(
             files=most,
         )
     return found
-
-
-def _finer(source: ResolvedSource, whole: Sequence[FileRange], knot: int) -> Sequence[FileRange]:
-    """Return the ranges of one file, of about `knot` bytes where row groups or batches were joined to units."""
-    if not whole or source.num_rows is not None or not whole[0].file.has_blocks:
-        return whole
-    return split_file(whole[0].file, knot, source.storage_options)
 
 
 class _Rope:
@@ -183,20 +181,17 @@ class _Rope:
             wanted = total * number // files
             while at < len(self._ranges) - 1 and self._ends[at + 1] <= wanted:
                 at += 1
-            place = self._place(at, wanted)
+            place = wanted
+            if not self._ranges or not _can_be_cut(self._ranges[at]):  # the nearer end of the knot it lies on
+                begin, end = self._ends[at], self._ends[at + 1] if self._ranges else 0
+                place = begin if wanted - begin <= end - wanted else end
             if made[-1] < place < total:
                 made.append(place)
             else:
                 refused.append(wanted)
         marks = [*made, total]
-        return marks, Counter(_piece(marks, wanted) for wanted in refused)
-
-    def _place(self, at: int, wanted: int) -> int:
-        """Return `wanted`, or the nearer end of the knot that it lies on."""
-        begin, end = self._ends[at], self._ends[at + 1] if self._ranges else 0
-        if self._ranges and _can_be_cut(self._ranges[at]):
-            return wanted
-        return begin if wanted - begin <= end - wanted else end
+        # The piece that each place lies in.
+        return marks, Counter(max(0, min(bisect_right(marks, at), len(marks) - 1) - 1) for at in refused)
 
     def between(self, begin: int, end: int) -> Iterator[FileRange]:
         """Yield the ranges, or parts of them, from one place to another; neighbours in one file joined."""
@@ -218,24 +213,16 @@ class _Rope:
             # Of what weighs nothing, such as an empty file, an end of the rope has its share too.
             weightless = low == high and begin <= low and (low < end or end == self._ends[-1])
             if first < stop or weightless:
-                whole = (first, stop) == (low, high)
-                yield (
-                    self._ranges[index] if whole else _bytes_of(self._ranges[index], first - low, stop - low)
-                )
-
-
-def _piece(marks: Sequence[int], place: int) -> int:
-    """Return the index of the piece that a place lies in."""
-    return max(0, min(bisect_right(marks, place), len(marks) - 1) - 1)
+                part = self._ranges[index]
+                if (first, stop) != (low, high):
+                    begins = part.start - low
+                    part = replace(part, start=begins + first, stop=begins + stop, weight=stop - first)
+                yield part
 
 
 def _can_be_cut(part: FileRange) -> bool:
     """Whether a range is of bytes, each line belonging to the range in which it begins."""
     return part.file.is_lines and part.file.compression is None and part.rows is None
-
-
-def _bytes_of(part: FileRange, first: int, stop: int) -> FileRange:
-    return replace(part, start=part.start + first, stop=part.start + stop, weight=stop - first)
 
 
 def _joined(a: FileRange, b: FileRange) -> FileRange | None:
