@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Final, cast, final
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
@@ -107,9 +108,10 @@ def verify(
         progress.count(path, expected[path].bytes, read=expected[path].bytes)
         progress.end(path)
     rules, seen = RowRules.of(manifest), SeenLevels(manifest.width or 1)
+    check = partial(check_shard, rules=rules, seen=seen, deep=deep)
 
     def read(path: str) -> ShardResult:
-        result = _read(store, layout.key(path), path, expected[path], rules, seen, progress, deep)
+        result = _read(store, layout.key(path), path, expected[path], progress, check)
         progress.end(path)
         return result
 
@@ -212,10 +214,8 @@ def _read(
     key: str,
     path: str,
     entry: Entry,
-    rules: RowRules,
-    seen: SeenLevels,
     progress: _Progress,
-    deep: bool,
+    check: Callable[..., ShardResult],
 ) -> ShardResult:
     """Read a file, compare it with its entry, and look into it where it is a shard."""
     shard = entry if isinstance(entry, ShardEntry) else None
@@ -234,7 +234,7 @@ def _read(
                 return _wrong(path, "sha256", entry.sha256, whole.sha256)
             if shard is None or whole.stream is None:
                 return ShardResult(0, 0, ())
-            return check_shard(whole.stream, shard, rules, seen, deep=deep, on_decoded=on_decoded)
+            return check(whole.stream, shard, on_decoded=on_decoded)
     except NotFoundError:
         return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
     except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
