@@ -95,7 +95,7 @@ class Lake:
         )
         layout = Layout(name, version)
         for file, data in self._files.files.items():
-            self.store.put_new(layout.tokenizer(file), data)
+            self.store.put_new(layout.key(f"tokenizer/{file}"), data)
         self.store.put_new(layout.manifest, manifest.to_bytes())
         return manifest
 

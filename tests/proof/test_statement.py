@@ -86,19 +86,18 @@ def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
     else:
         data = world.open(name, "train") if name in ("texts", "judged") else a
         plan = plan_of(data, **ORDERS.get(name, {"epochs": None}))
-    said = json.loads(world.prove(state_at(plan, 23), first_step=4))
+    signed = world.prove(state_at(plan, 23), first_step=4)
+    said = json.loads(signed)
     assert said["steps"] == [4, 23]
     for source, steps in delivered(plan, 4, 23).items():
         dataset, rows = plan.datasets[source], np.concatenate(steps)
         whole, rest = divmod(len(rows), len(dataset))
         repeated = {"whole": whole, "rest": rest, "of": len(dataset)}
-        assert (said["sources"][source]["rows"], said["sources"][source]["repetitions"]) == (
-            len(rows),
-            repeated,
-        )
+        found = said["sources"][source]
+        assert (found["rows"], found["repetitions"]) == (len(rows), repeated)
         if dataset.kind == "packed":
             lengths = [int((dataset[int(row)]["segment_ids"] > 0).sum()) for row in rows]
-            assert said["sources"][source]["tokens"] == sum(lengths)
+            assert found["tokens"] == sum(lengths)
     documents = [
         Document(entry.file_id, position)
         for entry in plan.datasets[next(iter(plan.datasets))].manifest.inputs
@@ -110,7 +109,6 @@ def test_a_statement_says_what_was_delivered(world: World, name: str) -> None:
     assert said["takedown"]["last_step"] == (max(there) if there else None)
     assert said["takedown"]["first_step"] == (min(there) if there else None)
     assert said["takedown"]["none_from"] == (max(there) + 1 if there else 4)
-    signed = world.prove(state_at(plan, 23), first_step=4)
     assert world.check(signed, evaluation={}) == world.check_alone(signed) | {"signature": said["signature"]}
 
 

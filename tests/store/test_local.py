@@ -32,6 +32,7 @@ from tokenlake.store.layout import (
     ledger_unit,
     quarantine_path,
     shard_path,
+    tokenizer_path,
     version_number,
 )
 from tokenlake.store.local import LocalStore
@@ -126,7 +127,7 @@ def test_layout_is_pinned() -> None:
     assert layout.ledger(17) == "llama2-2048/v1/ledger/00017.json"
     assert layout.key(quarantine_path(17)) == "llama2-2048/v1/quarantine/00017.parquet"
     assert (layout.manifest, layout.claim) == ("llama2-2048/v1/manifest.json", "llama2-2048/v1/claim.json")
-    assert layout.tokenizer("tokenizer.json") == "llama2-2048/v1/tokenizer/tokenizer.json"
+    assert layout.key(tokenizer_path("code")) == "llama2-2048/v1/tokenizer/code"
     assert layout.run("20261121-x") == "llama2-2048/v1/runs/20261121-x.json"
     for bad in (
         lambda: Layout("a", 0),

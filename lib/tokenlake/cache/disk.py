@@ -60,7 +60,18 @@ def encoded(value: object) -> tuple[Shape, bytes]:
     if isinstance(value, np.ndarray):
         return {"kind": "array", **_kind_of(cast("Array", value), "$")}, cast("Array", value).tobytes()
     if isinstance(value, Mapping):
-        return _encoded_mapping(cast("Mapping[Any, Any]", value))
+        # A dict: its arrays one after the other, then a JSON list of everything else.
+        given = cast("Mapping[Any, Any]", value)
+        for key in given:
+            if not isinstance(key, str):
+                told = f"$ has the key {key!r}; expected texts as keys, so write {str(key)!r}"
+                raise ConfigError(f"cache: {told}")
+        arrays = {name: each for name, each in given.items() if isinstance(each, np.ndarray)}
+        kinds = {name: _kind_of(each, f"$.{name}") for name, each in arrays.items()}
+        rest = [each for name, each in given.items() if name not in arrays]
+        body = b"".join(each.tobytes() for each in arrays.values())
+        fields = [[name, kinds.get(name)] for name in given]
+        return {"kind": "mapping", "fields": fields}, body + _json_bytes(rest, "$")
     return {"kind": "json"}, _json_bytes(value, "$")
 
 
@@ -87,19 +98,6 @@ def decoded(shape: Shape, data: memoryview) -> Any:
             return {name: next(rest) if array is None else arrays[name] for name, array in fields}
         case kind:
             raise ValueError(f"no such kind of value: {kind!r}")
-
-
-def _encoded_mapping(value: Mapping[Any, Any]) -> tuple[Shape, bytes]:
-    """Return a dict: its arrays one after the other, then a JSON list of everything else."""
-    for key in value:
-        if not isinstance(key, str):
-            raise ConfigError(f"cache: $ has the key {key!r}; expected texts as keys, so write {str(key)!r}")
-    arrays = {name: each for name, each in value.items() if isinstance(each, np.ndarray)}
-    kinds = {name: _kind_of(each, f"$.{name}") for name, each in arrays.items()}
-    rest = [each for name, each in value.items() if name not in arrays]
-    fields = [[name, kinds.get(name)] for name in value]
-    body = b"".join(each.tobytes() for each in arrays.values())
-    return {"kind": "mapping", "fields": fields}, body + _json_bytes(rest, "$")
 
 
 def _kind_of(array: Array, where: str) -> Shape:

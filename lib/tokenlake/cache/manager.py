@@ -185,7 +185,22 @@ class DatasetCache:
                 self.put(f"{key}/{name}", each)
             self._layer.put(key, {"kind": "splits", "splits": [*splits]}, metadata)
             return
-        kind, table = _table_of(dataset)
+        kind = "table"
+        try:
+            if isinstance(dataset, list):
+                kind, table = "rows", _ARROW.Table.from_pylist(dataset)
+            elif hasattr(dataset, "with_format") and hasattr(dataset, "features"):
+                kind = "dataset"
+                table = dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
+            elif isinstance(dataset, pa.Table):
+                table = dataset
+            else:
+                raise ConfigError(
+                    f"DatasetCache: got a {type(dataset).__name__}; expected an Arrow table, a list of rows, or a "
+                    "Dataset or DatasetDict of Hugging Face"
+                )
+        except (TypeError, AttributeError, pa.ArrowException) as error:
+            raise ConfigError(f"DatasetCache: the rows have no types that Arrow has: {error}") from error
         writer = self.writer(key)
         rows = max(1, _CHUNK_BYTES * len(table) // max(table.nbytes, 1))
         for first in range(0, max(len(table), 1), rows):
@@ -282,22 +297,6 @@ class ChunkWriter:
 
 def _chunk_key(key: str, number: int) -> str:
     return f"{key}/#{number}"
-
-
-def _table_of(dataset: Any) -> tuple[str, pa.Table]:
-    if isinstance(dataset, pa.Table):
-        return "table", dataset
-    try:
-        if isinstance(dataset, list):
-            return "rows", _ARROW.Table.from_pylist(dataset)
-        if hasattr(dataset, "with_format") and hasattr(dataset, "features"):
-            return "dataset", dataset.with_format("arrow")[:].cast(dataset.features.arrow_schema)
-    except (TypeError, AttributeError, pa.ArrowException) as error:
-        raise ConfigError(f"DatasetCache: the rows have no types that Arrow has: {error}") from error
-    raise ConfigError(
-        f"DatasetCache: got a {type(dataset).__name__}; expected an Arrow table, a list of rows, or a Dataset or "
-        "DatasetDict of Hugging Face"
-    )
 
 
 def _hugging_face() -> Any:

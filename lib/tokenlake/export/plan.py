@@ -324,26 +324,6 @@ def _said(manifests: Mapping[str, FlatManifest]) -> str:
     return f"{numbers.plural(rows, 'row')} ({kinds}), saved by tokenlake."
 
 
-def _reading(manifests: Mapping[str, FlatManifest], repo: str) -> str:
-    """Return how the first directory is read, by `datasets`, JAX and PyTorch; of Parquet also by DuckDB and Polars."""
-    prefix, manifest = next(iter(manifests.items()))
-    split = next((file.split for file in manifest.files), "train")
-    name = prefix.rstrip("/") or "default"
-    told = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
-    text = (
-        f"```python\nfrom datasets import load_dataset\n\nrows = load_dataset({told})\n"
-        'for_jax = rows.with_format("jax")\nfor_torch = rows.with_format("torch")\n```\n'
-    )
-    if manifest.format != "parquet":
-        return text
-    url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
-    return (
-        f"{text}\n```python\nimport polars as pl\n\nrows = pl.scan_parquet({url})\n```\n\n"
-        f"```sql\n-- DuckDB; a private repository needs a secret of type huggingface\n"
-        f"select count(*) from read_parquet('{url[1:-1].replace(chr(39), 2 * chr(39))}');\n```\n"
-    )
-
-
 def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
     """Return a card whose header names the files of each split, for the Hub's viewer and `load_dataset`."""
     lines = ["---", "configs:"]
@@ -353,4 +333,20 @@ def _card(manifests: Mapping[str, FlatManifest], repo: str) -> bytes:
             paths = [f"{prefix}{file.path}" for file in manifest.files if file.split == split]
             lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
     head = "\n".join([*lines, "tags:", "- tokenlake", "---"])
-    return f"{head}\n\n{_said(manifests)}\n\n## Reading it\n\n{_reading(manifests, repo)}".encode()
+    # How the first directory is read, by `datasets`, JAX and PyTorch; of Parquet also by DuckDB and Polars.
+    prefix, manifest = next(iter(manifests.items()))
+    split = next((file.split for file in manifest.files), "train")
+    name = prefix.rstrip("/") or "default"
+    told = f"{json.dumps(repo)}, {json.dumps(name)}, split={json.dumps(split)}"
+    reading = (
+        f"```python\nfrom datasets import load_dataset\n\nrows = load_dataset({told})\n"
+        'for_jax = rows.with_format("jax")\nfor_torch = rows.with_format("torch")\n```\n'
+    )
+    if manifest.format == "parquet":
+        url = json.dumps(f"hf://datasets/{repo}/{prefix}*.parquet")
+        reading += (
+            f"\n```python\nimport polars as pl\n\nrows = pl.scan_parquet({url})\n```\n\n"
+            "```sql\n-- DuckDB; a private repository needs a secret of type huggingface\n"
+            f"select count(*) from read_parquet('{url[1:-1].replace(chr(39), 2 * chr(39))}');\n```\n"
+        )
+    return f"{head}\n\n{_said(manifests)}\n\n## Reading it\n\n{reading}".encode()

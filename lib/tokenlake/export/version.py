@@ -130,17 +130,13 @@ def exported(
 ) -> WriteStats:
     """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
     found = target.manifest()
-    same = found is not None and is_export(found, manifest, form, options)
+    asked = (_export_of(manifest, options), form.format, form.compression)
+    there = found and (found.made_of.get("export"), found.format, found.compression)
+    same = there == asked
     if found is None or not same or not target.is_whole(found):
         with target.placed(overwrite=overwrite or same) as beside:
             found = write_version(store, manifest, beside / NEW, form, options)
     return WriteStats.of(found, target.url)
-
-
-def is_export(found: FlatManifest, manifest: Manifest, form: FileFormat, options: ExportOptions) -> bool:
-    """Return whether a flat directory is the export of this version in this form."""
-    asked = (_export_of(manifest, options), form.format, form.compression)
-    return (found.made_of.get("export"), found.format, found.compression) == asked
 
 
 def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:

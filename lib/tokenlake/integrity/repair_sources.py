@@ -181,11 +181,17 @@ def _derived(store: ReadStore, manifest: Manifest, file: DamagedFile) -> Good | 
     data = rendered(manifest, file.path)
     if file.is_data(data):
         return Good("rendered", "from the manifest", data=data or b"")
-    unit = ledger_unit(file.path)
-    record = None if unit is None else _adopted(store, manifest, unit, file.damage.sha256)
-    if record is None:
+    if (unit := ledger_unit(file.path)) is None:
         return None
-    return Good("rendered", "from the record of another version", data=record.to_bytes())
+    # The record of another version that holds the same files, made that of this unit.
+    ours = {shard.sha256 for shard in manifest.files if shard.unit == unit}
+    for layout, other in manifests(store) if ours else ():
+        for index in dict.fromkeys(shard.unit for shard in other.files if shard.sha256 in ours):
+            with contextlib.suppress(IntegrityError, StoreError):
+                found = renamed_record(read_record(store, layout, index), unit).to_bytes()
+                if file.is_data(found):
+                    return Good("rendered", "from the record of another version", data=found)
+    return None
 
 
 def _plan(
@@ -274,20 +280,6 @@ def common(form: bytes, damaged: bytes) -> int:
 # manifest's hash says which it was.
 
 
-def _adopted(store: ReadStore, manifest: Manifest, unit: int, sha256: str) -> UnitRecord | None:
-    """Return a unit's record made of the record of another version that holds the same files; None if there is none."""
-    ours = {shard.sha256 for shard in manifest.files if shard.unit == unit}
-    for layout, other in manifests(store) if ours else ():
-        for index in dict.fromkeys(shard.unit for shard in other.files if shard.sha256 in ours):
-            try:
-                found = renamed_record(read_record(store, layout, index), unit)
-            except (IntegrityError, StoreError):
-                continue
-            if _is_bytes_of(found, sha256):
-                return found
-    return None
-
-
 def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitRecord | None:
     """Return a record that was built again as it was, with the engine and the writer of then; None if none fits.
 
@@ -303,7 +295,7 @@ def exact(built: UnitRecord, others: Iterable[UnitRecord], sha256: str) -> UnitR
             version(engine)
             writers.append((engine, produced_by(engine)))
     made = (replace(built, engine=engine, produced_by=writer) for engine, writer in writers)
-    return next((found for found in made if _is_bytes_of(found, sha256)), None)
+    return next((each for each in made if FileEntry.of(each.to_bytes()).sha256 == sha256), None)
 
 
 def readable_records(
@@ -321,7 +313,3 @@ def units_of(manifest: Manifest) -> list[int]:
     """Return the units that a manifest knows of, ascending; one that wrote nothing has a record alone."""
     listed = {unit for unit in map(ledger_unit, manifest.other_files) if unit is not None}
     return sorted(listed | {shard.unit for shard in manifest.files})
-
-
-def _is_bytes_of(record: UnitRecord, sha256: str) -> bool:
-    return hashlib.sha256(record.to_bytes()).hexdigest() == sha256

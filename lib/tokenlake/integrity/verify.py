@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Final, cast, final
 
 from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreError
@@ -90,10 +90,10 @@ def verify(
         return VerifyReport(dataset=dataset, version=version, deep=deep, listed=False, problems=(damaged,))
     store, layout = catalog.store, Layout(dataset, version)
     threads, stop = workers or available_cpus(), Stop()
-    ledger = _read_ledger(store, layout, manifest, threads=threads, stop=stop)
+    records, intact, problems = _read_ledger(store, layout, manifest, threads=threads, stop=stop)
     from_hub = not _exists(store, layout.claim)  # a version that was built here has its claim
-    expected = _expected(store, layout, manifest, ledger.records or [], from_hub)
-    problems = [*ledger.problems, *_own_problems(store, layout, manifest, deep=deep)]
+    expected = _expected(store, layout, manifest, records or [], from_hub)
+    problems += _own_problems(store, layout, manifest, deep=deep)
     problems += _parent_problems(store, manifest)
     if store.can_list:
         problems += _listable(".", lambda: _unlisted(store, layout, manifest, expected, from_hub))
@@ -103,21 +103,22 @@ def verify(
         path: each.bytes * (1 + (deep and isinstance(each, ShardEntry))) for path, each in expected.items()
     }
     progress = _Progress(work, stop, on_progress)
-    for path in expected.keys() & ledger.intact:
+    for path in expected.keys() & intact:
         progress.count(path, expected[path].bytes, read=expected[path].bytes)
         progress.end(path)
     rules, seen = RowRules.of(manifest), SeenLevels(manifest.width or 1)
+    check = partial(check_shard, rules=rules, seen=seen, deep=deep)
 
     def read(path: str) -> ShardResult:
-        result = _read(store, layout.key(path), path, expected[path], rules, seen, progress, deep)
+        result = _read(store, layout.key(path), path, expected[path], progress, check)
         progress.end(path)
         return result
 
     # The largest first would end sooner; in order of their names they lie together on a disk.
-    results = list(in_order(read, sorted(expected.keys() - ledger.intact), threads, stop=stop))
+    results = list(in_order(read, sorted(expected.keys() - intact), threads, stop=stop))
     problems += [problem for result in results for problem in result.problems]
-    if ledger.records is not None:
-        problems += _ledger_problems(manifest, ledger.records, {problem.path for problem in problems})
+    if records is not None:
+        problems += _ledger_problems(manifest, records, {problem.path for problem in problems})
     return VerifyReport(
         dataset=dataset,
         version=version,
@@ -212,10 +213,8 @@ def _read(
     key: str,
     path: str,
     entry: Entry,
-    rules: RowRules,
-    seen: SeenLevels,
     progress: _Progress,
-    deep: bool,
+    check: Callable[..., ShardResult],
 ) -> ShardResult:
     """Read a file, compare it with its entry, and look into it where it is a shard."""
     shard = entry if isinstance(entry, ShardEntry) else None
@@ -227,14 +226,15 @@ def _read(
         progress.count(path, entry.bytes * rows // max(1, shard.rows if shard else 1))
 
     try:
-        with read_whole(store, key, entry.bytes, keep=shard is not None, on_read=on_read) as whole:
-            if whole.sha256 is None:
-                return _wrong(path, "size", f"{entry.bytes} bytes", f"{whole.size} bytes")
-            if whole.sha256 != entry.sha256:
-                return _wrong(path, "sha256", entry.sha256, whole.sha256)
-            if shard is None or whole.stream is None:
+        whole = read_whole(store, key, entry.bytes, keep=shard is not None, on_read=on_read)
+        with whole as (size, sha256, stream):
+            if sha256 is None:
+                return _wrong(path, "size", f"{entry.bytes} bytes", f"{size} bytes")
+            if sha256 != entry.sha256:
+                return _wrong(path, "sha256", entry.sha256, sha256)
+            if shard is None or stream is None:
                 return ShardResult(0, 0, ())
-            return check_shard(whole.stream, shard, rules, seen, deep=deep, on_decoded=on_decoded)
+            return check(stream, shard, on_decoded=on_decoded)
     except NotFoundError:
         return _wrong(path, "missing", f"a file of {entry.bytes} bytes", "no file")
     except (StoreError, IntegrityError) as error:  # a symlink, a folder, no permission, a failing disk
@@ -280,26 +280,10 @@ class _Progress:
                 self._report(VerifyProgress(self._done_files, self._files, self._done, self._bytes))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A file that was read.
-
-    Attributes:
-        size: in bytes.
-        sha256: hex; None where the size is not the wanted one, and nothing was read.
-        stream: its bytes, at the beginning; only where they are to be looked into.
-    """
-
-    size: int
-    sha256: str | None
-    stream: BinaryIO | None
-
-
 @contextlib.contextmanager
 def read_whole(
     store: ReadStore, key: str, size: int, *, keep: bool, on_read: Callable[[int], None]
-) -> Generator[Whole]:
+) -> Generator[tuple[int, str | None, BinaryIO | None]]:
     """Read a file whole, once.
 
     What is decoded was compared with its hash before: decoders of Parquet are written for files that are whole. A file
@@ -311,6 +295,10 @@ def read_whole(
         keep: whether its bytes are looked into.
         on_read: called with the size of each piece; what it raises ends the reading.
 
+    Yields:
+        its size in bytes; its sha256 (hex), None where the size is not the wanted one and nothing was read; and its
+        bytes, at the beginning, where they are looked into.
+
     Raises:
         NotFoundError: there is none.
         StoreError: it cannot be read.
@@ -320,7 +308,7 @@ def read_whole(
         stream = held.enter_context(contextlib.closing(store.open(key)))
         near = isinstance(stream, io.BufferedReader)
         if (found := stream.seek(0, io.SEEK_END)) != size:
-            yield Whole(found, None, None)
+            yield found, None, None
             return
         stream.seek(0)
         spool = None if near or not keep else cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
@@ -337,41 +325,29 @@ def read_whole(
             on_read(count)
         kept = stream if spool is None else spool
         kept.seek(0)
-        yield Whole(size, digest.hexdigest(), kept if keep else None)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _LedgerRead:
-    """The ledger of a version, as it was read.
-
-    Attributes:
-        records: that belong to the version and can be read; None where it cannot be known which ones there are.
-        intact: paths of files whose bytes are those that the manifest lists.
-        problems: what is wrong with others.
-    """
-
-    records: list[UnitRecord] | None
-    intact: frozenset[str] = frozenset()
-    problems: tuple[Problem, ...] = ()
+        yield size, digest.hexdigest(), kept if keep else None
 
 
 def _read_ledger(
     store: ReadStore, layout: Layout, manifest: Manifest, *, threads: int, stop: Stop
-) -> _LedgerRead:
+) -> tuple[list[UnitRecord] | None, frozenset[str], list[Problem]]:
     """Read every ledger record that belongs to the version and can be read.
 
     Where the manifest lists ledger records, it lists all of them: one that is not listed is no record of this version,
     and one that is not as it is listed is left to whoever compares bytes, and says so.
+
+    Returns:
+        the records, None where it cannot be known which ones there are; paths of files whose bytes are those that the
+        manifest lists; and what is wrong with others.
     """
     listed = sorted(path for path in manifest.other_files if path.startswith(f"{LEDGER}/"))
     if not listed and not store.can_list:
-        return _LedgerRead(None)
+        return None, frozenset(), []
     try:
         paths = listed or [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
     except StoreError as error:
         problem = Problem(LEDGER, "unreadable", "a folder that can be listed", str(error))
-        return _LedgerRead(None, problems=(problem,))
+        return None, frozenset(), [problem]
 
     def read(path: str) -> UnitRecord | Problem | None:
         unit = ledger_unit(path)
@@ -382,8 +358,8 @@ def _read_ledger(
 
     found = dict(zip(paths, in_order(read, paths, threads, stop=stop), strict=True))
     records = {path: record for path, record in found.items() if isinstance(record, UnitRecord)}
-    problems = tuple(problem for problem in found.values() if isinstance(problem, Problem))
-    return _LedgerRead(list(records.values()), frozenset(records if listed else ()), problems)
+    problems = [problem for problem in found.values() if isinstance(problem, Problem)]
+    return list(records.values()), frozenset(records if listed else ()), problems
 
 
 def _ledger_problems(manifest: Manifest, records: list[UnitRecord], seen: Collection[str]) -> list[Problem]:

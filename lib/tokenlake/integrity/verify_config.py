@@ -15,9 +15,10 @@ from typing import Any, Final, cast
 
 from tokenlake.config.yaml_file import MAX_BYTES, parse_yaml
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenizerError
-from tokenlake.fingerprint import canonical_json
+from tokenlake.fingerprint import canonical_json, canonical_text
 from tokenlake.integrity.findings import Problem
 from tokenlake.store.base import ReadStore
+from tokenlake.store.diff import changes
 from tokenlake.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import KEPT_FILES, TokenizerFiles
@@ -37,10 +38,11 @@ def config_problems(store: ReadStore, layout: Layout, manifest: Manifest) -> lis
     if data is None:
         return of_tokenizers
     try:
-        stated = dict(_leaves(parse_yaml(data.decode(), CONFIG).data))
+        stated = parse_yaml(data.decode(), CONFIG).data
+        canonical_json(stated)  # a date, say, is no value of a configuration
     except (ConfigError, UnicodeDecodeError) as error:
         return [Problem(CONFIG, "config", "the configuration as YAML", str(error)), *of_tokenizers]
-    return [*_differences("config", stated, dict(_leaves(manifest.config))), *of_tokenizers]
+    return [*_differences("config", stated, manifest.config), *of_tokenizers]
 
 
 def _of_tokenizers(store: ReadStore, layout: Layout, manifest: Manifest) -> Iterator[Problem]:
@@ -70,7 +72,7 @@ def _of_tokenizers(store: ReadStore, layout: Layout, manifest: Manifest) -> Iter
         expected = described[folder] | {key: facts.get(key) for key in ("name", "revision", "folder")}
         settings = _mapping(_mapping(sources.get(source)).get("tokenizer"))
         expected |= _ids(manifest, facts, files, expected["suffix"], settings)
-        yield from _differences(what, dict(_leaves(expected)), dict(_leaves(facts)))
+        yield from _differences(what, expected, facts)
 
 
 def _ids(
@@ -117,20 +119,11 @@ def _intact(store: ReadStore, layout: Layout, manifest: Manifest, path: str, mos
     return data if hashlib.sha256(data).hexdigest() == entry.sha256 else None
 
 
-def _differences(what: str, expected: dict[str, str], got: dict[str, str]) -> Iterator[Problem]:
-    for path in sorted(expected.keys() | got.keys()):
-        one, other = expected.get(path, "nothing"), got.get(path, "nothing")
-        if one != other:
-            yield Problem(MANIFEST, what, f"{path}: {one:.{_SHOWN}}", f"{other:.{_SHOWN}}")
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (path, canonical text) of everything in a mapping that is no mapping, and of empty ones."""
-    if not isinstance(value, dict) or not value:
-        yield path, canonical_json(value).decode()
-        return
-    for key, each in cast("dict[Any, Any]", value).items():
-        yield from _leaves(each, f"{path}.{key}" if path else str(key))
+def _differences(what: str, expected: object, got: object) -> Iterator[Problem]:
+    for each in changes(expected, got):
+        one = "nothing" if each.there == "b" else canonical_text(each.a)
+        other = "nothing" if each.there == "a" else canonical_text(each.b)
+        yield Problem(MANIFEST, what, f"{each.key}: {one:.{_SHOWN}}", f"{other:.{_SHOWN}}")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -125,17 +125,15 @@ class RowCheck:
         self._provenance(*(values(table[name].combine_chunks()) for name in ("file", "position")))
         if "loss_mask" in table.schema.names:
             self._rows("loss_mask", "a bit for every id", _list(table, "loss_mask")[0] != lengths)
-        self.tokens += self._unpadded(table, lengths)
         self.documents += table.num_rows
-
-    def _unpadded(self, table: pa.Table, lengths: Int64s) -> int:
-        """Check the mask and return how many ids are not padding."""
         if "attention_mask" not in table.schema.names:
-            return int(lengths.sum())
+            self.tokens += int(lengths.sum())
+            return
         sizes, mask = _list(table, "attention_mask")
         self._rows("attention_mask", "a value for every id", sizes != lengths)
         if (sizes != lengths).any():
-            return 0
+            return
+        self.tokens += int(mask.sum())  # ids that are not padding
         self._values("attention_mask", "1 or 0", (mask != 0) & (mask != 1))
         offsets = offsets_of(lengths)
         ones = np.diff(offsets_of(mask)[offsets])
@@ -144,7 +142,6 @@ class RowCheck:
         changes = offsets_of(np.diff(mask, prepend=mask[:1]) != 0)
         inside = changes[offsets[1:]] - changes[np.minimum(offsets[:-1] + 1, offsets[1:])]
         self._rows("attention_mask", "padding at one end of the row", inside > 1)
-        return int(mask.sum())
 
     def _judged(self, table: pa.Table) -> None:
         """Preferences: each part counts once, by the column that holds it last; the other columns follow the ids."""

@@ -137,3 +137,25 @@ class Account:
 
 
 _NAMES: Final = tuple(each.name for each in fields(Account))
+
+
+def require_equal(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
+    """Check equations, each with its two sides.
+
+    Args:
+        whose: what they are of, and
+        where: the file that says so, for messages.
+
+    Raises:
+        AccountError: names the equation and both sides.
+    """
+    for equation, left, right in equations:
+        if left != right:
+            raise AccountError(
+                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
+                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
+                equation=equation,
+                left=left,
+                right=right,
+                where=where,
+            )

@@ -400,10 +400,7 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_Found = TypeVar("_Found")
-
-
-def looked_twice(read: Callable[[], _Found]) -> _Found:
+def looked_twice(read: Callable[[], _Made]) -> _Made:
     """Return what `read` gives, the second time where it raised IntegrityError the first."""
     try:
         return read()
@@ -443,7 +440,7 @@ def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict
 
     def look(name: str, expected: str) -> bytes:
         data = store.read(f"{prefix}/{name}")
-        if (got := hashlib.sha256(data).hexdigest()) != expected:
+        if (got := _sha256(data)) != expected:
             raise IntegrityError(
                 f"{prefix}/{name}: its sha256 is {got}, expected {expected}, as the build wrote it. Run the build "
                 "again: it puts the file in its place",

@@ -33,7 +33,7 @@ from tokenlake.store.layout import (
 )
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import Tag, TagChange, check_tag, read_tags, stored_tag, tagged_manifest
+from tokenlake.store.tags import Tag, TagChange, read_tags, stored_tag, tagged_manifest
 
 _REFERENCE: Final = re.compile(
     rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
@@ -133,7 +133,7 @@ class Catalog:
         found = Reference.parse(reference)
         if found.tag is not None:
             tag = self.tag(found.dataset, found.tag)
-            check_tag(self.store, tag, self.manifest)
+            tagged_manifest(tag, self.manifest)
             return found.dataset, tag.version
         if found.version is None:
             return found.dataset, self.latest(found.dataset)

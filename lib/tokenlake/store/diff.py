@@ -336,10 +336,19 @@ def match_shards(a: Iterable[ShardEntry], b: Iterable[ShardEntry]) -> tuple[File
     left, right = list(a), list(b)
     found: dict[str, FilePair] = {}
     for key, kinship in _ROUNDS:
-        taken = _match(left, right, key, kinship)
-        found |= {pair.a.path: pair for pair in taken if pair.a is not None}
+        # Those of an equal key, in their order.
+        waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
+        for shard in reversed(right):
+            waiting[key(shard)].append(shard)
+        gone: set[str] = set()
+        for shard in left:
+            if same := waiting.get(key(shard)):
+                other = same.pop()
+                gone.add(other.path)
+                names = [] if kinship == "same_bytes" else sorted(shard.logical.keys() | other.logical.keys())
+                unlike = (name for name in names if shard.logical.get(name) != other.logical.get(name))
+                found[shard.path] = FilePair(kinship, shard, other, tuple(unlike))
         left = [shard for shard in left if shard.path not in found]
-        gone = {pair.b.path for pair in taken if pair.b is not None}
         right = [shard for shard in right if shard.path not in gone]
     found |= {shard.path: FilePair("only_a", shard, None) for shard in left}
     only_b = [FilePair("only_b", None, shard) for shard in right]
@@ -365,23 +374,6 @@ def unit_kinships(pairs: Iterable[FilePair]) -> dict[Kinship, int]:
 def _ids(shard: ShardEntry) -> tuple[tuple[str, str], ...]:
     """Return the hashes of the columns of ids, in the order of their names."""
     return tuple(sorted(item for item in shard.logical.items() if item[0].endswith(_IDS)))
-
-
-def _match(
-    a: list[ShardEntry], b: list[ShardEntry], key: Callable[[ShardEntry], Hashable], kinship: Kinship
-) -> list[FilePair]:
-    """Pair shards of an equal key, in their order."""
-    waiting: defaultdict[Hashable, list[ShardEntry]] = defaultdict(list)
-    for shard in reversed(b):
-        waiting[key(shard)].append(shard)
-    found: list[FilePair] = []
-    for shard in a:
-        if same := waiting.get(key(shard)):
-            other = same.pop()
-            names = [] if kinship == "same_bytes" else sorted(shard.logical.keys() | other.logical.keys())
-            unlike = (name for name in names if shard.logical.get(name) != other.logical.get(name))
-            found.append(FilePair(kinship, shard, other, tuple(unlike)))
-    return found
 
 
 _ROUNDS: Final[tuple[tuple[Callable[[ShardEntry], Hashable], Kinship], ...]] = (

@@ -5,19 +5,19 @@ A version is committed, and found whole, only if what was counted is what its or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
 import numpy as np
 
-from tokenlake.errors import AccountError, ConfigError
+from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.store.account import Account
+from tokenlake.store.account import Account, require_equal
 from tokenlake.store.mixture import MixtureRecord, drawn_ids, settings_of, share
 
 
@@ -150,12 +150,12 @@ def check_mixture(
         ("sum of drawn_rows = rows of the order", rows, record.order.rows),
         ("versions of the sources = parents in the lineage", sorted(named), sorted(parents)),
     )
-    _require("the mixture", whole, where)
+    require_equal("the mixture", whole, where)
     lengths = {name: one.rows for name, one in sources.items()}
     try:
         draws = outcomes(mixture_of(record), lengths, record.order.step_rows, record.order.kept)
     except ConfigError as error:
-        _require("the mixture", [("an order that can be", str(error), "none")], where)
+        require_equal("the mixture", [("an order that can be", str(error), "none")], where)
         raise
     asked_tokens: Mapping[str, float | None] = dict.fromkeys(sources)
     if record.weights_by == "tokens":
@@ -178,24 +178,11 @@ def check_mixture(
                 min(max(one.drawn_tokens, low), high),
             ),
         )
-        _require(f"source {name!r} of the mixture", equations, where)
+        require_equal(f"source {name!r} of the mixture", equations, where)
     for name, one in sources.items():
         shares = (
             ("asked_tokens = asked, by tokens", one.asked_tokens, asked_tokens[name]),
             ("achieved_rows = share of rows", one.achieved_rows, share(one.drawn_rows, rows)),
             ("achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens)),
         )
-        _require(f"source {name!r} of the mixture", shares, where)
-
-
-def _require(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
-    for equation, left, right in equations:
-        if left != right:
-            raise AccountError(
-                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
-                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
-                equation=equation,
-                left=left,
-                right=right,
-                where=where,
-            )
+        require_equal(f"source {name!r} of the mixture", shares, where)

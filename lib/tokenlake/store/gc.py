@@ -125,10 +125,6 @@ class Clock:
         """Say whether it will never be published: its process is dead, or nobody touched it for the grace period."""
         return leftover.dead or self.is_old(leftover.modified)
 
-    def age(self, modified: float) -> str:
-        """``3 days``."""
-        return numbers.age(max(0.0, self.now - modified))
-
 
 def judge(store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock) -> Finding | Kept | None:
     """Judge one version's folder.
@@ -191,7 +187,8 @@ def _judge_claim(
     if len(known) < len(changes):
         return Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
     if not clock.is_old(max(known)):
-        return Kept(layout.prefix, f"unfinished, and changed {clock.age(max(known))} ago")
+        age = numbers.age(max(0.0, clock.now - max(known)))
+        return Kept(layout.prefix, f"unfinished, and changed {age} ago")
     return abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
 
 

@@ -196,10 +196,6 @@ class Layout:
     def run(self, run_id: str) -> str:
         return self.key(f"{RUNS}/{run_id}.json")
 
-    def tokenizer(self, name: str) -> str:
-        """Return the key of a tokenizer file; ``name`` may hold a folder (``code/tokenizer.json``)."""
-        return self.key(f"{TOKENIZER}/{name}")
-
 
 _WHOLE: Final = 1 << 30  # a manifest of a million shards, a tokenizer
 _RECORD: Final = 256 << 20  # of one unit

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tokenlake import numbers
-from tokenlake.errors import AccountError, IntegrityError
+from tokenlake.errors import IntegrityError
 from tokenlake.markup import named_facts
 from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
-from tokenlake.store.account import Account
+from tokenlake.store.account import Account, require_equal
 from tokenlake.store.entries import (
     FileEntry,
     InputFileEntry,
@@ -246,20 +246,12 @@ class Manifest(Sealed):
         whole_rows = self.mixture is not None and self.mixture.level == "sequences"
         documents = ("rows", files.rows) if whole_rows else ("documents", files.documents)
         ids = total.content_packed + total.bos + total.eos
-        for equation, left, right in (
+        equations = (
             (f"account.{name} = rows of all files", rows, files.rows),
             (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
-        ):
-            if left != right:
-                raise AccountError(
-                    f"{where}: account and files disagree: expected {equation}, got {left} and {right}. "
-                    "Something was lost or counted twice; rebuild the version.",
-                    equation=equation,
-                    left=left,
-                    right=right,
-                    where=where,
-                )
+        )
+        require_equal("the account of all files", equations, where)
         if self.mixture is not None:
             # It imports numpy, which a list of the versions of a store does not wait for; nor for Arrow's types below.
             from tokenlake.store.draws import check_mixture

@@ -149,13 +149,8 @@ class Remover:
 
     def remove_leftovers(self, leftovers: Iterable[Leftover]) -> None:
         """Remove unpublished things."""
-        self._remove(
-            (
-                Removed("temporary", each.name, each.bytes, each.modified),
-                partial(self._store.remove_leftover, each),
-            )
-            for each in leftovers
-        )
+        found = [(Removed("temporary", one.name, one.bytes, one.modified), one) for one in leftovers]
+        self._remove((file, partial(self._store.remove_leftover, one)) for file, one in found)
 
     def remove(self, finding: Finding) -> bool:
         """Remove what was found; return False where a build that was to be swept goes on."""

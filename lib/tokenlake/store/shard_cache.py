@@ -198,8 +198,7 @@ class ShardCache:
         """
         copy = self._folder / _checked(sha256, what)
         try:
-            found = open_copy(copy, size)
-            return found if found is not None else self._made(copy, size, fetch, what)
+            return open_copy(copy, size) or self._made(copy, size, fetch, what)
         except CopyError as error:
             return self._without(what, str(error))
         except OSError as error:

@@ -11,9 +11,9 @@ from typing import final
 
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.base import ReadStore
-from tokenlake.store.layout import Layout, tag_key, tag_of, tags_prefix
+from tokenlake.store.layout import tag_key, tag_of, tags_prefix
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.sealed import DatasetName, Positive, Sealed, Sha256, TagName, is_sealed_as
+from tokenlake.store.sealed import DatasetName, Positive, Sealed, Sha256, TagName
 
 
 @final
@@ -81,23 +81,13 @@ def stored_tag(store: ReadStore, dataset: str, tag: str) -> tuple[Tag, bytes] | 
     return found, data
 
 
-def check_tag(store: ReadStore, tag: Tag, read: Callable[[str, int], Manifest]) -> None:
-    """Check that a tag's version is there with the manifest that it had; a manifest that is, is not parsed.
+def tagged_manifest(tag: Tag, read: Callable[[str, int], Manifest]) -> Manifest:
+    """Return the manifest of a tag's version.
 
     Raises:
         NotFoundError: the version is gone.
-        IntegrityError: its manifest is another one, or damaged.
+        IntegrityError: its manifest is another one than the tag's, or damaged.
     """
-    try:
-        data = store.read(Layout(tag.dataset, tag.version).manifest)
-    except NotFoundError:
-        data = b""
-    if not is_sealed_as(data, tag.manifest_sha256):
-        tagged_manifest(tag, read)
-
-
-def tagged_manifest(tag: Tag, read: Callable[[str, int], Manifest]) -> Manifest:
-    """Return the manifest of a tag's version; raises as :func:`check_tag` does."""
     try:
         found = read(tag.dataset, tag.version)
     except NotFoundError as error:

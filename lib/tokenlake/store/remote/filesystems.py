@@ -127,8 +127,8 @@ def _found(path: str, info: Mapping[str, Any]) -> RemoteObject:
     size = int(info.get("size") or 0)
     for kind, names in _KINDS.items():
         if value := next((info[name] for name in names if info.get(name)), None):
-            told = _moment(value) if kind in ("modified", "created") else str(value).strip('"')
-            return RemoteObject(path=path, size=size, token=f"{kind}:{told}")
+            token = _moment(value) if kind in ("modified", "created") else str(value).strip('"')
+            return RemoteObject(path=path, size=size, token=f"{kind}:{token}")
     return RemoteObject(path=path, size=size, token=f"size:{size}")
 
 

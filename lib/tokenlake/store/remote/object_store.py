@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import HashingTarget, Leftover, Link, Store, caught
+from tokenlake.store.base import HashingTarget, Leftover, Link, Store, caught, looked_twice
 from tokenlake.store.compare_and_swap import Outcome, Put, compare_and_swap
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import os_errors, remove_temp
@@ -149,7 +149,13 @@ class ObjectStore(RemoteStore, Store):
             Leftover(f"{_UPLOAD}:{upload}:{self._key(one.path)}", 0, one.modified or 0.0, dead=False)
             for one, upload in uploads
         ]
-        found += self._trials() if not prefix else []
+        # What preflights left behind whose process died.
+        trials = [] if prefix else on_loop(self._client().list(self._at(PROBE), flat=True))
+        found += [
+            Leftover(f"{_TRIAL}:{self._key(one.path)}", one.size, one.modified or 0.0, dead=False)
+            for one in trials
+            if not one.path.endswith("/")
+        ]
         found += [
             Leftover(f"{_SCRATCH}:{one.name}", one.bytes, one.modified, one.dead)
             for one in scratch_of(self.url).leftovers(prefix)
@@ -164,20 +170,11 @@ class ObjectStore(RemoteStore, Store):
             upload, _, key = name.partition(":")
             return on_loop(self._storage().abort(self._at(key), upload))
         if kind == _TRIAL and name.startswith(PROBE):
-            there = any(one.name == leftover.name for one in self._trials())
+            there = self.size(name) is not None
             on_loop(self._storage().delete(self._at(name)))
             return there
         told = f"{leftover.name} is neither an upload nor a temporary file; nothing was removed"
         raise StoreError(told, key=leftover.name)
-
-    def _trials(self) -> builtins.list[Leftover]:
-        """Return what preflights left behind whose process died."""
-        found = on_loop(self._client().list(self._at(PROBE), flat=True))
-        return [
-            Leftover(f"{_TRIAL}:{self._key(one.path)}", one.size, one.modified or 0.0, dead=False)
-            for one in found
-            if not one.path.endswith("/")
-        ]
 
     def _storage(self) -> BucketClient:
         return cast("BucketClient", self._client())
@@ -190,23 +187,23 @@ class ObjectStore(RemoteStore, Store):
 
     def _source(self, link: Link) -> RemoteObject:
         """Return which version of the source of a link has its hash."""
-        got = ""
-        for _ in range(2):  # a damaged answer must not look like a damaged object
+
+        def look() -> RemoteObject:
             target = HashingTarget()
             found = read_version(self._client(), self._at(link.source), target)
-            got = target.finish().sha256
-            if got == link.sha256:
-                return found
-        raise link.damaged(got)
+            if (got := target.finish().sha256) != link.sha256:
+                raise link.damaged(got)
+            return found
+
+        return looked_twice(look)  # a damaged answer must not look like a damaged object
 
     def _seen(self, key: str) -> tuple[str, str] | None:
         """Return the hash of what is there and the token of its version; None where there is nothing."""
         target = HashingTarget()
-        try:
+        with contextlib.suppress(NotFoundError):
             token = read_version(self._client(), self._at(key), target).token
-        except NotFoundError:
-            return None
-        return target.finish().sha256, token
+            return target.finish().sha256, token
+        return None
 
 
 FOLDER_VARIABLE: Final = "TOKENLAKE_SCRATCH"
@@ -250,7 +247,7 @@ def try_out(client: BucketClient, root: Url) -> None:
     Raises:
         StoreError: it is not, or the storage cannot be written to.
     """
-    url = _new(root)
+    url = url_of(root, f"{PROBE}{secrets.token_hex(8)}")
     first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
     try:
         _put(client, url, first, None)
@@ -278,7 +275,7 @@ def keeps_copies(client: BucketClient, root: Url) -> bool:
     Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
     parts.
     """
-    source, copy = _new(root), _new(root)
+    source, copy = (url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
     try:
         _put(client, source, b"original", None)
         found = read_version(client, source, MemoryTarget())
@@ -292,10 +289,6 @@ def keeps_copies(client: BucketClient, root: Url) -> bool:
         _tidy(client, source)
         _tidy(client, copy)
     return False
-
-
-def _new(root: Url) -> Url:
-    return url_of(root, f"{PROBE}{secrets.token_hex(8)}")
 
 
 def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:

@@ -86,8 +86,15 @@ class S3Client(BucketClient):
             await pour(body.read, write, answer["ContentLength"], planned)
 
     async def put(self, url: Url, payload: Payload, over: str | None) -> None:
+        async def part(upload: str, index: int) -> _Part:
+            data = await asyncio.to_thread(payload.part, index)
+            own = {"UploadId": upload, "PartNumber": index + 1}
+            own |= {"Body": data, "ContentMD5": payload.md5s[index]}
+            answer = await self._write(url, partial(self._send, "upload_part", url, **own), len(data))
+            return {"PartNumber": index + 1, "ETag": answer["ETag"]}
+
         if payload.in_parts:
-            await self._in_parts(url, over, len(payload.md5s), partial(self._put_part, url, payload))
+            await self._in_parts(url, over, len(payload.md5s), part)
             return
         given = {"Body": payload.part(0), "ContentMD5": payload.md5s[0], **_condition(over)}
         await self._write(url, partial(self._send, "put_object", url, **given), payload.size)
@@ -165,12 +172,6 @@ class S3Client(BucketClient):
             # Shielded: also when whoever waits for us was interrupted.
             await asyncio.shield(give_up())
             raise
-
-    async def _put_part(self, url: Url, payload: Payload, upload: str, index: int) -> _Part:
-        data = await asyncio.to_thread(payload.part, index)
-        given = {"UploadId": upload, "PartNumber": index + 1, "Body": data, "ContentMD5": payload.md5s[index]}
-        answer = await self._write(url, partial(self._send, "upload_part", url, **given), len(data))
-        return {"PartNumber": index + 1, "ETag": answer["ETag"]}
 
     async def _copy_part(self, source: Url, found: RemoteObject, url: Url, upload: str, index: int) -> _Part:
         start = index * _COPIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import io
 import os
 import shutil
@@ -293,10 +294,9 @@ class RemoteStore(ReadStore):
         return self._cache is not None and sha256 is not None and self._cache.discard(sha256)
 
     def size(self, key: str) -> int | None:
-        try:
+        with contextlib.suppress(NotFoundError):
             return on_loop(self._client().stat(self._at(key))).size
-        except NotFoundError:
-            return None
+        return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [one for one in self._listed(prefix, flat=False) if not one.path.endswith("/")]
