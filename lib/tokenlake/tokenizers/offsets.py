@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Final, Self, final
+from typing import Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -342,7 +342,7 @@ class TokenSizes:
             return np.empty(0, np.int64)
         # NFC changes a text's bytes; tables newer than the reference's concern guarded rows only.
         other = np.flatnonzero(~values(pc.string_is_ascii(text)))
-        texts = taken(text, other).to_pylist()
+        texts = cast("list[str]", taken(text, other).to_pylist())
         return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
 
 

@@ -113,7 +113,7 @@ class SegmentEngine:
         offsets, data = string_buffers(text)
         # Copies, because one layout has one compiled form of each loop.
         begins, stops, count = offsets[:-1].copy(), offsets[1:].copy(), 0
-        row = which = np.empty(0, np.int64)
+        place = row = which = np.empty(0, np.int64)
         if len(self._added_ids):
             most = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
             place, row, which = np.empty((3, most), np.int64)
