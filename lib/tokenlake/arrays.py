@@ -85,6 +85,11 @@ def text_of_strings(texts: Sequence[str]) -> pa.LargeStringArray:
     return _ARROW.array(texts, pa.large_string())
 
 
+def taken(text: pa.LargeStringArray, rows: Int64s) -> pa.LargeStringArray:
+    """Return the texts `rows` (int64[k]), in that order."""
+    return text.take(_ARROW.array(rows, pa.int64()))
+
+
 def concat(arrays: Sequence[pa.LargeStringArray]) -> pa.LargeStringArray:
     """Return the texts of all arrays in one whose offset is 0; copies unless there is just one like that."""
     if len(arrays) == 1 and not arrays[0].offset:

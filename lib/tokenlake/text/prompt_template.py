@@ -28,12 +28,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import text_of_strings
 from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.values import did_you_mean
@@ -43,7 +44,6 @@ from tokenlake.text.rendering import Column, byte_sizes, join_pieces
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.offsets import Spans
 
-_ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 _TEXT: Final[Any] = pa.large_string()
 NAME: Final = re.compile(r"[^\W\d][\w.-]*")
@@ -218,7 +218,7 @@ def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[
     values, faults = rows.values(column), dict[int, Fault]()
     if set(map(type, values)) == {str}:
         with suppress(UnicodeEncodeError):  # half of a surrogate pair, which only a callback can make
-            return _ARROW.array(values, _TEXT), faults
+            return text_of_strings(cast("list[str]", values)), faults
     texts: list[str] = []
     for row, value in enumerate(values):
         told: str | Fault = ""
@@ -227,7 +227,7 @@ def _texts_of(rows: Rows, column: str, *, optional: bool) -> tuple[Column, dict[
         if isinstance(told, Fault):
             faults[row] = told
         texts.append("" if isinstance(told, Fault) else told)
-    return _ARROW.array(texts, _TEXT), faults
+    return text_of_strings(texts), faults
 
 
 def _text_of(value: Any, column: str) -> str | Fault:
@@ -264,7 +264,7 @@ def join_prompt(
     for piece in pieces:
         part: Any = piece.text if piece.column is None else values[piece.column]
         if piece.column is not None and piece.text:  # behind each value that is not empty
-            behind, nothing = (_ARROW.scalar(words, _TEXT) for words in (piece.text, ""))
+            behind, nothing = text_of_strings([piece.text, ""])
             followed = _COMPUTE.binary_join_element_wise(part, behind, nothing)
             part = _COMPUTE.if_else(_COMPUTE.equal(_COMPUTE.binary_length(part), 0), part, followed)
         parts.append(part)

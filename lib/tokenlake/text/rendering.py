@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import select, string_buffers, text_of_strings
 from tokenlake.column_types import is_encodable
 from tokenlake.ragged import Bools, Int64, offsets_of
 from tokenlake.sources.rows import Fault, Rows
@@ -17,7 +18,6 @@ from tokenlake.tokenizers.offsets import Spans
 
 Column = pa.LargeStringArray
 
-_ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
 
 
@@ -51,7 +51,7 @@ class Rendered:
         inside = np.repeat(good, self.parts)
         return replace(
             self,
-            text=self.text.filter(_ARROW.array(inside)),
+            text=select(self.text, inside),
             origin=self.origin[good],
             spans=None if self.spans is None else self.spans.select(inside),
             bad=tuple(sorted({**faults, **dict(self.bad)}.items())),
@@ -91,7 +91,7 @@ class FieldText:
         values = rows.values(self._path)
         faults = {at: fault for at, value in enumerate(values) if (fault := self._fault(value)) is not None}
         texts = ["" if at in faults else value for at, value in enumerate(values)]
-        text = _ARROW.array(texts, pa.large_string())
+        text = text_of_strings(texts)
         return Rendered(text=text, origin=np.arange(len(texts))).without(faults)
 
     def _fault(self, value: Any) -> Fault | None:
@@ -108,7 +108,7 @@ class FieldText:
 
 def byte_sizes(text: Column) -> Int64:
     """Return the UTF-8 bytes of each text: int64[n]."""
-    return np.asarray(_COMPUTE.binary_length(text), np.int64)
+    return np.diff(string_buffers(text)[0])
 
 
 def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int) -> tuple[Column, Spans]:
@@ -118,15 +118,15 @@ def join_pieces(pieces: Sequence[str | Column], loss: Sequence[bool], rows: int)
         loss: whether each piece bears loss; neighbours that do are one span.
         rows: n, the length of every column.
     """
-    parts: list[Any] = [_ARROW.array([""] * rows, pa.large_string())]
+    parts: list[Any] = [text_of_strings([""] * rows)]
     edges = [np.zeros(rows, np.int64)]
     for piece in pieces:
         words = isinstance(piece, str)
-        parts.append(_ARROW.scalar(piece, pa.large_string()) if words else piece)
+        parts.append(text_of_strings([piece])[0] if words else piece)
         edges.append(edges[-1] + (len(piece.encode()) if words else byte_sizes(piece)))
     if any(isinstance(part, pa.Array) for part in parts[1:]):
         del parts[0]  # only there so that words alone become a column
-    text = _COMPUTE.binary_join_element_wise(*parts, _ARROW.scalar("", pa.large_string()))
+    text = _COMPUTE.binary_join_element_wise(*parts, text_of_strings([""])[0])
     borders = np.flatnonzero(np.diff([0, *map(int, loss), 0]))
     found = np.stack([edges[at] for at in borders], axis=1) if len(borders) else np.zeros((rows, 0), np.int64)
     start, stop = found[:, ::2], found[:, 1::2]

@@ -27,12 +27,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import taken, values
 from tokenlake.ragged import Int64
 from tokenlake.tokenizers.files import TokenizerFiles
 
@@ -81,6 +83,11 @@ _BYTE_LEVEL_KEYS: Final = frozenset({"type", "add_prefix_space", "trim_offsets",
 BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
+# A look at 60,000 merges takes 0.1 CPU seconds, and several ask.
+_KNOWN: Final[dict[tuple[bytes, str, bool], str | None]] = {}
+_MOST_KNOWN: Final = 64
+
+
 def model_type(files: TokenizerFiles) -> str:
     """Return the type of a tokenizer's model, "BPE" where it has none."""
     return files.spec["model"].get("type", "BPE")
@@ -94,7 +101,12 @@ def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
         engine: "gigatoken" or "segments".
         literal: special tokens' strings are plain text, so their entries are not given to the engine.
     """
-    return next(_objections(files, engine, literal), None)
+    key = files.json_bytes, engine, literal
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = next(_objections(files, engine, literal), None)
+    return _KNOWN[key]
 
 
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
@@ -200,9 +212,8 @@ def _byte_level_objections(spec: dict[str, Any]) -> Iterator[str]:
     if not BYTE_LEVEL_ALPHABET.issuperset(letters - {" "}) or any(
         " " in part for merge in merges if not isinstance(merge, str) for part in merge
     ):
-        foreign = next(
-            token for token in _merged_tokens(spec["model"]) if not BYTE_LEVEL_ALPHABET.issuperset(token)
-        )
+        made = ("".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges)
+        foreign = next(token for token in made if not BYTE_LEVEL_ALPHABET.issuperset(token))
         yield f"a merge makes {foreign!r}, which is not byte-level text"
     normalizer = spec.get("normalizer")
     if normalizer not in (None, {"type": "NFC"}):
@@ -245,11 +256,10 @@ def _sentencepiece_objections(spec: dict[str, Any]) -> Iterator[str]:
         yield f"the vocabulary lacks {len(missing)} of the 256 byte tokens"
     if model.get("ignore_merges"):
         yield "model.ignore_merges with byte_fallback"
-    if BYTE_TOKENS & {
-        part for merge in model["merges"] for part in (merge.split(" ") if isinstance(merge, str) else merge)
-    }:
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    if not BYTE_TOKENS.isdisjoint(chain.from_iterable(pairs)):
         yield "a merge uses a byte token"
-    if not BYTE_TOKENS.isdisjoint(_merged_tokens(model)):
+    if not BYTE_TOKENS.isdisjoint("".join(pair) for pair in pairs if pair[0][:1] in ("", "<")):
         yield "a merge makes a byte token"
     normalizer, stage = spec.get("normalizer"), spec.get("pre_tokenizer")
     prepend = {"type": "Prepend", "prepend": _SPACE}
@@ -321,11 +331,6 @@ def _overlaps(contents: list[str]) -> Iterator[str]:
                     return
 
 
-def _merged_tokens(model: dict[str, Any]) -> Iterator[str]:
-    for merge in model["merges"]:
-        yield "".join(merge.split(" ") if isinstance(merge, str) else merge)
-
-
 def _kind(stage: dict[str, Any] | None) -> str:
     if stage is None:
         return "missing"
@@ -373,10 +378,9 @@ class UnicodeGuard:
         """Return the rows (int64[k], ascending) that the fast engine must not see (0.7 GB/s)."""
         if not self.ranges:
             return _NO_ROWS
-        non_ascii = np.flatnonzero(~np.asarray(pc.string_is_ascii(text))).astype(np.int64)
+        non_ascii = np.flatnonzero(~values(pc.string_is_ascii(text)))
         if not non_ascii.size:
             return non_ascii
         # Taking rows copies them: not where all are meant, which a single long document always is.
-        chosen = text if len(non_ascii) == len(text) else text.take(pa.array(non_ascii, pa.int64()))
-        hit = np.asarray(pc.match_substring_regex(chosen, self._class))
-        return non_ascii[hit]
+        chosen = text if len(non_ascii) == len(text) else taken(text, non_ascii)
+        return non_ascii[values(pc.match_substring_regex(chosen, self._class))]

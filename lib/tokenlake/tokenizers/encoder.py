@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import is_ascii, string_buffers, text_of_strings
+from tokenlake.arrays import is_ascii, select, string_buffers, taken, text_of_strings, values
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
@@ -110,18 +110,18 @@ class SpecialScan:
         if not self.pattern or not len(text):
             return _none(), _none()
         if self._begins:
-            some = np.flatnonzero(np.asarray(pc.count_substring_regex(text, self._begins), np.int64))
+            some = np.flatnonzero(values(pc.count_substring_regex(text, self._begins)))
             if len(some) < len(text):
-                rows, counts = self._counted(text.take(pa.array(some, pa.int64())))
+                rows, counts = self._counted(taken(text, some))
                 return some[rows], counts
         return self._counted(text)
 
     def _counted(self, text: pa.LargeStringArray) -> tuple[Int64, Int64]:
         if not len(text):
             return _none(), _none()
-        counts = np.asarray(pc.count_substring_regex(text, self.pattern), np.int64)
+        counts = values(pc.count_substring_regex(text, self.pattern))
         rows = np.flatnonzero(counts)
-        return rows, counts[rows]
+        return rows, counts[rows].astype(np.int64)
 
     def times(self, text: str) -> int:
         """Return how many special tokens a text holds."""
@@ -242,6 +242,7 @@ class Encoder:
         sample_rate: the share of the text that is compared with the reference; 0 switches it off.
         threads: let one call use all cores.
         loaded: the reference and, but for "tokenizers", the fast engine, where they are loaded already.
+        locator: of these, where there is one already.
 
     Attributes:
         prefix, suffix: ids that belong around every document, never part of :class:`Encoded`.
@@ -261,6 +262,7 @@ class Encoder:
         sample_rate: float = SAMPLE_RATE,
         threads: bool = False,
         loaded: tuple[ReferenceEngine, IdEngine | None] | None = None,
+        locator: Locator | None = None,
     ) -> None:
         require_one_of("engine", engine, ENGINES)
         require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
@@ -275,6 +277,7 @@ class Encoder:
             )
             loaded = ReferenceEngine(files, literal=literal, threads=threads), fast
         self._reference, self._fast = loaded
+        self._found_locator = locator
         self._literal = literal
         self._guard = UnicodeGuard(files)
         self._sampler = Sampler(sample_rate, engine)
@@ -356,7 +359,7 @@ class Encoder:
 
     @cached_property
     def _locator(self) -> Locator:
-        return Locator(self._reference, self.engine)
+        return self._found_locator or Locator(self._reference, self.engine)
 
     def _sample(self, fast: IdEngine, text: pa.LargeStringArray, made: Ragged, skip: Int64) -> int:
         def each(rows: Ragged) -> list[Sample]:
@@ -421,5 +424,5 @@ class Encoder:
             return self._fast.encode(text), guarded
         free = np.ones(len(text), np.bool_)
         free[guarded] = False
-        rows = self._reference.encode(text.take(pa.array(guarded, pa.int64())))
-        return self._fast.encode(text.filter(pa.array(free))).inserted(rows, guarded), guarded
+        rows = self._reference.encode(taken(text, guarded))
+        return self._fast.encode(select(text, free)).inserted(rows, guarded), guarded

@@ -35,7 +35,7 @@ from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import is_sentencepiece
 
 REQUESTS: Final = ("auto", *ENGINES)
-SEGMENTS_FROM: Final = 256 << 20
+SEGMENTS_FROM: Final = 160 << 20
 """Bytes of text from which on the segment cache is worth its start, a CPU second in each process."""
 WORDS_FROM: Final = 16 << 20
 """The same for WordPiece and Unigram, for which there is only the reference otherwise."""
@@ -89,13 +89,14 @@ def choose_encoder(
     require_one_of("engine", requested, REQUESTS)
     require_one_of("special_tokens_in_text", special_tokens_in_text, SPECIAL_TOKENS_IN_TEXT)
     reference = ReferenceEngine(files, literal=special_tokens_in_text != "encode")
-    choice, fast = _chosen(reference, requested, sample_texts, size, places, known)
+    choice, fast, locator = _chosen(reference, requested, sample_texts, size, places, known)
     encoder = Encoder(
         files,
         engine=choice.engine,
         special_tokens_in_text=special_tokens_in_text,
         add_special_tokens=add_special_tokens,
         loaded=(reference, fast),
+        locator=locator,
     )
     return choice, encoder
 
@@ -107,9 +108,9 @@ def _chosen(
     size: int,
     places: bool,
     known: DiskCache | None,
-) -> tuple[EngineChoice, IdEngine | None]:
+) -> tuple[EngineChoice, IdEngine | None, Locator | None]:
     if requested == "tokenizers":
-        return EngineChoice("tokenizers", "requested"), None
+        return EngineChoice("tokenizers", "requested"), None, None
     files, literal, asked = reference.files, reference.literal, requested != "auto"
     words = model_type(files) != "BPE"
     large = size >= (WORDS_FROM if words else SEGMENTS_FROM) and (words or is_sentencepiece(files))
@@ -117,7 +118,7 @@ def _chosen(
     why_not = objection(files, engine, literal=literal)
     if why_not is not None:
         if not asked:
-            return EngineChoice("tokenizers", f"not for {engine}: {why_not}"), None
+            return EngineChoice("tokenizers", f"not for {engine}: {why_not}"), None, None
         raise TokenizerError(
             f"tokenizer {files.name!r}: engine {engine!r} is requested, but {why_not}; its ids could differ "
             "from the reference. Use engine: auto or engine: tokenizers",
@@ -134,7 +135,7 @@ def _chosen(
         # The segment cache is for large inputs, of which a probe is no part worth remembering.
         known = known if engine == "gigatoken" else None
         texts = [*_made_up(files), *_bounded(sample_texts)]
-        key = ""
+        key, locator = "", Locator(reference, engine) if places else None
         if known is not None:
             # A probe depends on nothing else; a text that is another asks the engines again.
             digest, settings = hashlib.sha256(_world()), repr((engine, literal, places)).encode()
@@ -143,17 +144,17 @@ def _chosen(
             key = digest.hexdigest()
         if known is None or not known.contains(key):
             probe(engine, fast, reference, sample_texts)
-            if places:
-                probe_places(engine, fast, Locator(reference, engine), sample_texts)
+            if locator is not None:
+                probe_places(engine, fast, locator, sample_texts)
             if known is not None:
                 known.put(key, True)
     except (TokenizerError, MissingExtraError) as error:
         if requested == engine:
             raise
-        return EngineChoice("tokenizers", f"{engine} failed: {error}"), None
+        return EngineChoice("tokenizers", f"{engine} failed: {error}"), None, None
     compared = len(_unguarded(files, texts))
     reason = f"on the allow-list, equal to the reference on {compared:,} probe texts"
-    return EngineChoice(engine, reason), fast
+    return EngineChoice(engine, reason), fast, locator
 
 
 @cache

@@ -13,14 +13,14 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Final, Self, final
+from typing import Final, Self, cast, final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import blocks, is_ascii, string_buffers
+from tokenlake.arrays import blocks, is_ascii, string_buffers, taken, values
 from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of, places
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.fast import IdEngine, require_equal
@@ -213,7 +213,7 @@ class Locator:
         located = Located(text, offsets, ids, start, stop)
         if not len(odd):
             return located
-        texts = text.take(pa.array(odd, pa.int64()))
+        texts = taken(text, odd)
         rows = self.reference.places(texts)
         for at, row in enumerate(odd.tolist()):
             require_equal(
@@ -337,12 +337,12 @@ class TokenSizes:
     def _unsure(self, text: pa.LargeStringArray) -> Int64:
         """Return the rows (int64[k], ascending) whose sum could be right by chance."""
         if self._blanks == "always":
-            return np.flatnonzero(np.asarray(pc.match_substring(text, _MARK)))
+            return np.flatnonzero(values(pc.match_substring(text, _MARK)))
         if not self._composes:
             return np.empty(0, np.int64)
         # NFC changes a text's bytes; tables newer than the reference's concern guarded rows only.
-        other = np.flatnonzero(~np.asarray(pc.string_is_ascii(text), np.bool_))
-        texts = [value.as_py() for value in text.take(pa.array(other, pa.int64()))]
+        other = np.flatnonzero(~values(pc.string_is_ascii(text)))
+        texts = cast("list[str]", taken(text, other).to_pylist())
         return other[[not unicodedata.is_normalized("NFC", value) for value in texts]]
 
 

@@ -92,6 +92,45 @@ def _joined(ascii_pairs: Any, bits: Any, spaced: Any, c: Any, d: Any) -> Any:
 
 
 @njit(cache=True)
+def find_tokens(
+    data: Any,
+    begins: Any,
+    stops: Any,
+    tokens: Any,
+    edges: Any,
+    firsts: Any,
+    places: Any,
+    rows: Any,
+    which: Any,
+) -> Any:
+    """Find tokens, none of which overlaps another one, in texts; return how many there are.
+
+    Args:
+        begins, stops: int64[n], where the texts lie in `data`.
+        tokens, edges: uint8[total], int64[k + 1], the tokens end to end.
+        firsts: uint8[256], 1 for the bytes that they begin with.
+        places, rows, which: int64, with room for all of them: where each is in `data`, its text, the token's number.
+    """
+    n = 0
+    for row in range(len(begins)):
+        i, stop = begins[row], stops[row]
+        while i < stop:
+            if firsts[data[i]] != 0:
+                for token in range(len(edges) - 1):
+                    first, size = edges[token], edges[token + 1] - edges[token]
+                    k = 0
+                    while k < size and i + k < stop and data[i + k] == tokens[first + k]:
+                        k += 1
+                    if k == size:
+                        places[n], rows[n], which[n] = i, row, token
+                        n += 1
+                        i += size - 1
+                        break
+            i += 1
+    return n
+
+
+@njit(cache=True)
 def lay_out(data: Any, begins: Any, stops: Any, led: Any, once: Any, laid: Any, starts: Any) -> Any:
     """Copy texts to `laid` end to end, those of `led` that are not empty behind a space; return the size.
 

@@ -28,9 +28,8 @@ than :data:`LONGEST` bytes go to another engine.
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain
 from threading import Lock
 from typing import Any, Final, final
 from unicodedata import category
@@ -40,9 +39,9 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import string_buffers
+from tokenlake.arrays import string_buffers, text_over
 from tokenlake.errors import MissingExtraError
-from tokenlake.ragged import Bools, Int32, Int64, Ragged
+from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
@@ -57,7 +56,6 @@ _SPACE, _MARK = " ", "\u2581"
 _POINTS: Final = 0x110000
 # The scripts that are written with spaces. U+0D4E is the one letter among them that belongs to what comes behind it.
 _ALPHABETS, _HANGUL, _PREPENDED = 0x2000, range(0xAC00, 0xD7A4), 0x0D4E
-_ARROW: Final[Any] = pa
 UInt8 = npt.NDArray[np.uint8]
 UInt64 = npt.NDArray[np.uint64]
 _UNKNOWN_COSTS: Final = 10.0  # of a character that no piece spells, below the lowest score
@@ -96,10 +94,13 @@ class SegmentEngine:
             ) from error
         self.files = files
         self._run: Any = segment_kernels
-        self._added: dict[bytes, Any] = {
-            token.encode(): files.token_id(token) for token in files.matched_tokens(literal=literal)
-        }
-        self._matched = re.compile(b"|".join(map(re.escape, self._added)))
+        added = files.matched_tokens(literal=literal)
+        spelled = [token.encode() for token in added]
+        self._added_ids = np.array([files.token_id(token) for token in added], np.int32)
+        self._added_edges = offsets_of([len(token) for token in spelled])
+        self._added = np.frombuffer(bytearray(b"".join(spelled)), np.uint8)
+        self._firsts = np.zeros(256, np.uint8)
+        self._firsts[[token[0] for token in spelled]] = 1
         made = _Merges if model_type(files) == "BPE" else _Words
         self._model = made(files, literal, segment_kernels)
         self._one_thread = Lock()
@@ -110,30 +111,26 @@ class SegmentEngine:
     def encode(self, text: pa.LargeStringArray) -> Ragged:
         """Return the ids of valid UTF-8 without nulls, contiguous, from 0."""
         offsets, data = string_buffers(text)
-        if self._added:
-            begin, row, ids = self._added_in(offsets, data)
-            if len(begin):
-                end = begin + np.array([len(token) for token in ids], np.int64)
-                starts = np.sort(np.concatenate([offsets[:-1], end]))
-                stops = np.sort(np.concatenate([offsets[1:], begin]))
-                # A text with k added tokens is k + 1 pieces.
-                before = np.searchsorted(row, np.arange(len(offsets)))
-                first = before[:-1] + np.arange(len(text))
-                pieces = self._encoded(data, starts, stops, first)
-                after = pieces.offsets[np.arange(len(row)) + row + 1]
-                whole = np.insert(pieces.ids, after, [self._added[token] for token in ids])
-                return Ragged(whole, pieces.offsets[before + np.arange(len(offsets))] + before)
-        return self._encoded(data, offsets[:-1], offsets[1:], np.arange(len(text)))
-
-    def _added_in(self, offsets: Int64, data: UInt8) -> tuple[Int64, Int64, list[bytes]]:
-        """Return where added tokens begin, which texts hold them, int64[k] each, and the tokens."""
-        found = list(self._matched.finditer(data[offsets[0] : offsets[-1]].data))
-        begin = np.array([match.start() for match in found], np.int64) + offsets[0]
-        row = np.searchsorted(offsets, begin, "right") - 1
-        tokens = [match[0] for match in found]
-        # What begins in one text and ends in the next is none; no added token overlaps another one.
-        inside = begin + np.array([len(token) for token in tokens], np.int64) <= offsets[row + 1]
-        return begin[inside], row[inside], list(compress(tokens, inside.tolist()))
+        # Copies, because one layout has one compiled form of each loop.
+        begins, stops, count = offsets[:-1].copy(), offsets[1:].copy(), 0
+        place = row = which = np.empty(0, np.int64)
+        if len(self._added_ids):
+            most = int(offsets[-1] - offsets[0]) // int(np.diff(self._added_edges).min()) + 1
+            place, row, which = np.empty((3, most), np.int64)
+            tokens = self._added, self._added_edges, self._firsts
+            count = self._run.find_tokens(data, begins, stops, *tokens, place, row, which)
+        if not count:
+            return self._encoded(data, begins, stops, np.arange(len(text)))
+        place, row, which = place[:count], row[:count], which[:count]
+        ends = place + np.diff(self._added_edges)[which]
+        # A text with k added tokens is k + 1 pieces.
+        before = np.searchsorted(row, np.arange(len(offsets)))
+        first = before + np.arange(len(offsets))
+        begins, stops = np.sort(np.concatenate([begins, ends])), np.sort(np.concatenate([stops, place]))
+        pieces = self._encoded(data, begins, stops, first[:-1])
+        after = pieces.offsets[np.arange(count) + row + 1]
+        ids = np.insert(pieces.ids, after, self._added_ids[which])
+        return Ragged(ids, pieces.offsets[first] + before)
 
     def _encoded(self, data: UInt8, starts: Int64, stops: Int64, first: Int64) -> Ragged:
         """Return the ids of n pieces of texts, of which `first` (int64[m]) begin a text."""
@@ -153,8 +150,7 @@ class SegmentEngine:
         # Eight bytes are read at once, wherever a segment begins.
         laid = np.empty(int((stops - begins).sum()) + rows + 8, np.uint8)
         starts, ends = np.empty(rows + 1, np.int64), np.empty(rows, np.int32)
-        # Copies, because one layout has one compiled form of each loop.
-        size = self._run.lay_out(data, begins.copy(), stops.copy(), led, model.once, laid, starts)
+        size = self._run.lay_out(data, begins, stops, led, model.once, laid, starts)
         ids, found = np.empty(size + 2, np.int32), np.zeros(rows + 1, np.int64)
         row = begin = at = 0
         rule = (model.ascii, model.bits, model.spaced, model.mark)
@@ -187,7 +183,8 @@ class SegmentEngine:
         starts = self._table[new, 2].astype(np.int64)
         sizes = (self._table[new, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         texts = [self._keys[a : a + n].tobytes() for a, n in zip(starts, sizes, strict=True)]
-        made = self._model.bare.encode(_ARROW.array(texts, pa.large_binary()).cast(pa.large_string()))
+        offsets = offsets_of([len(text) for text in texts])
+        made = self._model.bare.encode(text_over(offsets, pa.py_buffer(b"".join(texts))))
         self._kept = _with_room(self._kept, self._kept_used, len(made.ids) + 2)
         self._kept_used = self._run.put_given(
             self._table, new, made.offsets, made.ids, self._kept, self._kept_used

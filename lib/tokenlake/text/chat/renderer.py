@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import select, taken, text_of_strings
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
 from tokenlake.ragged import Int64
@@ -24,7 +25,7 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions, RenderedChat, Skeleton
 from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard, check_mode, named_tokens, no_template
-from tokenlake.text.rendering import Column, Rendered, join_pieces
+from tokenlake.text.rendering import Column, Rendered, byte_sizes, join_pieces
 from tokenlake.text.transform import called, fault_of
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Span, Spans, byte_spans
@@ -90,8 +91,7 @@ class Conversations:
         text: Any = _ARROW.concat_arrays([part.text for part in parts])
         spans = Spans.concat([part.spans for part in parts if part.spans is not None])
         order = np.argsort(origin)
-        text = text.take(_ARROW.array(order))
-        return Rendered(text=text, origin=origin[order], spans=spans.take(order), bad=rest.bad)
+        return Rendered(text=taken(text, order), origin=origin[order], spans=spans.take(order), bad=rest.bad)
 
     def together(self, conversations: Sequence[Any]) -> list[Rendered]:
         """Return what can be rendered together, a part for each sequence of roles; the others are left."""
@@ -132,10 +132,10 @@ class Conversations:
         # No content is blank, and none spells a special token.
         usable = np.ones(len(rows), np.bool_)
         for column in columns:
-            usable &= np.asarray(_COMPUTE.binary_length(_COMPUTE.utf8_ltrim(column, _BLANKS))) > 0
+            usable &= byte_sizes(_COMPUTE.utf8_ltrim(column, _BLANKS)) > 0
             usable[self._guard.scan.count(column)[0]] = False
         if not usable.all():
-            rows, columns = rows[usable], [column.filter(_ARROW.array(usable)) for column in columns]
+            rows, columns = rows[usable], [select(column, usable) for column in columns]
         pieces: list[str | Column] = []
         for part in skeleton.parts:
             words = isinstance(part, str)
@@ -169,7 +169,7 @@ class Conversations:
 def rendered_chats(texts: Mapping[int, RenderedChat], bad: Mapping[int, Fault]) -> Rendered:
     """Return the texts of rows (by their indices, ascending), and why others have none."""
     return Rendered(
-        text=_ARROW.array([chat.text for chat in texts.values()], pa.large_string()),
+        text=text_of_strings([chat.text for chat in texts.values()]),
         origin=np.array(list(texts), np.int64),
         spans=Spans.of([byte_spans(chat.text, chat.loss) for chat in texts.values()]),
         bad=tuple(sorted(bad.items())),
@@ -198,9 +198,7 @@ def _by_roles(conversations: Sequence[Any]) -> dict[tuple[str, ...], tuple[list[
 def _columns(contents: list[list[str]]) -> list[Column] | None:
     """Return the contents at each place of a conversation; None where some are no texts."""
     try:
-        columns: list[Any] = [
-            _ARROW.array(column, pa.large_string()) for column in zip(*contents, strict=True)
-        ]
+        columns = [text_of_strings(column) for column in zip(*contents, strict=True)]
     except (pa.ArrowException, TypeError, UnicodeEncodeError):
         return None
     return None if any(column.null_count for column in columns) else columns

@@ -7,8 +7,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast, final
 
-import pyarrow as pa
-
+from tokenlake.arrays import text_of_strings
 from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError, ConfigError
@@ -140,13 +139,11 @@ class SpecialTokenGuard:
             owners += [index] * len(texts)
         found: dict[int, Fault] = {}
         try:
-            column = pa.array(strings, pa.large_string())
+            column = text_of_strings(strings)
         except UnicodeEncodeError:
             broken = [not is_encodable(text) for text in strings]
             found = dict.fromkeys(compress(owners, broken), _BROKEN)
-            column = pa.array(
-                ["" if bad else text for text, bad in zip(strings, broken, strict=True)], pa.large_string()
-            )
+            column = text_of_strings(["" if bad else text for text, bad in zip(strings, broken, strict=True)])
         for row in self.scan.count(column)[0].tolist():
             told = (
                 f"a text of the conversation spells out the special token {self.scan.first(strings[row])!r}, which "
