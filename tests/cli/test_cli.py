@@ -192,7 +192,7 @@ def test_sql_alone_lists_what_can_be_asked(capsys: Output, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert main(["sql"]) == 0
     out = capsys.readouterr().out
-    for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts"):
+    for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts", "\nmixture "):
         assert name in out
 
 

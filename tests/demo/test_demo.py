@@ -51,12 +51,13 @@ def test_what_is_there_is_not_made_again(root: Path) -> None:
 
 def test_a_corpus_without_its_stamp_is_made_again(root: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "PROSE_BYTES", 0)
-    monkeypatch.setattr(demo, "_write_code", lambda folder: None)
+    monkeypatch.setattr(demo, "_modules", lambda folder: [Path(json.__file__)])
     (tmp_path / "corpus" / "prose").mkdir(parents=True)
     (tmp_path / "corpus" / "prose" / "half.jsonl").write_text('{"te')
     (tmp_path / "corpus" / "mine.txt").write_text("keep")
     ensure_corpus(tmp_path)
     assert sorted(path.name for path in (tmp_path / "corpus").rglob("*") if path.is_file()) == [
+        "__init__.py",
         "corpus.json",
         "docstrings.parquet",
         "manuals.jsonl.zst",

@@ -15,22 +15,9 @@ from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 
 EVIL: Final = (
-    *(
-        "<script>alert(1)</script>",
-        "</style><img src=x onerror=alert(1)>",
-        "\" onload='x' x=\"",
-        "'><svg/onload=x>",
-    ),
-    *(
-        "<!-- -->",
-        "]]>",
-        "&lt;b&gt;",
-        "\u202eevil\u202c",
-        "\x00\x1b[2J\x9b",
-        "\ud800",
-        "</pre></details>",
-        "\r\n\t",
-    ),
+    *("<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\" onload='x' x=\""),
+    *("'><svg/onload=x>", "<!-- -->", "]]>", "&lt;b&gt;", "\u202eevil\u202c", "\x00\x1b[2J\x9b", "\ud800"),
+    *("</pre></details>", "\r\n\t"),
 )
 HOSTILE = st.one_of(
     st.sampled_from(EVIL),

@@ -207,14 +207,11 @@ def _list_tags(catalog: Catalog, name: str, json: bool) -> None:
 
 
 def _told(change: TagChange) -> str:
-    what = f"{change.tag.reference} is v{change.tag.version}"
-    if not change.changed:
-        return f"{what} already"
-    if change.was is None:
-        return what
-    if change.was.version == change.tag.version:
-        return f"{what}, as before, but with a different manifest"
-    return f"{what}; it was v{change.was.version}"
+    what, was = f"{change.tag.reference} is v{change.tag.version}", change.was
+    if not change.changed or was is None:
+        return what if change.changed else f"{what} already"
+    same = was.version == change.tag.version
+    return f"{what}, as before, but with a different manifest" if same else f"{what}; it was v{was.version}"
 
 
 _COLUMNS = (
@@ -291,13 +288,9 @@ def rm(
         dry_run: Remove nothing; list what would be removed.
     """
     found = remove_version(store or default_store(), name, dry_run=dry_run)
-    if json:
-        print_json(found.to_json())
-    else:
-        if dry_run:
-            stdout().print("\n".join(each.name for each in found.removed), markup=False, highlight=False)
-        what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
-        verb = "would be removed" if dry_run else "removed"
-        stdout().print(f"{found.dataset}@v{found.version}: {what} {verb}", markup=False)
+    what = f"{numbers.plural(len(found.removed), 'file')}, {numbers.size(found.bytes)}"
+    told = [each.name for each in found.removed] if dry_run else []
+    told.append(f"{found.dataset}@v{found.version}: {what} {'would be removed' if dry_run else 'removed'}")
+    emit(found.to_json(), json, lambda: stdout().print("\n".join(told)))
     _notes(found.kept)
     return 1 if found.kept else 0

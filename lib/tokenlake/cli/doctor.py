@@ -153,9 +153,8 @@ def _disk(name: str, folder: Path) -> Check:
         return Check(name, "fail", f"{found}; {there} cannot be written to", repair)
     if free >= _LITTLE_DISK:
         return Check(name, "ok", found)
-    return Check(
-        name, "fail" if free < _NO_DISK else "warn", found, "free some space, or name another folder"
-    )
+    state = "fail" if free < _NO_DISK else "warn"
+    return Check(name, state, found, "free some space, or name another folder")
 
 
 def _cache() -> Check:
@@ -191,13 +190,11 @@ def _tried(name: str, action: Callable[[], str], repair: str) -> Check:
 
 def _hub_token() -> Check:
     """Whether there is a token for the Hub; never which."""
-    name = "Hub token"
-    if os.environ.get("HF_TOKEN"):
-        return Check(name, "ok", "set by HF_TOKEN")
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    found = "none: public datasets and tokenizers only; `hf auth login` saves one"
     if Path(os.environ.get("HF_TOKEN_PATH") or home / "token").is_file():
-        return Check(name, "ok", "saved by a login")
-    return Check(name, "ok", "none: public datasets and tokenizers only; `hf auth login` saves one")
+        found = "saved by a login"
+    return Check("Hub token", "ok", "set by HF_TOKEN" if os.environ.get("HF_TOKEN") else found)
 
 
 def _hub() -> Check:

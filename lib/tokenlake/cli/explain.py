@@ -149,13 +149,25 @@ class Order:
     def plan(self, name: str | None, where: str) -> BatchPlan:
         if name is None or self.batch_size is None:
             raise ConfigError("name the dataset and the order: NAME and --batch-size, or --state FILE")
+        given, padding = self.batch_size, None
+        try:
+            sizes = dict(part.split(":") for part in given.split(",")) if ":" in given else {}
+            batch_size = {int(step): int(size) for step, size in sizes.items()} or int(given)
+        except ValueError:
+            raise ConfigError(
+                f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
+            ) from None
+        try:
+            padding = None if self.padding is None else _json.loads(self.padding)
+        except ValueError:
+            raise ConfigError(f'--padding: got {self.padding!r}, must be JSON, as {{"buckets": 8}}') from None
         asked = LoaderOptions(
-            batch_size=_sizes(self.batch_size),
+            batch_size=batch_size,
             seed=self.seed or 0,
             shuffle=self.shuffle,
             epochs=None if self.epochs == "none" else 1 if self.epochs is None else self.epochs,
             drop_last=self.drop_last,
-            padding=None if self.padding is None else _padding(self.padding),
+            padding=padding,
             lanes=self.lanes,
             window=1 if self.window is None else self.window,
         )
@@ -219,26 +231,6 @@ def explain(
             "--epochs sets how many epochs a pass has, --passes how many passes there are"
         )
     return _batch(plan, wanted, row, json)
-
-
-def _sizes(given: str) -> int | dict[int, int]:
-    """Read ``256`` or ``0:128,1000:256``."""
-    try:
-        if ":" not in given:
-            return int(given)
-        points = [part.split(":") for part in given.split(",")]
-        return {int(step): int(size) for step, size in points}
-    except ValueError:
-        raise ConfigError(
-            f"--batch-size: got {given!r}, must be a number of rows, or step:rows,... as 0:128,1000:256"
-        ) from None
-
-
-def _padding(given: str) -> Any:
-    try:
-        return _json.loads(given)
-    except ValueError:
-        raise ConfigError(f'--padding: got {given!r}, must be JSON, as {{"buckets": 8}}') from None
 
 
 def _of_state(path: Path, where: str, name: str | None) -> tuple[BatchPlan, int]:

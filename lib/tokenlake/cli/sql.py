@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -136,80 +136,66 @@ def sql(
     """
     if json and csv:
         raise ConfigError("--json and --csv: a result has one form; give one of them")
-    answer = _Answer(open_store(store or default_store()), json, csv)
+    answer = partial(_answer, open_store(store or default_store()), json, csv)
     if statement is not None:
-        answer.print(statement)
+        answer(statement)
     elif sys.stdin and sys.stdin.isatty():
-        with_history(lambda: converse(answer.print))
+        with_history(lambda: converse(answer))
     else:
         piped = ""
         with suppress(OSError):  # it cannot be read
             piped = sys.stdin.read() if sys.stdin else ""
         found, rest = cut(piped)
         for each in [*found, *([rest] if rest else [])] or [r"\d"]:
-            run_command(each, answer.print)
+            run_command(each, answer)
     return 0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Where statements are answered, and in which form."""
+def _answer(store: Store, as_json: bool, as_csv: bool, statement: str | None) -> None:
+    """Run a statement and print its result; None lists what can be asked."""
+    if statement is None:
+        _print_relations(Catalog(store), as_json)
+        return
+    with counting("hashing before querying") as counter:
+        result = answer_of(store, statement, on_verified=counter.add)
+    if as_json:
+        print_json(result.to_pylist())
+    elif as_csv:
+        writer = csv.writer(Data(), lineterminator="\n")
+        writer.writerow(result.column_names)
+        for batch in result.to_batches():
+            writer.writerows([_plain(value) for value in row.values()] for row in batch.to_pylist())
+    else:  # the first rows as a table; what is left out is said on stderr
+        columns: list[Column] = []
+        for field in result.schema:
+            kind: pa.DataType = field.type
+            figures = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+            columns.append(Column(field.name, field.name, _cell, "right" if figures else "left"))
+        rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
+        print_tables([Table(tuple(columns), rows)])
+        if result.num_rows > _SHOWN_ROWS:
+            many = plural(result.num_rows, "row")
+            note(f"the first {_SHOWN_ROWS} of {many}: --json or --csv prints them all")
 
-    store: Store
-    json: bool
-    csv: bool
 
-    def print(self, statement: str | None) -> None:
-        """Run a statement and print its result; None lists what can be asked."""
-        if statement is None:
-            self._print_relations()
-            return
-        with counting("hashing before querying") as counter:
-            result = answer_of(self.store, statement, on_verified=counter.add)
-        if self.json:
-            print_json(result.to_pylist())
-        elif self.csv:
-            writer = csv.writer(Data(), lineterminator="\n")
-            writer.writerow(result.column_names)
-            for batch in result.to_batches():
-                for row in batch.to_pylist():
-                    writer.writerow([_plain(value) for value in row.values()])
-        else:  # the first rows as a table; what is left out is said on stderr
-            columns = tuple(_column(field) for field in result.schema)
-            rows = tuple(tuple(row.values()) for row in result.slice(0, _SHOWN_ROWS).to_pylist())
-            print_tables([Table(columns, rows)])
-            if result.num_rows > _SHOWN_ROWS:
-                many = plural(result.num_rows, "row")
-                note(f"the first {_SHOWN_ROWS} of {many}: --json or --csv prints them all")
-
-    def _print_relations(self) -> None:
-        catalog, lines = Catalog(self.store), list[dict[str, str]]()
-        known = relations(catalog).values()
-        for each in sorted(known, key=lambda relation: (relation.kind == "table", relation.name)):
-            if each.kind == "quarantine":
-                account = catalog.manifest(each.dataset, each.version).account
-                if not any(account.quarantined.values()):
-                    continue
-            lines.append({"name": each.name, "about": each.about})
-        if self.json:
-            print_json(lines)
-            return
-        for line in lines:
-            line["name"] = line["name"] if line["name"].isidentifier() else f'"{line["name"]}"'
-        print_tables([Table.of([label("name"), label("about")], lines)])
+def _print_relations(catalog: Catalog, as_json: bool) -> None:
+    lines: list[dict[str, str]] = []
+    for each in sorted(relations(catalog).values(), key=lambda each: (each.kind == "table", each.name)):
+        if each.kind == "quarantine":
+            account = catalog.manifest(each.dataset, each.version).account
+            if not any(account.quarantined.values()):
+                continue
+        lines.append({"name": each.name, "about": each.about})
+    if as_json:
+        print_json(lines)
+        return
+    rows = ((name if name.isidentifier() else f'"{name}"', about) for name, about in map(dict.values, lines))
+    print_tables([Table((label("name"), label("about")), tuple(rows))])
 
 
 def _plain(value: object) -> object:
     """Lists, structs and maps as JSON text; the rest as it is."""
     return jsonlib.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def _column(field: pa.Field[Any]) -> Column:
-    figures = (
-        pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
-    )
-    return Column(field.name, field.name, _cell, "right" if figures else "left")
 
 
 def _cell(value: object) -> str:

@@ -199,26 +199,22 @@ def build_problems(config: PipelineConfig) -> list[str]:
     if not config.is_text_build:
         return [*problems, *_stored_problems(config)]
     for dataset in config.datasets:
+        path, mode, form = f"datasets.{dataset.name}", dataset.text_mode, dataset.save_format
         if config.tokenizer_of(dataset) is None:
             problems.append(
-                f"datasets.{dataset.name}.tokenizer: missing, and neither tokenize.default_tokenizer nor "
-                "default_tokenizer is set; write a Hub id, a directory or a tokenizer.json file"
+                f"{path}.tokenizer: missing, and neither tokenize.default_tokenizer nor default_tokenizer is set; "
+                "write a Hub id, a directory or a tokenizer.json file"
             )
-        if dataset.text_mode != "document" and dataset.type in ("jsonl", "parquet"):
+        if mode != "document" and dataset.type in ("jsonl", "parquet"):
+            problems.append(f"{path}.text_mode: {mode!r} is for text files, but type is {dataset.type!r}")
+        if form not in (None, config.save.format) and not dataset.save_path:
             problems.append(
-                f"datasets.{dataset.name}.text_mode: {dataset.text_mode!r} is for text files, but type is "
-                f"{dataset.type!r}"
-            )
-        if dataset.save_format not in (None, config.save.format) and not dataset.save_path:
-            problems.append(
-                f"datasets.{dataset.name}.save_format: {dataset.save_format!r}, but there is no save_path; a build "
-                "writes a source's rows alone there: set it, or leave both out"
+                f"{path}.save_format: {form!r}, but there is no save_path; a build writes a source's rows alone there: "
+                "set it, or leave both out"
             )
         problems += output_problems(config, dataset, config.tokenizer_of(dataset))
-    total, own = (
-        config.save.num_shards,
-        [each.num_shards for each in config.datasets if each.num_shards is not None],
-    )
+    total = config.save.num_shards
+    own = [each.num_shards for each in config.datasets if each.num_shards is not None]
     others = len(config.datasets) - len(own)
     needed = sum(own) + others
     if total is not None and (total < needed if others else total != needed):
@@ -264,7 +260,7 @@ def output_problems(
     problems = list(_kept_problems(config, dataset, f"{path}.additional_fields"))
     if choice is None or isinstance(choice, str):
         return problems
-    padded = choice.padding in ("max_length", "longest")
+    padded, side = choice.padding in ("max_length", "longest"), choice.padding_side
     if padded and (config.pack.enabled or dataset.preference):
         problems.append(
             f"{path}.tokenizer.padding: {choice.padding!r} is for unpacked documents; packed rows are full, and the "
@@ -275,11 +271,9 @@ def output_problems(
             f"{path}.tokenizer.return_attention_mask: false, but rows are padded, and only the mask says what of a row "
             "is padding; leave it out"
         )
-    elif choice.padding_side is not None and not padded:
-        problems.append(
-            f"{path}.tokenizer.padding_side: {choice.padding_side!r}, but nothing is padded; set padding, or leave it "
-            "out"
-        )
+    elif side is not None and not padded:
+        why = f"{side!r}, but nothing is padded; set padding, or leave it out"
+        problems.append(f"{path}.tokenizer.padding_side: {why}")
     return problems
 
 
@@ -398,14 +392,11 @@ def _preference_problems(config: PipelineConfig) -> Iterator[str]:
 def _stored_problems(config: PipelineConfig) -> Iterator[str]:
     """Yield what a build from stored datasets needs beyond a valid configuration."""
     for dataset in config.datasets:
+        path = f"datasets.{dataset.name}"
         if dataset.dataset is None:
-            yield (
-                f"datasets.{dataset.name}.data_files: is text, which is tokenized first, see tokenlake.config.resolve"
-            )
+            yield f"{path}.data_files: is text, which is tokenized first, see tokenlake.config.resolve"
         elif dataset.retokenize and config.tokenizer_of(dataset) is None:
-            yield (
-                f"datasets.{dataset.name}.retokenize: true, but there is no tokenizer: set it, or default_tokenizer"
-            )
+            yield f"{path}.retokenize: true, but there is no tokenizer: set it, or default_tokenizer"
     mix = config.mix
     if (
         config.mixes

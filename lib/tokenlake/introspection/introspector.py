@@ -6,19 +6,23 @@ file of this machine is mapped, and only what its first records touch is read. L
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, cast, final
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, Final, Self, final
 
 import msgspec
 
 from tokenlake import numbers
 from tokenlake.config.data_module import is_hub_id
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.config.formats import SourceType
+from tokenlake.config.load import load_config
+from tokenlake.config.resolve import resolve
+from tokenlake.config.resolved import ResolvedSource
+from tokenlake.errors import ConfigError, SourceNotFoundError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group
 from tokenlake.introspection.file_group import FileGroup
@@ -34,39 +38,199 @@ from tokenlake.introspection.inspection import (
     proposal,
     text_options,
 )
-from tokenlake.introspection.mapping import ColumnMapper
-from tokenlake.introspection.sample import look
-from tokenlake.introspection.source import Request, SourceLike, passed_over, split_of
+from tokenlake.introspection.mapping import ColumnMapper, words_of
+from tokenlake.introspection.sample import look, shortened
 from tokenlake.result import Result, attempt
-from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.formats import belongs, compression_of, format_of
+from tokenlake.sources.hub import list_repo, listed
+from tokenlake.sources.hub_repo import HubClient, parse_id
+from tokenlake.sources.inputs import InputFile, is_url
+from tokenlake.sources.listing import expand, list_inputs
+from tokenlake.sources.opening import kind_of
 from tokenlake.threads import in_order
 from tokenlake.typed_json import decoder
 
-STRING_CHARACTERS: Final = 300
-_ITEMS: Final = 5
-_DEPTH: Final = 6
+_DEFAULT_SPLIT: Final = "train"
 
 
-def shortened(value: object, limit: int = STRING_CHARACTERS, depth: int = _DEPTH) -> Any:
-    """Return a JSON-able copy of `value`: long strings and lists cut (saying so), bytes by their number."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= limit else f"{value[:limit]}... ({len(value):,} characters)"
-    if isinstance(value, bytes):
-        return f"({len(value):,} bytes)"
-    if depth == 0:
-        return "..."
-    if isinstance(value, dict):
-        entries = cast("dict[Any, Any]", value)
-        return {str(key): shortened(item, limit, depth - 1) for key, item in entries.items()}
-    if isinstance(value, list | tuple):
-        items = cast("list[Any]", value)
-        shown = [shortened(item, limit, depth - 1) for item in items[:_ITEMS]]
-        return shown if len(items) <= _ITEMS else [*shown, f"... ({len(items):,} items)"]
-    return str(value)[:limit]  # dates, decimals
+@final
+@dataclass(frozen=True, slots=True)
+class _HubFacts:
+    """All subsets, the splits of one, and which of them are looked at: as asked, the default ones, or the first."""
+
+    configs: tuple[str, ...]
+    splits: tuple[Split, ...]
+    subset: str | None
+    split: str
+    remarks: tuple[Remark, ...]
+
+    @classmethod
+    def of(cls, source: ResolvedSource, split: str | None) -> Self:
+        """Ask the Hub; of several ids, the first says which subsets and splits there are."""
+        listing = list_repo(HubClient(source.storage_options), parse_id(source.data_files[0]))
+        subsets, sizes = listing.layout.subsets, {path: file.size for path, file in listing.files.items()}
+        subset, first_of = source.subset or listing.layout.default, list[tuple[str, str, tuple[str, ...]]]()
+        if subset is None and subsets:
+            subset = next(iter(subsets))
+            first_of.append(("subset", subset, tuple(subsets)))
+        splits = tuple(
+            Split(name=name, files=len(paths), bytes=sum(sizes.get(path, 0) for path in paths))
+            for name, paths in subsets.get(subset or "", {}).items()
+        )
+        names = tuple(each.name for each in splits)
+        chosen = split or (_DEFAULT_SPLIT if _DEFAULT_SPLIT in names or not names else names[0])
+        if split is None and names and chosen != _DEFAULT_SPLIT:
+            first_of.append(("split", chosen, names))
+        told = (
+            f"this is {what} {name!r}, the first of {listed(others)}: none of them is the default one"
+            for what, name, others in first_of
+        )
+        remarks = tuple(Remark(file="", what=each) for each in told)
+        return cls(tuple(subsets), splits, subset, chosen, remarks)
+
+
+_WORDS: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "heldout"), "test"),
+}
+
+
+def _split_of(path: str) -> str | None:
+    """Return the split that a path names as a word of its own, the file's name before its folders."""
+    parts = PurePosixPath(path).parts
+    for part in reversed(parts):
+        named = {_WORDS[word] for word in words_of(part) if word in _WORDS}
+        if len(named) == 1:
+            return named.pop()
+    return None
+
+
+SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_NAME: Final = "inspected"
+_HEAD: Final = 64 << 10  # bytes
+
+
+@final
+class _Request:
+    """A source (`given` as `data_files`) and the options of a configuration's dataset that it was given with.
+
+    `source` has the listing's options resolved; its tokenizer means nothing.
+    """
+
+    def __init__(self, source: SourceLike, options: Mapping[str, Any], overrides: Iterable[str] = ()) -> None:
+        several = isinstance(source, list | tuple)
+        self.given: tuple[str, ...] = tuple(map(os.fspath, source if several else (source,)))  # pyright: ignore[reportArgumentType]
+        written = {name: value for name, value in options.items() if value is not None}
+        dataset = {"name": _NAME, "data_files": list(self.given), **written}
+        config = load_config(
+            {"name": _NAME, "datasets": [dataset], "default_tokenizer": "none"},
+            [f"datasets.{_NAME}.{override}" for override in overrides],
+        )
+        self.source: ResolvedSource = resolve(config).sources[0]
+        shown: dict[str, Any] = config.datasets[0].model_dump(mode="json", exclude_unset=True)
+        self.options: dict[str, Any] = {
+            name: value for name, value in shown.items() if name not in {"name", "data_files"}
+        }
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the entries are ids of datasets on the Hub."""
+        return self.source.type == "hub"
+
+    @cached_property
+    def hub(self) -> _HubFacts | None:
+        """What the Hub says, None for files; the subset and split it chose become part of the source."""
+        if not self.is_hub:
+            return None
+        facts = _HubFacts.of(self.source, self.options.get("split"))
+        self.source = replace(self.source, subset=facts.subset, split=facts.split)
+        if facts.subset is not None and len(facts.configs) > 1:
+            self.options["subset"] = facts.subset
+        self.options["split"] = facts.split
+        return facts
+
+    @cached_property
+    def listing(self) -> Sequence[InputFile]:
+        """All files, of whatever split; a local one without a telling extension is what its first bytes show."""
+        if self.hub is not None:
+            return list_inputs(self.source)
+        try:
+            return list_inputs(self.source, hashed=False)
+        except ConfigError:
+            kind = None if self.source.type else self._sniffed_type()
+            if kind is None:
+                raise
+            again = _Request(self.given, {**self.options, "type": kind})
+            self.source, self.options = again.source, again.options
+            return list_inputs(self.source, hashed=False)
+
+    def files(self) -> Sequence[InputFile]:
+        """Return the files of the split that was asked for, all if none was."""
+        wanted = None if self.is_hub else self.options.get("split")
+        if wanted is None:
+            return self.listing
+        splits = [_split_of(file.path) for file in self.listing]
+        asked = _split_of(wanted) or wanted
+        found = [file for file, split in zip(self.listing, splits, strict=True) if split == asked]
+        if not found:
+            known = ", ".join(sorted({name for name in splits if name}))
+            raise SourceNotFoundError(
+                f"no file of {', '.join(self.given)} is named after a split {wanted!r}; the names suggest "
+                f"{known or 'no splits at all: leave the split out'}",
+                got=wanted,
+            )
+        return found
+
+    def _sniffed_type(self) -> str | None:
+        """The type that all files' first bytes show, None where one is named otherwise or shows nothing."""
+        if any(map(is_url, self.given)):
+            return None
+        paths = [Path(path) for entry in self.given for path in expand(entry, None)[1]]
+        if any(format_of(path.name) or compression_of(path.name) for path in paths):
+            return None
+        kinds = {_kind_of_bytes(path) for path in paths[:8]}
+        return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind_of_bytes(path: Path) -> str | None:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if (kind := kind_of(head)) is not None:
+        return {"Parquet": "parquet", "Arrow IPC": "arrow"}.get(kind)
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if start.startswith(b"{"):
+        return "jsonl"
+    if start.startswith((b"[{", b"[\n")):
+        return "json"
+    try:
+        str(head[:-4] if len(head) == _HEAD else head, "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return "txt" if head and b"\x00" not in head else None
+
+
+_SHOWN = 6
+
+
+def _passed_over(given: tuple[str, ...], wanted: SourceType | None) -> tuple[Remark, ...]:
+    """Count the files with other extensions in the directories among `given`; hidden ones mean nothing."""
+    found: Counter[str] = Counter()
+    for entry in given:
+        for _, folders, names in os.walk(Path(entry.removeprefix("file://")).expanduser()):
+            folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+            found.update(
+                "".join(PurePath(name).suffixes[-2:]) or name
+                for name in names
+                if not name.startswith((".", "_")) and not belongs(name, wanted)
+            )
+    if not found:
+        return ()
+    most = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    told = ", ".join(f"{name} {count:,}" for name, count in most[:_SHOWN])
+    more = f" and {len(most) - _SHOWN} more endings" if len(most) > _SHOWN else ""
+    return (Remark(file="", what=f"files that are not read, because of their names: {told}{more}"),)
 
 
 _THREADS: Final = 8
@@ -181,11 +345,11 @@ class DatasetIntrospector:
         return fingerprint([self._request.given, self.subset, self.configs(), files])
 
     @cached_property
-    def _request(self) -> Request:
+    def _request(self) -> _Request:
         options = dict(self._given)
         if self._token is not None and options["type"] in ("hf", "huggingface"):
             options["storage_options"] = {**(options["storage_options"] or {}), "token": self._token}
-        return Request(self._source or (), options, self._overrides)
+        return _Request(self._source or (), options, self._overrides)
 
     def configs(self) -> tuple[str, ...]:
         """Return the subsets of a dataset on the Hub; files have none."""
@@ -197,7 +361,7 @@ class DatasetIntrospector:
             return self._request.hub.splits
         found: dict[str, list[int]] = {}
         for file in self._files:
-            if (name := split_of(file.path)) is not None:
+            if (name := _split_of(file.path)) is not None:
                 found.setdefault(name, []).append(file.size)
         return tuple(Split(name=name, files=len(s), bytes=sum(s)) for name, s in sorted(found.items()))
 
@@ -224,7 +388,7 @@ class DatasetIntrospector:
         )
 
         hub, empty = request.hub, [file for file in self._files if not file.size]
-        found = list(passed_over(request.given, request.source.type) if hub is None else hub.remarks)
+        found = list(_passed_over(request.given, request.source.type) if hub is None else hub.remarks)
         for file in empty[:_NAMED]:  # fine where a format needs no byte
             fatal = file.format in {"parquet", "arrow", "json"} or file.compression is not None
             found.append(Remark(file=file.path, what="it is empty", fatal=fatal))

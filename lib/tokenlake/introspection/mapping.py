@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from types import MappingProxyType
@@ -310,13 +310,15 @@ class _Search:
                 raise ConfigError(f"column mapping: column {column!r} is mapped to two names; map it to one")
             self._put(role, column, "explicit", 1.0)
 
-    def take(self, how: How, score: Any) -> None:
+    def take(self, how: How, score: Callable[[str, str], float]) -> None:
         """Take the pairs for which `score` (role, column) is above 0, the highest first."""
         pairs = [
             (-found, column != role, self._wanted.index(role), rank_of(column), column, role)
             for role in self._wanted
             for column in self._free
-            if role not in self._found and self._fits(role, column) and (found := score(role, column)) > 0
+            if role not in self._found
+            and self._fits(role, column)
+            and (found := float(score(role, column))) > 0
         ]
         for negative, _, _, _, column, role in sorted(pairs):
             if role not in self._found and column in self._free:

@@ -5,6 +5,7 @@ Types of columns are as people write them, the same for files with a schema and 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -404,3 +405,30 @@ def _fields(structs: list[dict[str, Shape]]) -> tuple[tuple[str, Shape], ...]:
 def merged_columns(tables: Iterable[Mapping[str, Shape]]) -> dict[str, Shape]:
     """Return the columns of several tables; one that is missing in a table is nullable."""
     return dict(_fields([dict(table) for table in tables]))
+
+
+_CHARACTERS: Final = 300  # of a text
+_ITEMS: Final = 5
+_DEPTH: Final = 6
+
+
+def shortened(value: object, depth: int = _DEPTH) -> Any:
+    """Return a JSON-able copy of `value`: long strings and lists cut (saying so), bytes by their number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _CHARACTERS else f"{value[:_CHARACTERS]}... ({len(value):,} characters)"
+    if isinstance(value, bytes):
+        return f"({len(value):,} bytes)"
+    if depth == 0:
+        return "..."
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value)
+        return {str(key): shortened(item, depth - 1) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        shown = [shortened(item, depth - 1) for item in items[:_ITEMS]]
+        return shown if len(items) <= _ITEMS else [*shown, f"... ({len(items):,} items)"]
+    return str(value)[:_CHARACTERS]  # dates, decimals

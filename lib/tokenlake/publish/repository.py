@@ -146,14 +146,12 @@ class HubRepository:
                 f"the branch {branch!r} is refused; expected a name such as main, and none that reads as the tag of a "
                 "version (v3) or as a commit"
             )
-        remember([token or ""])
         try:
             from huggingface_hub import HfApi, constants, get_token
             from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
         except ImportError as error:
-            raise MissingExtraError(
-                "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
-            ) from error
+            told = "pushing to the Hub needs huggingface_hub: pip install 'tokenlake[etl]'"
+            raise MissingExtraError(told) from error
         token = token or get_token()
         self.with_token = bool(token)
         if not token and not look:
@@ -236,9 +234,8 @@ class HubRepository:
 
     def create_branch(self, start: str | None) -> None:
         """Create the target's branch where `start` is."""
-        branch = self.branch
-        options: dict[str, Any] = {"branch": branch, "revision": start, "exist_ok": True}
-        self._call(f"creating the branch {branch}", "create_branch", **options)
+        options: dict[str, Any] = {"branch": self.branch, "revision": start, "exist_ok": True}
+        self._call(f"creating the branch {self.branch}", "create_branch", **options)
 
     def upload(self, files: Sequence[tuple[PublishedFile, Path | None]]) -> list[Any]:
         """Send the contents of files, without making them visible; return what :meth:`commit` takes.
@@ -252,9 +249,8 @@ class HubRepository:
 
         made: list[Any] = []
         for file, path in files:
-            addition: Any = CommitOperationAdd(
-                file.path, cast("Any", path if file.data is None else file.data)
-            )
+            content: Any = path if file.data is None else file.data
+            addition: Any = CommitOperationAdd(file.path, content)
             # Known, and just compared: hashing it once more would only take time.
             addition.upload_info.sha256 = bytes.fromhex(file.sha256)
             made.append(addition)
@@ -286,16 +282,12 @@ class HubRepository:
         from huggingface_hub import CommitOperationDelete
 
         operations = [*additions, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-        self._call(
-            "committing",
-            "create_commit",
-            operations,
-            tries=1,
-            commit_message=message,
-            commit_description=about,
-            revision=self.branch,
-            parent_commit=parent,
-        )
+        options: dict[str, Any] = {
+            "commit_message": message,
+            "commit_description": about,
+            "parent_commit": parent,
+        }
+        self._call("committing", "create_commit", operations, tries=1, revision=self.branch, **options)
 
     def tag(self, name: str, commit: str, message: str) -> None:
         """Name a commit; VersionConflictError if the name is another one's."""

@@ -92,10 +92,10 @@ def tokenizers_table(manifest: Manifest) -> Table:
     lines: dict[str, dict[str, Any]] = {}
     for source, described in manifest.tokenizer.items():
         digest = str(described.get("files", {}).get("tokenizer.json", ""))
-        line = lines.setdefault(digest, {**described, "sources": [], "sha256": digest[:12]})
-        line["sources"].append(source)
-    records = [{**line, "sources": ", ".join(line["sources"])} for line in lines.values()]
-    return Table.of(columns, records, "Tokenizer")
+        above = lines.get(digest)
+        sources = source if above is None else f"{above['sources']}, {source}"
+        lines[digest] = {**(above or described), "sources": sources, "sha256": digest[:12]}
+    return Table.of(columns, list(lines.values()), "Tokenizer")
 
 
 def inputs_table(manifest: Manifest) -> Table:
@@ -197,17 +197,18 @@ def account_table(manifest: Manifest, title: str | None = "Account") -> Table:
 
 def remarks(account: Account) -> list[str]:
     """What was normalized, skipped or worth knowing; empty where there is nothing."""
-    found: list[str] = []
     normalized = {reason: many for reason, many in account.normalized.items() if reason not in CUT}
-    if any(normalized.values()):
-        found.append(f"normalized on reading: {_reasons(normalized)}")
-    if any(account.rows_skipped.values()):
-        found.append(f"rows never read: {_reasons(account.rows_skipped)}")
-    if account.special_tokens_in_text:
-        found.append(f"special-token strings inside documents: {count(account.special_tokens_in_text)}")
-    if account.eos_existing:
-        found.append(f"documents that already ended in EOS: {count(account.eos_existing)}")
-    return found + truncation_remarks(account)
+    counts = {
+        "normalized on reading": _reasons(normalized),
+        "rows never read": _reasons(account.rows_skipped),
+        "special-token strings inside documents": _some(account.special_tokens_in_text),
+        "documents that already ended in EOS": _some(account.eos_existing),
+    }
+    return [f"{what}: {many}" for what, many in counts.items() if many] + truncation_remarks(account)
+
+
+def _some(number: int) -> str:
+    return count(number) if number else ""
 
 
 def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources") -> Table:
@@ -229,29 +230,21 @@ def sources_table(accounts: Mapping[str, Account], title: str | None = "Sources"
 
 def lengths_table(accounts: Mapping[str, Account]) -> Table:
     """How long the documents of each source are, on the average."""
-    columns = [
+    columns = (
         label("source"),
         number("documents"),
-        number("tokens", "tokens of a document", _decimal),
-        number("bytes", "bytes of text", _decimal),
+        number("tokens", "tokens of a document", lambda value: f"{value:,.1f}"),
+        number("bytes", "bytes of text", lambda value: f"{value:,.1f}"),
         number("ratio", "bytes of a token", lambda value: f"{value:.2f}"),
-    ]
-    records = [
-        {
-            "source": name,
-            "documents": account.documents,
-            "tokens": account.tokens / account.documents,
-            "bytes": account.text_bytes / account.documents,
-            "ratio": account.text_bytes / account.tokens if account.tokens else None,
-        }
-        for name, account in accounts.items()
-        if account.documents
-    ]
-    return Table.of(columns, records, "Lengths")
-
-
-def _decimal(value: float) -> str:
-    return f"{value:,.1f}"
+    )
+    rows: list[tuple[Any, ...]] = []
+    for name, each in accounts.items():
+        if each.documents:
+            means = each.tokens / each.documents, each.text_bytes / each.documents
+            rows.append(
+                (name, each.documents, *means, each.text_bytes / each.tokens if each.tokens else None)
+            )
+    return Table(columns, tuple(rows), "Lengths")
 
 
 def _reasons(reasons: Mapping[str, int]) -> str:
