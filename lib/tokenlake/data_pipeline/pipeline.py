@@ -154,12 +154,10 @@ class DataPipeline:
     def prompt_engine(self) -> PromptEngine:
         """What makes examples of rows; it does not pad, batches do."""
         how, options = self.config.tokenizer_config, self.config.prompt_template
-        limits: dict[str, Any] = {
-            "max_length": how.max_length or 2048,
-            "truncation": how.truncation is not False,
-        }
-        files = self.tokenizer.loaded.files
-        return self._once("engine", lambda: PromptEngine(options, files, **limits, padding=False))
+        files, cuts, most = self.tokenizer.loaded.files, how.truncation is not False, how.max_length or 2048
+        return self._once(
+            "engine", lambda: PromptEngine(options, files, max_length=most, truncation=cuts, padding=False)
+        )
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -205,13 +203,9 @@ class DataPipeline:
 
     def _spec(self, split: str) -> SplitSpec:
         if split not in self.splits:
-            there = ", ".join(map(repr, self.splits))
-            raise ConfigError(
-                f"dataset.splits: no split {split!r}{did_you_mean(split, self.splits)}; there are {there}",
-                field_path="dataset.splits",
-                expected=there,
-                got=split,
-            )
+            place, there = "dataset.splits", ", ".join(map(repr, self.splits))
+            why = f"no split {split!r}{did_you_mean(split, self.splits)}; there are {there}"
+            raise ConfigError(f"{place}: {why}", field_path=place, expected=there, got=split)
         specs = {spec.name: spec for spec in self.config.dataset.splits}
         return specs.get(split, SplitSpec(name=split))
 
@@ -250,10 +244,9 @@ class DataPipeline:
         if not self.config.dataset.streaming:
             return _of_torch("PreprocessedDataset")(rows, self.prompt_engine)
         if spec.shuffle and spec.sample_size is not None:
-            raise ConfigError(
-                f"dataset.splits.{split}.shuffle: true, but of a stream only the first sample_size rows can be taken; "
-                "write streaming: false or shuffle: false"
-            )
+            why = "true, but of a stream only the first sample_size rows can be taken"
+            how = "write streaming: false or shuffle: false"
+            raise ConfigError(f"dataset.splits.{split}.shuffle: {why}; {how}")
         order = {"shuffle_buffer": _BUFFER if shuffle or spec.shuffle else 0, "seed": spec.seed}
         streaming = _of_torch("StreamingPreprocessedDataset")
         return streaming(rows, self.prompt_engine, **order, rank=place[0], world_size=place[1])

@@ -66,10 +66,9 @@ def run_flow(
         try:
             state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
         except httpx.TransportError as cause:
-            raise TokenlakeError(
-                f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause}); finished units are kept,"
-                " and the same command resumes the run"
-            ) from cause
+            why = f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause})"
+            how = "finished units are kept, and the same command resumes the run"
+            raise TokenlakeError(f"{why}; {how}") from cause
         if server is not None:
             # What was built is there, whatever becomes of the records.
             with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
@@ -105,13 +104,8 @@ def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))),
         deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
     )
-    old = client.read_flow_runs(
-        flow_filter=ours,
-        flow_run_filter=finished,
-        sort=FlowRunSort.END_TIME_DESC,
-        offset=kept,
-        limit=_FORGOTTEN_AT_ONCE,
-    )
+    page: dict[str, Any] = {"sort": FlowRunSort.END_TIME_DESC, "offset": kept, "limit": _FORGOTTEN_AT_ONCE}
+    old = client.read_flow_runs(flow_filter=ours, flow_run_filter=finished, **page)
     # Another flow may have the name, but not the parameters.
     for run in (run for run in old if {"config", "workers", "overrides"} <= run.parameters.keys()):
         of_run = filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id]))

@@ -218,24 +218,18 @@ def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, wor
 def publish_findings(reports: Sequence[VerifyReport]) -> None:
     """Show what was found beside the run, and in the history of the artifact ``verification``."""
     damaged = sum(not report.ok for report in reports)
-    create_markdown_artifact(
-        findings(reports),
-        key="verification",
-        description=f"{numbers.plural(len(reports), 'version')}: {damaged or 'none'} damaged",
-    )
+    told = f"{numbers.plural(len(reports), 'version')}: {damaged or 'none'} damaged"
+    create_markdown_artifact(findings(reports), key="verification", description=told)
 
 
 def findings(reports: Sequence[VerifyReport]) -> str:
     """Return what verification found, as Markdown."""
-    versions = [
-        {
-            "name": _called(report),
-            "state": "intact" if report.ok else numbers.plural(len(report.problems), "problem"),
-            **{key: getattr(report, key) for key in ("files", "bytes")},
-            **({"rows": report.rows, "tokens": report.tokens} if report.deep else {}),
-        }
-        for report in reports
-    ]
+    versions: list[dict[str, Any]] = []
+    for report in reports:
+        state = "intact" if report.ok else numbers.plural(len(report.problems), "problem")
+        keys = ("files", "bytes", "rows", "tokens") if report.deep else ("files", "bytes")
+        counts = {key: getattr(report, key) for key in keys}
+        versions.append({"name": _called(report), "state": state, **counts})
     problems = [
         {"name": _called(report), **asdict(problem)} for report in reports for problem in report.problems
     ]
@@ -253,11 +247,10 @@ def require_undamaged(reports: Sequence[VerifyReport]) -> None:
     """
     damaged = [f"{report.dataset}@v{report.version}" for report in reports if not report.ok]
     if damaged:
-        raise IntegrityError(
-            f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}. This run's "
-            f"logs and artifact list the damage; `tokenlake repair {damaged[0]}` rebuilds what can be rebuilt.",
-            damaged=damaged,
-        )
+        what = f"{len(damaged)} of {numbers.plural(len(reports), 'version')} damaged: {', '.join(damaged)}"
+        how = f"`tokenlake repair {damaged[0]}` rebuilds what can be rebuilt"
+        told = f"{what}. This run's logs and artifact list the damage; {how}."
+        raise IntegrityError(told, damaged=damaged)
 
 
 def _called(report: VerifyReport) -> str:

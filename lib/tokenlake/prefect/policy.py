@@ -76,16 +76,8 @@ _WORDS: Final = frozenset(
 )
 _ADDRESSES: Final = frozenset({"endpoint", "endpoint_url"})
 _HEADERS: Final = frozenset(
-    {
-        "accept",
-        "api-key",
-        "authorization",
-        "cookie",
-        "private-token",
-        "user-agent",
-        "x-api-key",
-        "x-auth-token",
-    }
+    {"accept", "api-key", "authorization", "cookie", "private-token", "user-agent"}
+    | {"x-api-key", "x-auth-token"}
 )
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE: Final = re.compile(r"\(line (\d+)\)|:(\d+)(?::\d+)?: ")
@@ -297,10 +289,10 @@ def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> 
     elif (allowed := environment.get(TOKENIZERS)) is not None:
         patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
         if not any(fnmatchcase(name.partition("@")[0], pattern) for pattern in patterns):
-            raise ConfigError(
-                f"{what}: {name!r} is not allowed on this worker; expected one of"
-                f" {', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
+            where = (
+                f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
             )
+            raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -311,11 +303,8 @@ def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
     texts = source.texts
-    found = [
-        texts.chat and texts.chat.template,
-        texts.prompt and texts.prompt.chat_template,
-        texts.preference and texts.preference.chat_template,
-    ]
+    found = [texts.chat.template] if texts.chat else []
+    found += [each.chat_template for each in (texts.prompt, texts.preference) if each]
     for template in filter(None, found):
         # Without a brace it is the name of one of the tokenizer's, or the path of a file.
         if "{" not in template and _is_file(template):
@@ -349,10 +338,8 @@ def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[st
 def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
     patterns = [pattern.strip() for pattern in allowed.split(",") if pattern.strip()]
     if not any(fnmatchcase(name, pattern) for pattern in patterns):
-        raise ConfigError(
-            f"{what} is not allowed on this worker; expected one of {', '.join(patterns) or 'nothing'} "
-            f"({variable} in the worker's environment)"
-        )
+        where = f"{', '.join(patterns) or 'nothing'} ({variable} in the worker's environment)"
+        raise ConfigError(f"{what} is not allowed on this worker; expected one of {where}")
 
 
 def _check(
@@ -398,11 +385,10 @@ def _check_options(options: Mapping[str, Any], entries: list[str] | None, variab
             _check(value, entries or [], variable, what, url=True)
         elif not _is_known(key, value):
             known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
-            raise ConfigError(
-                f"{what} is refused here: to the runs of a deployment a worker allows {', '.join(known)}, and of "
-                f"headers {', '.join(sorted(_HEADERS))}; credentials as {{env: NAME}} or {{block: NAME}}, all others "
-                "written out as one word"
-            )
+            allowed = f"{', '.join(known)}, and of headers {', '.join(sorted(_HEADERS))}"
+            how = "credentials as {env: NAME} or {block: NAME}, all others written out as one word"
+            why = f"to the runs of a deployment a worker allows {allowed}"
+            raise ConfigError(f"{what} is refused here: {why}; {how}")
 
 
 def _is_known(key: str, value: object) -> bool:
@@ -419,12 +405,8 @@ def _is_known(key: str, value: object) -> bool:
 
 def _is_credential(value: object) -> bool:
     # Texts, too: secrets that are spelled out were refused when the configuration was read.
-    return (
-        value is None
-        or isinstance(value, bool)
-        or _is_reference(value)
-        or (isinstance(value, str) and "://" not in value)
-    )
+    plain = value is None or isinstance(value, bool) or (isinstance(value, str) and "://" not in value)
+    return plain or _is_reference(value)
 
 
 def _is_reference(value: object) -> bool:

@@ -286,12 +286,9 @@ class WorkRuns:
                 self._pool.give_up(error)
                 return
             except ObjectNotFound:
-                self._pool.give_up(
-                    ConfigError(
-                        f"the Prefect server has no deployment {DEPLOYMENT}, of which work_runs={self._count} are to "
-                        "be started; deploy it: prefect deploy --name units"
-                    )
-                )
+                why = f"has no deployment {DEPLOYMENT}, of which work_runs={self._count} are to be started"
+                how = "deploy it: prefect deploy --name units"
+                self._pool.give_up(ConfigError(f"the Prefect server {why}; {how}"))
                 return
             except (httpx.HTTPError, PrefectException):
                 continue  # the server may be gone for a moment; the flow's own calls decide whether that is fatal

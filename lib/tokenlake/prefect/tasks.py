@@ -180,24 +180,20 @@ def plan_build(engine: LocalEngine) -> dict[str, Any]:
 
 Summary: TypeAlias = dict[str, Any]
 """JSON-able: what was committed and what this run did for it."""
-_OF_RESULT: Final = (
-    *("dataset", "version", "path", "status"),
-    *("units_built", "units_resumed", "units_reused"),
-)
+_OF_RESULT: Final = "dataset version path status units_built units_resumed units_reused"
 
 
 def summarize(result: BuildResult) -> Summary:
     """Figures of the committed version, and of what this run itself did."""
-    account, mixture = result.manifest.account, result.manifest.mixture
+    manifest, mixture = result.manifest, result.manifest.mixture
     return {
-        **{name: getattr(result, name) for name in _OF_RESULT},
-        "documents": account.documents,
-        "tokens": account.tokens,
-        "rows": result.manifest.totals.rows,
-        "fill": fill(result.manifest),
-        "bytes": result.manifest.totals.bytes,
+        **{name: getattr(result, name) for name in _OF_RESULT.split()},
+        **{name: getattr(manifest.account, name) for name in ("documents", "tokens")},
+        "rows": manifest.totals.rows,
+        "fill": fill(manifest),
+        "bytes": manifest.totals.bytes,
         "seconds": round(result.seconds, 3),
-        "fingerprint": result.manifest.fingerprint,
+        "fingerprint": manifest.fingerprint,
         **({} if mixture is None else {"mixture": mixture_table(mixture).records()}),
         **({"exports": list(result.exports)} if result.exports else {}),
     }

@@ -149,11 +149,9 @@ class AsyncDataLoader(AsyncDataset[Arrays]):
             sharding = _first_device()
         self._sharding, self._asked, self._turn = sharding, cast("Iterator[Arrays] | None", None), 0
         if (stored and pad_token_id is not None) or (not stored and sharding is not None and not drop_last):
-            raise ConfigError(
-                "pad_token_id: stored rows are padded with the id that their version names; leave it out"
-                if stored
-                else "drop_last: False, but batches on devices are all of one size; leave it out"
-            )
+            padded = "pad_token_id: stored rows are padded with the id that their version names"
+            sized = "drop_last: False, but batches on devices are all of one size"
+            raise ConfigError(f"{padded if stored else sized}; leave it out")
         if isinstance(source, Dataset | Mixture):
             self._loader = _stored(source, load, seed, padding_side, sharding)
         else:

@@ -218,7 +218,7 @@ class _SourceFeed:
         self._key = (seed, _SHARDS, place)
         self.drawn = 0
         """How many draws come before the next one, over all epochs."""
-        self._rows = self._walk(0, 0, iter(self._ordered(0)), iter(()))
+        self._rows = self._walk(0)
 
     def take(self) -> Row | None:
         """Return the next row, None after the last one.
@@ -236,35 +236,32 @@ class _SourceFeed:
         Those are `draws`, or all there are, if there are fewer. Rows are passed over by their numbers; they are read
         only where a source leaves rows out or does not know its length.
         """
-        if draws == self.drawn:
-            return draws
-        left, epoch, came = draws, 0, 0
-        shards, rows = iter(self._ordered(0)), cast("Iterator[Row]", iter(()))
-        while left:
-            if (name := next(shards, None)) is not None:
-                passed, rows = self._opened(name, left)
-                left, came = left - passed, came + passed
-            elif self._again:
-                self._require_rows(came, epoch)
-                skipped, left = divmod(left, came)
-                epoch, came = epoch + 1 + skipped, 0
-                shards, rows = iter(self._ordered(epoch)), iter(())
-            else:
-                break
-        self._rows, self.drawn = self._walk(epoch, came, shards, rows), draws - left
+        if draws != self.drawn:
+            self._rows = self._walk(draws)
+            next(self._rows)
         return self.drawn
 
-    def _walk(self, epoch: int, came: int, shards: Iterator[str], rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield `rows`, then those of the shards after them, then later epochs; `came` rows of this one came before."""
+    def _walk(self, draws: int) -> Iterator[Row]:
+        """Yield the rows from a draw on, epoch after epoch; behind draws that are passed over, first an empty row."""
+        left, epoch, came, there = draws, 0, 0, not draws
         while True:
-            for row in chain(rows, chain.from_iterable(map(self._source.open_shard, shards))):
-                came += 1
-                yield row
+            for shard in self._ordered(epoch):
+                passed, rows = self._opened(shard, left) if left else (0, self._source.open_shard(shard))
+                left, came = left - passed, came + passed
+                if not left and not there:
+                    self.drawn, there = draws, True
+                    yield {}
+                for row in rows:
+                    came += 1
+                    yield row
             if not self._again:
-                return
+                break
             self._require_rows(came, epoch)
-            epoch, came, rows = epoch + 1, 0, iter(())
-            shards = iter(self._ordered(epoch))
+            skipped, left = divmod(left, came)
+            epoch, came = epoch + 1 + skipped, 0
+        if not there:
+            self.drawn = draws - left
+            yield {}
 
     def _require_rows(self, came: int, epoch: int) -> None:
         if not came:

@@ -190,13 +190,9 @@ def index_of(name: str, names: Sequence[str]) -> int:
 
 def beyond(name: str, row: int, rows: int) -> ConfigError:
     """Return the error for a row after the end of a shard."""
-    return ConfigError(
-        f"shard {name!r}: row {row} is beyond its end; it has {rows} rows, numbered from 0, and reading "
-        f"may begin at any of them or at {rows}, which gives nothing",
-        shard=name,
-        row=row,
-        rows=rows,
-    )
+    why = f"row {row} is beyond its end; it has {rows} rows, numbered from 0"
+    how = f"reading may begin at any of them or at {rows}, which gives nothing"
+    return ConfigError(f"shard {name!r}: {why}, and {how}", shard=name, row=row, rows=rows)
 
 
 def bad_row(shard: str, number: int, why: str, **details: Any) -> BadRecordError:

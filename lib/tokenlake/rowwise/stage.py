@@ -38,13 +38,9 @@ from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, content_hash
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
-_AFTER: Final = {
-    "tokenize": ("mix", "pack", "load"),
-    "mix": ("load",),
-    "pack": ("load",),
-    "save": ("load",),
-}
-"""A stage to those that may not come before it; rows can be saved at any place, and packed before or after a mix."""
+_AFTER: Final = {"tokenize": ("mix", "pack", "load")}
+"""A stage to those that may not come before it, else load alone: rows can be saved at any place, and packed before or
+after a mix."""
 _CHECKED_FIRST: Final = ("datasets", "source", "cache", "card", "ray")
 """Sections of which no stage is called, so that they are checked before the first one."""
 

@@ -145,10 +145,8 @@ class EarlyStopping(Callback):
 
     def _check(self, run: TrainingRun) -> None:
         if self.waited >= self._config.patience:
-            run.stop(
-                f"{self._config.metric} of {self._config.tag} has not fallen below {self.best:.6g} "
-                f"for {self.waited} evaluations"
-            )
+            metric = f"{self._config.metric} of {self._config.tag}"
+            run.stop(f"{metric} has not fallen below {self.best:.6g} for {self.waited} evaluations")
 
 
 @final

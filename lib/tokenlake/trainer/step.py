@@ -217,10 +217,8 @@ def make_schedule(config: ScheduleConfig, steps: int) -> optax.Schedule:
     """
     end = config.steps or steps
     if config.name != "constant" and config.warmup >= end:
-        raise ConfigError(
-            f"schedule.warmup: got {config.warmup} steps of {end}; expected fewer than the schedule has",
-            field_path="schedule.warmup",
-        )
+        why = f"got {config.warmup} steps of {end}; expected fewer than the schedule has"
+        raise ConfigError(f"schedule.warmup: {why}", field_path="schedule.warmup")
     fall = _after_warmup(config, end - config.warmup)
     if not config.warmup:
         return fall
@@ -240,10 +238,8 @@ def _after_warmup(config: ScheduleConfig, steps: int) -> optax.Schedule:
             return optax.cosine_decay_schedule(peak, steps, alpha=floor)
         case "cosine_restarts":  # as many equal half cosines, each from the peak on (equation 5 there)
             if config.cycles > steps:
-                raise ConfigError(
-                    f"schedule.cycles: got {config.cycles} in {steps} steps; expected at most one for each step",
-                    field_path="schedule.cycles",
-                )
+                why = f"got {config.cycles} in {steps} steps; expected at most one for each step"
+                raise ConfigError(f"schedule.cycles: {why}", field_path="schedule.cycles")
             starts = [steps * cycle // config.cycles for cycle in range(config.cycles + 1)]
             lengths = [after - before for before, after in pairwise(starts)]
             cycles = [optax.cosine_decay_schedule(peak, length, alpha=floor) for length in lengths]
@@ -300,13 +296,13 @@ def param_shardings(
         if not any(re.search(pattern, name) for name in named):
             raise ConfigError(f"mesh.rules: {pattern!r} fits no parameter; there are {', '.join(named)}")
     if mesh.shape["tensor"] > 1 and not any("tensor" in axes for axes in rules.values()):
-        raise ConfigError(
-            f"mesh.tensor: got {mesh.shape['tensor']}, and no rule says which dimensions to cut; "
-            "expected mesh.rules, as {'up': [null, tensor]}"
-        )
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, _spec(path_name(path), leaf.shape, mesh, rules)), params
-    )
+        why = f"got {mesh.shape['tensor']}, and no rule says which dimensions to cut"
+        raise ConfigError(f"mesh.tensor: {why}; expected mesh.rules, as {{'up': [null, tensor]}}")
+
+    def placed(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, _spec(path_name(path), leaf.shape, mesh, rules))
+
+    return jax.tree_util.tree_map_with_path(placed, params)
 
 
 def _spec(
@@ -315,13 +311,11 @@ def _spec(
     pattern = next((pattern for pattern in rules if re.search(pattern, name)), None)
     axes: list[str | None] = [] if pattern is None else list(rules[pattern])
     axes += [None] * (len(shape) - len(axes))
-    if len(axes) > len(shape) or any(
-        axis is not None and size % mesh.shape[axis] for axis, size in zip(axes, shape, strict=False)
-    ):
-        raise ConfigError(
-            f"mesh.rules: {pattern!r} cuts {name} of shape {shape} along {axes}; expected at most {len(shape)} axes, "
-            f"each dividing its dimension, of {dict(mesh.shape)}"
-        )
+    cuts = [size % mesh.shape[axis] for axis, size in zip(axes, shape, strict=False) if axis is not None]
+    if len(axes) > len(shape) or any(cuts):
+        why = f"{pattern!r} cuts {name} of shape {shape} along {axes}"
+        wanted = f"at most {len(shape)} axes, each dividing its dimension, of {dict(mesh.shape)}"
+        raise ConfigError(f"mesh.rules: {why}; expected {wanted}")
     parts = mesh.shape["fsdp"]
     free = [at for at, axis in enumerate(axes) if axis is None and shape[at] and shape[at] % parts == 0]
     if parts > 1 and free and "fsdp" not in axes:

@@ -115,10 +115,8 @@ class Trainer:
         callbacks: Iterable[Callback] = (),
     ) -> None:
         if not isinstance(loader, BatchLoader):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(
-                f"loader: got a {type(loader).__name__}, expected a tl.DataLoader, or of rows "
-                "tl.AsyncDataLoader(source, batch_size)"
-            )
+            wanted = "expected a tl.DataLoader, or of rows tl.AsyncDataLoader(source, batch_size)"
+            raise ConfigError(f"loader: got a {type(loader).__name__}, {wanted}")
         self.config, self.loader, self.evaluation = config, loader, dict(evaluation or {})
         try:
             self.steps = config.steps or len(loader)
@@ -225,10 +223,8 @@ class Trainer:
                 self._tell("on_epoch_end", epoch)
                 # A run that goes on at the very end of a pass finds nothing there, and another pass follows.
                 if empty and self.step == before:
-                    raise ConfigError(
-                        f"the loader has no batch from step {self.step} on; expected batches that a pass has rows for, "
-                        "or drop_last=False"
-                    )
+                    wanted = "expected batches that a pass has rows for, or drop_last=False"
+                    raise ConfigError(f"the loader has no batch from step {self.step} on; {wanted}")
             self._tell("on_train_end")
         finally:
             self.loader.close()
@@ -238,7 +234,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Return what the held-out sets give now: tag -> loss, perplexity, accuracy, ..., means over all targets."""
-        return {tag: self._held_out_means(tag, loader) for tag, loader in self.evaluation.items()}
+        return {tag: self._held_out(tag, loader) for tag, loader in self.evaluation.items()}
 
     def save(self) -> None:
         """Write a checkpoint, in the background; nothing if the run has no folder, or one of this step.
@@ -298,7 +294,7 @@ class Trainer:
                 "that, and a learning rate that is too high: look at the ids, lower schedule.peak, set optimizer.clip"
             )
 
-    def _held_out_means(self, tag: str, loader: DataLoader) -> dict[str, float]:
+    def _held_out(self, tag: str, loader: DataLoader) -> dict[str, float]:
         total: Sums | None = None
         for count, batch in enumerate(loader.iter_from_step(0), 1):
             sums = self._evaluate(self.params, self._placed(batch), self._reference)
@@ -327,13 +323,12 @@ class Trainer:
     def _configured(self) -> list[Callback]:
         """The callbacks that the configuration asks for; one process tells of all."""
         config, found = self.config, list[Callback]()
-        if config.early_stopping is not None:
-            if config.early_stopping.tag not in self.evaluation:
-                raise ConfigError(
-                    f"early_stopping.tag: got {config.early_stopping.tag!r}, expected the tag of a held-out set: "
-                    f"{', '.join(self.evaluation) or 'there are none'}"
-                )
-            found.append(EarlyStopping(config.early_stopping))
+        if (early := config.early_stopping) is not None:
+            if early.tag not in self.evaluation:
+                known = ", ".join(self.evaluation) or "there are none"
+                why = f"got {early.tag!r}, expected the tag of a held-out set: {known}"
+                raise ConfigError(f"early_stopping.tag: {why}")
+            found.append(EarlyStopping(early))
         if jax.process_index() == 0:
             found += [ProgressCallback()] if config.log.progress else []
             found += [JsonlLog(config.log.jsonl)] if config.log.jsonl is not None else []
@@ -352,11 +347,9 @@ class Trainer:
             if there["run"].get(name) != value
         ]
         if problems:
-            raise ConfigError(
-                f"{checkpoints.folder}: the checkpoint of step {checkpoints.latest} is of another run: "
-                f"{'; '.join(problems)}; expected the same, or another folder",
-                differs=problems,
-            )
+            what = f"{checkpoints.folder}: the checkpoint of step {checkpoints.latest} is of another run"
+            told = f"{what}: {'; '.join(problems)}; expected the same, or another folder"
+            raise ConfigError(told, differs=problems)
         self.state = checkpoints.restore(self.state, self.loader)
         self.step = int(self.state.step)
         for name, callback in self._remembering():
