@@ -171,11 +171,9 @@ class PackedWriter:
     def _chunk(
         self, kind: _LeafKind, values: npt.NDArray[Any], begins: npt.NDArray[np.int64] | int
     ) -> Fields:
-        """Write a column chunk; returns what the footer says of it.
+        """Write the values of all rows; returns what the footer says of it.
 
-        Args:
-            values: of all rows.
-            begins: where each row begins, int64[rows]; the length of all rows where they have one.
+        `begins`: where each row begins, int64[rows]; the length of all rows where they have one.
         """
         start, stored, decoded, entries = self._at, list[int](), 0, 0
         if isinstance(begins, int) and kind.values == _INT32 and len(values) >= LEAST_INDICES:
@@ -254,11 +252,9 @@ class PackedWriter:
 
 
 class _LeafKind(NamedTuple):
-    """What all column chunks of some values have in common.
+    """What all column chunks of some values have in common: their type in Arrow, and what the footer says of them.
 
-    Attributes:
-        values: their type in Arrow.
-        facts: what the footer says of a chunk whose values are as they are, and of one of indices.
+    `facts`: of a chunk whose values are as they are, and of one of indices.
     """
 
     values: pa.DataType

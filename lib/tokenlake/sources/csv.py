@@ -40,7 +40,6 @@ _FRAME: Final = 2  # carriage return and newline are not part of a record
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 _CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _NUL_BYTE: Final = Fault("nul_byte", "a cell holds a NUL byte")
-_NOT_UTF8: Final = Fault("invalid_utf8", "the row is not valid UTF-8")
 _BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline stands outside of quotes")
 _STRAY_QUOTE: Final = Fault(
     "stray_quote", 'a quote stands inside a cell; expected a quoted cell and "" in it'
@@ -72,23 +71,16 @@ class CsvSplit(NamedTuple):
 
 
 class CsvBlock(NamedTuple):
-    """Whole records: the bytes that begin with them, the newlines before, the input bytes since the last block."""
+    """Whole records: the bytes that begin with them, the newlines before, the input bytes since the last block.
+
+    Of a record that is over the limit, and is a block by itself, only the first 64 KiB are there.
+    """
 
     data: bytearray
     line: int
     bytes_read: int
     bom: bool
     split: CsvSplit
-
-
-class OversizedRecord(NamedTuple):
-    """A record over the limit: its first 64 KiB, its size, whether it ends in CRLF, and the same as of a block."""
-
-    head: bytes
-    size: int
-    crlf: bool
-    line: int
-    bytes_read: int
 
 
 def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
@@ -109,28 +101,16 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
     # In a block that is no larger than the limit no record is over it.
     size = min(_BLOCK_BYTES, want.block_bytes, max(limit, _LEAST_BLOCK))
     stream = CsvStream(file, ByteStream(data), ord(delimiter), limit, size)
-    blocks, header, first = stream.blocks(), tuple[str, ...](), None
-    while not header:
-        if (first := next(blocks, None)) is None:
-            raise damaged(file, "it is empty, expected at least a header")
-        header = _header(file, first, want, delimiter)
-    assert isinstance(first, CsvBlock), "a header that is too long is refused"
-
+    blocks = stream.blocks()
+    headers = ((_header(file, block, want, delimiter), block) for block in blocks)
+    header, first = next((found for found in headers if found[0]), ((), None))
+    if first is None:
+        raise damaged(file, "it is empty, expected at least a header")
     table, row = _Table(header, want, stream), 0
 
-    def parsed(block: CsvBlock | OversizedRecord) -> Parsed:
+    def parsed(block: CsvBlock) -> Parsed:
         nonlocal row
-        if isinstance(block, CsvBlock):
-            found = table.parsed(block, row)
-        else:
-            fault = _at_line(_too_long(block.size, limit), block.line + 1)
-            found = Parsed(
-                text=None,
-                positions=np.zeros(0, np.int64),
-                bad=(BadLine(row, None, fault, block.head),),
-                normalized={"crlf": int(block.crlf)},
-                bytes_read=block.bytes_read,
-            )
+        found = table.parsed(block, row)
         row += len(found) + len(found.bad)
         return found
 
@@ -138,19 +118,13 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
     yield from map(parsed, blocks)
 
 
-def _header(
-    file: InputFile, block: CsvBlock | OversizedRecord, want: Want, delimiter: str
-) -> tuple[str, ...]:
+def _header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tuple[str, ...]:
     """Return the names of the columns, () for a block of blank lines."""
-    line, whole = block.line + 1, b""
-    if isinstance(block, OversizedRecord):
-        fault, cells = _too_long(block.size, want.max_record_bytes), 0
-    elif not block.split.records:
+    if not block.split.records:
         return ()
-    else:
-        record, whole = block.split.records[0], bytes(block.data[: block.split.size])
-        line, cells = line + block.data.count(b"\n", 0, record.start), record.cells
-        fault = _fault(block.data, record, cells, want.max_record_bytes)
+    record, whole = block.split.records[0], bytes(block.data[: block.split.size])
+    line, cells = block.line + 1 + block.data.count(b"\n", 0, record.start), record.cells
+    fault = _fault(block.data, record, cells, want.max_record_bytes)
     if fault:
         hint = "; it looks like UTF-16 or no text at all" if fault is _NUL_BYTE else ""
         raise damaged(file, f"its header (line {line}) cannot be used: {fault.detail}{hint}", line=line)
@@ -169,21 +143,13 @@ def _header(
     return names
 
 
-def _too_long(size: int, limit: int) -> Fault:
-    return Fault("record_too_long", f"the row has {size} bytes, max_record_bytes is {limit}")
-
-
-def _at_line(fault: Fault, line: int) -> Fault:
-    return replace(fault, detail=f"{fault.detail} (line {line})")
-
-
 def _fault(data: bytearray, record: CsvRecord, columns: int, limit: int) -> Fault | None:
     """Return what is wrong with a record of a table of so many columns."""
-    raw = memoryview(data)[record.start : record.stop]
-    if len(raw) > limit:
-        return _too_long(len(raw), limit)
-    if not _is_utf8(raw, len(raw)):
-        return _NOT_UTF8
+    raw, size = memoryview(data)[record.start : record.stop], record.stop - record.start
+    if size > limit:
+        return Fault("record_too_long", f"the row has {size} bytes, max_record_bytes is {limit}")
+    if not _is_utf8(raw, size):
+        return Fault("invalid_utf8", "the row is not valid UTF-8")
     if data.find(b"\0", record.start, record.stop) >= 0:
         return _NUL_BYTE
     if record.fault or record.cells == columns:
@@ -249,7 +215,8 @@ class _Table:
             start, stop, *_ = records[index]
             line, at = line + block.data.count(b"\n", at, start), start
             raw = bytes(block.data[start : min(stop, start + RAW_LIMIT)])
-            bad.append(BadLine(row + index, None, _at_line(fault, line), raw))
+            told = replace(fault, detail=f"{fault.detail} (line {line})")
+            bad.append(BadLine(row + index, None, told, raw))
         return tuple(bad)
 
 
@@ -281,16 +248,7 @@ class CsvStream:
     Where the quotes of a block are not all right, it is split cell by cell. A quote opens a cell only as its first
     byte. In an unquoted cell it is stray. After a quote that closes a cell a delimiter or a newline must follow; if
     anything else does, that quote is stray, and the cell goes on, unquoted. But where such a cell began on an earlier
-    line, nobody knows where records end: its quote counts as unclosed.
-
-    Args:
-        stream: the file's bytes.
-        delimiter: the byte between two cells.
-        limit: longer records are bad; a longer cell in quotes counts as one that is not closed.
-        block_bytes: how much is read at a time.
-
-    Raises:
-        DamagedFileError: the file is UTF-16.
+    line, nobody knows where records end: its quote counts as unclosed. So does that of a cell over the `limit`.
     """
 
     def __init__(
@@ -311,7 +269,7 @@ class CsvStream:
         self._data = bytearray(head.ljust(block_bytes))
         self._size, self._line, self._final = len(head), 0, False
 
-    def blocks(self) -> Iterator[CsvBlock | OversizedRecord]:
+    def blocks(self) -> Iterator[CsvBlock]:
         """Yield the block of the header, before which there may be blank lines, and those of the other records.
 
         Raises:
@@ -360,7 +318,7 @@ class CsvStream:
         self._data[: len(rest)] = rest
         self._size = len(rest)
 
-    def _pass_over(self) -> OversizedRecord:
+    def _pass_over(self) -> CsvBlock:
         """Read to the end of a record that is over the limit; nothing is held of it but a cell in quotes."""
         head, line, passed, within = bytes(self._data[: min(self._size, RAW_LIMIT)]), self._line, 0, False
         while True:
@@ -376,7 +334,9 @@ class CsvStream:
             self._more(_STEP_BYTES)
             head += self._data[before : min(self._size, before + RAW_LIMIT - len(head))]
         size = passed + end - crlf
-        return OversizedRecord(head[:size], size, crlf, line, self._stream.consumed())
+        held = bytearray(head[:size])
+        split = CsvSplit(len(held), 0, int(crlf), 0, [CsvRecord(0, size, 0, None)])
+        return CsvBlock(held, line, self._stream.consumed(), False, split)
 
     def _end_of_record(self, *, within: bool) -> tuple[int | None, int, bool]:
         """Return where the record ends that the held bytes begin with, and the next one begins.
@@ -407,12 +367,7 @@ class CsvStream:
     def _split(self, data: bytearray, size: int, line: int, most: int = -1, *, final: bool) -> CsvSplit:
         """Return the first `most` records of `data`, all by default, as far as they are whole.
 
-        Args:
-            line: how many newlines the file has before `data`.
-            final: nothing follows `data`.
-
-        Raises:
-            DamagedFileError: a quote is not closed.
+        `line` newlines are before `data`, and nothing follows it if it is `final`; DamagedFileError for an open quote.
         """
         records: list[CsvRecord] = []
         start = at = cells = crlf = blank = 0
