@@ -53,7 +53,7 @@ class ReadAheadBytes(InputBytes):
     """An object that is read by ranges; usable from threads, one read at a time."""
 
     def __init__(self, file: InputFile, fetch: Fetch) -> None:
-        self.file, self._size, self._fetch = file, file.size, fetch
+        self.file, self._size, self._request = file, file.size, fetch
         self._pieces: list[_Piece] = []  # the least recently used first
         self._stretches, self._turn = [(0, 0)], PIECE_BYTES
         self._lock = threading.Lock()
@@ -150,7 +150,7 @@ class ReadAheadBytes(InputBytes):
         later = min((one.start for one in self._pieces if one.start > start), default=self._size)
         likely = min(self._left(start), self._turn) or max(run, _LEAST_BYTES)
         size = min(max(wanted, likely), PIECE_BYTES, later - start)
-        piece = _Piece(start, size, self._fetch(start, size), run, sequential=sequential)
+        piece = _Piece(start, size, self._request(start, size), run, sequential=sequential)
         self._pieces.append(piece)
         return piece
 
