@@ -130,7 +130,10 @@ class ClusterPool(Pool):
         try:
             answer = jobs.answer_of(self._nodes.ask(slot, preflight, line))
         except BaseException as error:
-            self._drop(slot)
+            self._nodes.end(slot)
+            with self._changed, suppress(ValueError):
+                self._all.remove(slot)
+                self._changed.notify()
             if self._cancelled:
                 raise errors.CancelledError("the build was cancelled; run it again to resume") from None
             if isinstance(error, SlotLostError):
@@ -192,12 +195,6 @@ class ClusterPool(Pool):
             if self._cancelled:
                 raise errors.CancelledError("the build was cancelled; run it again to resume")
             return self._idle.pop()
-
-    def _drop(self, slot: Any) -> None:
-        self._nodes.end(slot)
-        with self._changed, suppress(ValueError):
-            self._all.remove(slot)
-            self._changed.notify()
 
 
 @final

@@ -189,7 +189,12 @@ class WorkerPool(Pool):
         if answer.rss > self._rss_limit:
             self._replace(worker)
         else:
-            self._give_back(worker)
+            with self._changed:
+                if there := worker in self._all:  # the pool was not closed meanwhile
+                    self._idle.append(worker)
+                    self._changed.notify()
+            if not there:
+                worker.reap()
         if answer.error is not None:
             raise from_json(answer.error)
         return answer.result
@@ -241,14 +246,6 @@ class WorkerPool(Pool):
             if self._cancelled or self._closed:
                 raise CancelledError("the build was cancelled; run it again to resume")
             return self._idle.pop()
-
-    def _give_back(self, worker: _Worker) -> None:
-        with self._changed:
-            if worker in self._all:
-                self._idle.append(worker)
-                self._changed.notify()
-                return
-        worker.reap()
 
     def _replace(self, worker: _Worker) -> None:
         worker.kill()

@@ -153,10 +153,11 @@ def spec_of(asked: ResolvedMixture, there: Amounts) -> MixtureSpec:
         there: of the sources.
     """
     kept = caps_of(asked, there).kept({name: rows for name, (rows, _) in there.items()})
-    points = [
-        (step, {name: float(weights.get(name, 0.0)) for name in there})
-        for step, weights in _points(asked, there)
-    ]
+    wanted: Sequence[tuple[int, Mapping[str, float]]] = asked.points
+    if isinstance(asked.epochs, Mapping):
+        draws, rows = caps_of(asked, there).draws(_used(asked, there)), epoch_rows(asked, there)
+        wanted = [(0, {name: drawn / max(1, rows) for name, drawn in draws.items()})]
+    points = [(step, {name: float(weights.get(name, 0.0)) for name in there}) for step, weights in wanted]
     if asked.weights_by == "tokens":
         means = {name: tokens / rows for name, (rows, tokens) in there.items()}
         points = [(step, row_weights(weights, means)) for step, weights in points]
@@ -192,13 +193,6 @@ def epoch_rows(asked: ResolvedMixture, there: Amounts) -> int:
     if isinstance(asked.epochs, Mapping):
         used = caps_of(asked, there).draws(used)
     return sum(used.values())
-
-
-def _points(asked: ResolvedMixture, there: Amounts) -> Sequence[tuple[int, Mapping[str, float]]]:
-    if not isinstance(asked.epochs, Mapping):
-        return asked.points
-    draws, rows = caps_of(asked, there).draws(_used(asked, there)), epoch_rows(asked, there)
-    return [(0, {name: drawn / max(1, rows) for name, drawn in draws.items()})]
 
 
 def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> list[str]:

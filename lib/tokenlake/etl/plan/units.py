@@ -63,17 +63,14 @@ def group_ranges(files: Iterable[Sequence[FileRange]], unit_size: int) -> Iterat
         weight += opening
         group += ranges
         size += weight
-        if size >= unit_size or _is_boundary(ranges[0].file.path, weight, unit_size):
+        # By hash: with a chance proportional to the file's weight.
+        chance = min(1.0, _BOUNDARIES_PER_UNIT * weight / unit_size)
+        drawn = xxhash.xxh3_64_intdigest(ranges[0].file.path.encode())
+        if size >= unit_size or drawn < chance * 2**64:
             yield tuple(group)
             group, size = [], 0
     if group:
         yield tuple(group)
-
-
-def _is_boundary(path: str, weight: int, unit_size: int) -> bool:
-    """Whether a group closes after a file: with a chance proportional to its weight."""
-    chance = min(1.0, _BOUNDARIES_PER_UNIT * weight / unit_size)
-    return xxhash.xxh3_64_intdigest(path.encode()) < chance * 2**64
 
 
 def range_identity(ranges: Sequence[FileRange]) -> list[dict[str, object]]:

@@ -284,8 +284,7 @@ class TextBuild:
             if len(self._names) == 1:
                 self._write(self._names[0], box)
             else:
-                for name, chosen in self._by_split(box.pop()):
-                    self._write(name, [chosen])
+                self._write_splits(box.pop())
         if self._done:
             self._progress(dict(self._done) | {"tokens": self._tally.numbers["tokens"] - before})
             self._done.clear()
@@ -317,8 +316,8 @@ class TextBuild:
         self._tally.by["filtered"]["excluded"] += int(gone.sum())
         return documents.select(mask)
 
-    def _by_split(self, documents: TextDocuments) -> Iterator[tuple[str, TextDocuments]]:
-        """Each split that has documents here, with them."""
+    def _write_splits(self, documents: TextDocuments) -> None:
+        """Give each split the documents here that are its own."""
         source = self._job.source
         shares = [share for _, share in source.splits]
         below = None if source.held_out is None else source.held_out.below
@@ -326,7 +325,7 @@ class TextBuild:
         for index, name in enumerate(self._names):
             mask = indices == index
             if mask.any():
-                yield name, documents if mask.all() else documents.select(mask)
+                self._write(name, [documents if mask.all() else documents.select(mask)])
 
     def _write(self, split: str, box: list[TextDocuments]) -> None:
         """Encode documents in order, long ones each by itself, and give them to their sink."""
