@@ -26,7 +26,7 @@ ROWS = 16
 def main(facts: dict[str, Any]) -> dict[str, Any]:
     small, large, learned = (tl.open(facts["store"], name) for name in ("small", "large", "learned"))
     mixture = tl.Mixture({"a": large, "b": learned}, {"a": 0.8, "b": 0.2}, rows=500)
-    for sharding, share in _shardings():
+    for sharding, share in _shardings() if facts["passes"] else ():
         _check_pass(small, ROWS, sharding, share, seed=3)
     sharding = _shardings()[0][0]
     _check_pass(small, {0: 8, 3: 16, 5: 24}, sharding, 1 / jax.process_count())

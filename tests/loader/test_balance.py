@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import Batch, ids, same
-from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.explain import Document, explain_step, steps_of_document
 from tokenlake.loader.layout import dealt
@@ -155,8 +154,7 @@ def test_a_host_reads_what_decides_where_rows_go(learned: tl.Dataset):
     assert dealt_to.groups >= len(learned.rows.group_rows) > kept.groups
 
 
-def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    texts = tl.open(lake_of(tmp_path_factory).url, "texts")
+def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
     cases: list[tuple[tl.Dataset, Any, str]] = [
         (
             learned,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import LENGTH, ids, plain, same
+from tests.loader.support import LENGTH, ids, same
 from tests.reading.shards import indexed, ours, packed_rows, stored
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader import batch as batch_module
@@ -125,8 +125,7 @@ def test_columns_follow_from_the_stored_lengths(ds: tl.Dataset):
         }
 
 
-def test_stored_masks_come_along(tmp_path_factory: pytest.TempPathFactory):
-    learned = plain(tmp_path_factory, "learned")
+def test_stored_masks_come_along(learned: tl.Dataset):
     stored = learned.read(0, len(learned))
     masks = np.array(stored["loss_mask"].to_pylist())
     got = learned.take(np.arange(len(learned)), ["loss_mask", "segment_ids", "positions"])
@@ -299,8 +298,8 @@ def test_wrong_arguments_are_refused_in_a_sentence(ds: tl.Dataset, options: dict
             tl.AsyncDataLoader(ds, **options)
 
 
-def test_packed_and_other_rows_are_not_mixed(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    mixture = tl.Mixture({"a": ds, "b": plain(tmp_path_factory, "texts")}, {"a": 0.5, "b": 0.5})
+def test_packed_and_other_rows_are_not_mixed(ds: tl.Dataset, texts: tl.Dataset):
+    mixture = tl.Mixture({"a": ds, "b": texts}, {"a": 0.5, "b": 0.5})
     with pytest.raises(ConfigError, match="expected datasets packed to one"):
         tl.DataLoader(mixture, 8)
 

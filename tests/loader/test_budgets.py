@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import ids, same
-from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.explain import explain_step
 from tokenlake.loader.state import restored
@@ -140,10 +139,7 @@ def test_more_repetitions_than_allowed_are_refused_with_what_is_missing(sources:
     tl.Mixture(sources, EVEN, stop="all_exhausted", max_repetitions=1)
 
 
-def test_caps_that_do_not_fit_are_refused(
-    sources: dict[str, tl.Dataset], tmp_path_factory: pytest.TempPathFactory
-):
-    texts = tl.open(lake_of(tmp_path_factory).url, "texts")
+def test_caps_that_do_not_fit_are_refused(sources: dict[str, tl.Dataset], texts: tl.Dataset):
     cases: list[tuple[Any, str]] = [
         (lambda: tl.Mixture(sources), "weights: got None; expected name -> share of rows, or epochs"),
         (lambda: tl.Mixture(sources, EVEN, max_repetitions=2), "without end; expected rows, epochs"),

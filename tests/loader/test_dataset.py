@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import LENGTH, plain
+from tests.loader.support import LENGTH
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
 
 
@@ -51,8 +51,7 @@ def test_a_dataset_says_what_it_is(ds: tl.Dataset):
     assert ds.name == "plain@v1/train"
 
 
-def test_kinds_without_one_length_give_what_is_stored(tmp_path_factory: pytest.TempPathFactory):
-    texts = plain(tmp_path_factory, "texts")
+def test_kinds_without_one_length_give_what_is_stored(texts: tl.Dataset):
     assert texts[3]["input_ids"] == texts.read(3, 4).to_pylist()[0]["input_ids"]
     assert texts.decode(3)[0].strip()
     with pytest.raises(

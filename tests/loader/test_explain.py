@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import mixtures, plain
-from tests.reading.support import lake_of
 from tests.store.support import copy_store
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, IntegrityError
@@ -113,11 +111,11 @@ def test_each_row_of_a_mixture_is_found_where_it_was_delivered(
 # -- what is in a batch
 
 
-def documents_of(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], list[int]]:
+def documents_of(root: str) -> dict[tuple[str, int], list[int]]:
     """The ids of each document of ``plain``, as the dataset of the same texts that is not packed has them."""
     found: dict[tuple[str, int], list[int]] = {}
     for split in ("train", "validation"):
-        texts = tl.open(lake_of(tmp_path_factory).url, "texts", split=split)
+        texts = tl.open(root, "texts", split=split)
         paths = {entry.file_id: entry.path for entry in texts.manifest.inputs}
         for row in texts.read(0, len(texts)).to_pylist():
             found[paths[row["file"]], row["position"]] = row["input_ids"]
@@ -125,10 +123,8 @@ def documents_of(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, in
 
 
 @pytest.mark.parametrize("sizes", [8, WARM_UP])
-def test_the_ids_of_a_batch_are_those_of_the_documents_listed(
-    ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory, sizes: Any
-):
-    ids_of, eos = documents_of(tmp_path_factory), ds.tokenizer.token_to_id("</s>")
+def test_the_ids_of_a_batch_are_those_of_the_documents_listed(ds: tl.Dataset, root: str, sizes: Any):
+    ids_of, eos = documents_of(root), ds.tokenizer.token_to_id("</s>")
     loader = tl.DataLoader(ds, sizes, seed=5, epochs=2)
     seen = 0
     for step, batch in enumerate(loader):
@@ -145,13 +141,12 @@ def test_the_ids_of_a_batch_are_those_of_the_documents_listed(
     assert seen == 2 * ds.manifest.splits["train"].tokens
 
 
-def test_a_row_says_where_it_is_stored(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
+def test_a_row_says_where_it_is_stored(ds: tl.Dataset, root: str):
     loader = tl.DataLoader(ds, 8, seed=1)
     batch = next(iter(loader))
     loader.close()
-    root = Path(lake_of(tmp_path_factory).url) / "plain/v1"
     for row in explain_step(loader.plan, 0):
-        stored = pq.read_table(root / row.shard)["input_ids"][row.shard_row].as_py()
+        stored = pq.read_table(f"{root}/plain/v1/{row.shard}")["input_ids"][row.shard_row].as_py()
         assert stored == batch["input_ids"][row.row].tolist() == ds[row.stored_row]["input_ids"].tolist()
         assert (row.step, row.epoch, row.passes, row.length) == (0, 0, 0, 32)
         assert (row.name, row.dataset) == ("train", "plain@v1/train")
@@ -243,9 +238,9 @@ def test_a_document_of_a_mixture_is_seen_in_every_epoch_of_its_source(
     assert len(times) > 1 or options
 
 
-def test_a_stored_mixture_may_hold_a_document_several_times(tmp_path_factory: pytest.TempPathFactory):
+def test_a_stored_mixture_may_hold_a_document_several_times(store: str):
     """Documents that were mixed and packed: no unit read a file, so that all are asked."""
-    plan = plan_of(tl.open(mixtures(tmp_path_factory), "pile"), 4)
+    plan = plan_of(tl.open(store, "pile"), 4)
     listed = [row for step in range(plan.steps.batches(0) or 0) for row in explain_step(plan, step)]
     times: set[int] = set()
     for row in listed[:4]:
@@ -324,9 +319,9 @@ def test_a_state_of_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
 
 
 @pytest.fixture
-def copied(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copied(tmp_path: Path, root: str) -> Path:
     """A store that a test may damage."""
-    return copy_store(Path(lake_of(tmp_path_factory).url), tmp_path / "store")
+    return copy_store(Path(root), tmp_path / "store")
 
 
 def damage(path: Path, column: str) -> None:
@@ -411,12 +406,12 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "padding", "sizes"), CASES, ids=str)
 def test_rows_that_are_padded_are_explained_both_ways(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, padding: dict[str, Any], sizes: Any
+    root: str, kind: str, padding: dict[str, Any], sizes: Any
 ):
     """A step says what its batch holds, and a document all its steps; each as the batches themselves say."""
-    data: Any = plain(tmp_path_factory, "judged" if kind == "judged" else "texts")
+    data: Any = tl.open(root, "judged" if kind == "judged" else "texts")
     if kind in ("mixed", "endless"):
-        left, rows = plain(tmp_path_factory, "left"), {"rows": 120} if kind == "mixed" else {}
+        left, rows = tl.open(root, "left"), {"rows": 120} if kind == "mixed" else {}
         data = tl.Mixture({"a": data, "b": left}, {"a": 0.4, "b": 0.6}, block_size=8, **rows)
     loader = tl.DataLoader(data, sizes, padding=padding, seed=3)
     most = min(loader.plan.steps.batches(0) or 25, 25)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import ids, mixtures
+from tests.loader.support import ids
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.read_ahead import DecodedAhead
 from tokenlake.reading.version import StoredRows
@@ -96,13 +96,8 @@ def test_what_does_not_fit_is_let_go_and_decoded_again(ds: tl.Dataset):
         assert once - 4 <= loader.decoded.groups <= (2 * once if workers else once)
 
 
-def test_no_memory_at_all_is_slow_and_right(tmp_path_factory: pytest.TempPathFactory):
-    store = mixtures(tmp_path_factory)
-    mixture = tl.Mixture(
-        {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")},
-        {"code": 0.5, "web": 0.5},
-        rows=64,
-    )
+def test_no_memory_at_all_is_slow_and_right(sources: dict[str, tl.Dataset]):
+    mixture = tl.Mixture(sources, {"code": 0.5, "web": 0.5}, rows=64)
     expected = np.concatenate(ids(tl.DataLoader(mixture, 8)))
     for workers in (0, 2):
         got = np.concatenate(ids(tl.DataLoader(mixture, 8, cache_bytes=0, workers=workers)))

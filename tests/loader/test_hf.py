@@ -15,7 +15,6 @@ import pytest
 
 import tokenlake as tl
 from tests.lazily import lazily
-from tests.loader.support import plain
 from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.loader.hf_arrow import HfColumns
 from tokenlake.loader.host_batches import shared_reader
@@ -222,7 +221,7 @@ def test_transformers_keeps_the_segments_of_a_row_apart(learned: tl.Dataset):
     torch.testing.assert_close(out.loss, loss)
 
 
-def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
+def test_wrong_arguments_are_refused(learned: tl.Dataset, texts: tl.Dataset):
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
         learned.to_hf(columns=["positions"])
     with pytest.raises(ConfigError, match="rename: got x"):
@@ -232,7 +231,6 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
     endless = tl.Mixture({"a": learned}, {"a": 1.0})
     with pytest.raises(ConfigError, match="must end"):
         loader_hf.hf_dataset(endless, 4)
-    texts = tl.open(root, "texts")
     with pytest.raises(ConfigError, match=r"columns: got .*positions"):
         loader_hf.hf_dataset(texts, 4, columns=["positions"])
     for padding, more in (({"buckets": 2}, {"drop_last": True}), ({"buckets": 2, "equal_rows": True}, {})):
@@ -241,9 +239,8 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset):
 
 
 @pytest.mark.parametrize("full", ["drop_last", "pad_last"])
-def test_buckets_of_equal_rows_come_row_by_row(tmp_path_factory: pytest.TempPathFactory, full: str):
+def test_buckets_of_equal_rows_come_row_by_row(texts: tl.Dataset, full: str):
     """What makes batches of as many rows of them has the loader's batches, also after a stop."""
-    texts = plain(tmp_path_factory, "texts")
     options: dict[str, Any] = {"padding": {"buckets": 3, "equal_rows": True}, "seed": 3, full: True}
     whole = [batch["input_ids"] for batch in tl.DataLoader(texts, 4, **options)]
     assert len({ids.shape[1] for ids in whole}) == 3

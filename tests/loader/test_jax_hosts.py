@@ -30,8 +30,8 @@ def test_two_and_four_processes_take_a_run_over_from_eight_and_give_it_back(
     said, state = _eight_hosts(large, None, 4)
     places = {"store": str(store), "folder": str(tmp_path)}
     # Two take the state of the eight, and save a checkpoint; four go on from that.
-    two = run("tests.loader.jax_hosts", processes=2, devices=4, state=state, steps=3, **places)
-    four = run("tests.loader.jax_hosts", processes=4, devices=2, state=None, steps=3, **places)
+    two = run("tests.loader.jax_hosts", processes=2, devices=4, state=state, steps=3, passes=True, **places)
+    four = run("tests.loader.jax_hosts", processes=4, devices=2, state=None, steps=3, passes=False, **places)
     for answers in (two, four):
         assert all(answer["elastic"] == answers[0]["elastic"] for answer in answers)
         said += answers[0]["elastic"]["batches"]

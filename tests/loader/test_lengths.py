@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.loader.support import LENGTH, Batch, ids, same
-from tests.reading.support import lake_of
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import IGNORED
 from tokenlake.loader.explain import explain_step
@@ -197,8 +196,7 @@ def test_lengths_grow_along_a_line(first: int, times: int, multiple: int, until:
     assert curriculum == Curriculum.of(json.loads(json.dumps(curriculum.to_json())))
 
 
-def test_what_does_not_fit_is_refused(learned: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    texts = tl.open(lake_of(tmp_path_factory).url, "texts")
+def test_what_does_not_fit_is_refused(learned: tl.Dataset, texts: tl.Dataset):
     cases: list[tuple[Any, Any, str]] = [
         (
             learned,

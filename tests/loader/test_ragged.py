@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenlake as tl
-from tests.loader.support import ids, plain, same
+from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.reading.pages import Unfamiliar
 
@@ -167,15 +167,15 @@ def test_an_endless_run_goes_through_every_epoch(texts: tl.Dataset):
 
 
 @pytest.mark.parametrize("name", ["left", "right"])
-def test_padding_that_is_stored_is_none_of_ours(name: str, tmp_path_factory: pytest.TempPathFactory):
-    padded, texts = plain(tmp_path_factory, name), plain(tmp_path_factory, "texts")
+def test_padding_that_is_stored_is_none_of_ours(name: str, root: str, texts: tl.Dataset):
+    padded = tl.open(root, name)
     assert sorted(stored(padded)) == sorted(stored(texts))
     for padding in ({}, {"length": 80, "side": "left"}, {"buckets": 3}):
         assert sorted(delivered(tl.DataLoader(padded, 8, padding=padding))) == sorted(stored(texts))
 
 
-def test_stored_loss_masks_come_along(tmp_path_factory: pytest.TempPathFactory):
-    answers = plain(tmp_path_factory, "answers")
+def test_stored_loss_masks_come_along(root: str):
+    answers = tl.open(root, "answers")
     table = answers.read(0, len(answers))
     expected = {
         tuple(row): mask
@@ -233,8 +233,8 @@ def test_chosen_buckets_have_the_least_padding(lengths: list[int], number: int, 
     assert padding(found) == best
 
 
-def test_a_mixture_is_padded_and_resumed(texts: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    left = plain(tmp_path_factory, "left")
+def test_a_mixture_is_padded_and_resumed(root: str, texts: tl.Dataset):
+    left = tl.open(root, "left")
     mixture = tl.Mixture({"a": texts, "b": left}, {"a": 0.25, "b": 0.75}, rows=160)
     options: dict[str, Any] = {"padding": {"multiple": 8}, "columns": ["input_ids", "attention_mask"]}
     whole = list(tl.DataLoader(mixture, 8, **options))
@@ -249,10 +249,10 @@ BUCKETED: list[dict[str, Any]] = [{"rows": 150}, {"stop": "all_exhausted"}, {}]
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_padded_batches_of_mixtures_and_of_sizes_that_change_are_functions_of_the_position(
-    texts: tl.Dataset, longest: int, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    root: str, texts: tl.Dataset, longest: int, data: st.DataObject
 ):
     """Resumed equals uninterrupted, hosts together equal one, and sizes may change behind a state."""
-    left, mixing = plain(tmp_path_factory, "left"), data.draw(st.sampled_from([None, *BUCKETED]))
+    left, mixing = tl.open(root, "left"), data.draw(st.sampled_from([None, *BUCKETED]))
     source: Any = (
         texts
         if mixing is None
@@ -313,8 +313,8 @@ def test_buckets_of_sizes_that_grow_beyond_the_data_end(texts: tl.Dataset):
     )
 
 
-def test_buckets_keep_the_weights_of_a_mixture(texts: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    judged = plain(tmp_path_factory, "answers")
+def test_buckets_keep_the_weights_of_a_mixture(root: str, texts: tl.Dataset):
+    judged = tl.open(root, "answers")
     mixture = tl.Mixture({"a": texts, "b": judged}, {"a": 0.2, "b": 0.8}, rows=1000)
     loader = tl.DataLoader(mixture, 8, padding={"buckets": 4})
     steps = [loader.plan.batch(step) for step in range(len(loader))]
@@ -393,22 +393,20 @@ def test_wrong_arguments_are_refused_in_a_sentence(texts: tl.Dataset, options: d
         tl.DataLoader(**{"data": texts, "batch_size": 8, **options})
 
 
-def test_packed_rows_take_no_padding(tmp_path_factory: pytest.TempPathFactory):
-    packed = plain(tmp_path_factory)
+def test_packed_rows_take_no_padding(ds: tl.Dataset):
     with pytest.raises(ConfigError, match="packed rows, which are of one length"):
-        tl.DataLoader(packed, 8, padding=tl.BatchPadding())
+        tl.DataLoader(ds, 8, padding=tl.BatchPadding())
     with pytest.raises(ConfigError, match="columns: got"):
-        tl.DataLoader(packed, 8, columns=["attention_mask"])
+        tl.DataLoader(ds, 8, columns=["attention_mask"])
 
 
-def test_the_code_of_the_page_runs(tmp_path_factory: pytest.TempPathFactory):
+def test_the_code_of_the_page_runs(root: str):
     page = (Path(tl.__file__).parents[2] / "docs/padding.md").read_text()
-    lake = plain(tmp_path_factory, "texts").store.url
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {}
     assert len(blocks) == 2
     for block in blocks:
-        code = block.replace("artifacts/chat", f"{lake}/texts").replace("artifacts/pairs", f"{lake}/judged")
+        code = block.replace("artifacts/chat", f"{root}/texts").replace("artifacts/pairs", f"{root}/judged")
         exec(compile(code.replace('")  #', '@v1")  #'), "padding.md", "exec"), found)
         assert found["loader"].step == len(found["loader"])
     assert {"chosen_input_ids", "rejected_labels"} <= set(found["batch"])
@@ -416,15 +414,15 @@ def test_the_code_of_the_page_runs(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize("name", ["texts", "answers", "left", "judged"])
 def test_pages_that_are_laid_out_in_another_way_are_read_through_arrow(
-    name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    name: str, root: str, monkeypatch: pytest.MonkeyPatch
 ):
     def unfamiliar(*_: Any) -> Any:
         raise Unfamiliar("another way")
 
-    ours = list(tl.DataLoader(plain(tmp_path_factory, name), 8, padding={"buckets": 3}))
+    ours = list(tl.DataLoader(tl.open(root, name), 8, padding={"buckets": 3}))
     monkeypatch.setattr("tokenlake.reading.version.list_lengths", unfamiliar)
     monkeypatch.setattr("tokenlake.reading.version.list_values", unfamiliar)
-    theirs = list(tl.DataLoader(plain(tmp_path_factory, name), 8, padding={"buckets": 3}))
+    theirs = list(tl.DataLoader(tl.open(root, name), 8, padding={"buckets": 3}))
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         assert all((one[column] == other[column]).all() for column in one)

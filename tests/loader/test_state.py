@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tokenlake as tl
-from tests.loader.support import ids, plain, same
+from tests.loader.support import ids, same
 from tokenlake.errors import ConfigError
 
 
@@ -66,10 +66,10 @@ def test_all_that_differs_is_named_at_once(ds: tl.Dataset):
     assert len(caught.value.details["differs"]) == 2
 
 
-def test_other_data_is_refused(ds: tl.Dataset, tmp_path_factory: pytest.TempPathFactory):
+def test_other_data_is_refused(ds: tl.Dataset, learned: tl.Dataset):
     state = state_at(tl.DataLoader(ds, 8), 2)
     with pytest.raises(ConfigError, match=r"sources is .*plain@v1.* there and .*learned@v1"):
-        tl.DataLoader(plain(tmp_path_factory, "learned"), 8).set_state(state)
+        tl.DataLoader(learned, 8).set_state(state)
     state["sources"]["train"]["manifest"] = "0" * 64
     with pytest.raises(ConfigError, match="sources is"):
         tl.DataLoader(ds, 8).set_state(state)
@@ -106,9 +106,8 @@ def test_a_finished_pass_is_resumed_as_finished(ds: tl.Dataset):
     assert same(ids(other), ids(loader))
 
 
-def mixed(store: str, schedule: tl.WeightScheduler, **options: Any) -> tl.DataLoader:
-    datasets = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
-    return tl.DataLoader(tl.Mixture(datasets, schedule, block_size=4, **options), 4, columns=["input_ids"])
+def mixed(sources: dict[str, tl.Dataset], schedule: tl.WeightScheduler, **options: Any) -> tl.DataLoader:
+    return tl.DataLoader(tl.Mixture(sources, schedule, block_size=4, **options), 4, columns=["input_ids"])
 
 
 def schedule(*points: tuple[int, float]) -> tl.WeightScheduler:
@@ -117,36 +116,35 @@ def schedule(*points: tuple[int, float]) -> tl.WeightScheduler:
     )
 
 
-def test_a_schedule_may_be_extended_behind_the_state(store: str):
+def test_a_schedule_may_be_extended_behind_the_state(sources: dict[str, tl.Dataset]):
     first = schedule((0, 0.5))
-    loader = mixed(store, first, rows=400)
+    loader = mixed(sources, first, rows=400)
     state = state_at(loader, 6)
     longer = first.extend(at=8, points=[{"step": 9, "weights": {"code": 1.0, "web": 0.0}}])
-    resumed = mixed(store, longer, rows=400)
+    resumed = mixed(sources, longer, rows=400)
     resumed.set_state(state)
-    whole = ids(mixed(store, longer, rows=400))
+    whole = ids(mixed(sources, longer, rows=400))
     assert same(ids(resumed), whole[6:])
-    assert same(ids(mixed(store, first, rows=400))[:8], whole[:8])
+    assert same(ids(mixed(sources, first, rows=400))[:8], whole[:8])
     with pytest.raises(ConfigError, match="extended at step 3, which was passed; expected step 6 or later"):
-        mixed(store, first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}])).set_state(
+        mixed(sources, first.extend(at=3, points=[{"step": 9, "weights": {"code": 1, "web": 0}}])).set_state(
             state
         )
     with pytest.raises(ConfigError, match="the weights are others"):
-        mixed(store, schedule((0, 0.25))).set_state(state)
+        mixed(sources, schedule((0, 0.25))).set_state(state)
     with pytest.raises(ConfigError, match=r"mixture\.stop is 'restart' there and 'all_exhausted' here"):
-        mixed(store, first, stop="all_exhausted").set_state(state)
+        mixed(sources, first, stop="all_exhausted").set_state(state)
 
 
-def test_a_dataset_takes_no_state_of_a_mixture(store: str):
-    state = state_at(mixed(store, schedule((0, 0.5)), rows=100), 2)
+def test_a_dataset_takes_no_state_of_a_mixture(sources: dict[str, tl.Dataset]):
+    state = state_at(mixed(sources, schedule((0, 0.5)), rows=100), 2)
     with pytest.raises(ConfigError, match="only one of them is of a mixture"):
-        tl.DataLoader(tl.open(store, "code-rows"), 4).set_state(state)
+        tl.DataLoader(sources["code"], 4).set_state(state)
 
 
-def test_a_state_of_an_older_order_goes_on_only_in_that_order(store: str):
+def test_a_state_of_an_older_order_goes_on_only_in_that_order(sources: dict[str, tl.Dataset]):
     def loader(**options: Any) -> tl.DataLoader:
-        data = {"code": tl.open(store, "code-rows"), "web": tl.open(store, "web-rows")}
-        mixture = tl.Mixture(data, {"code": 0.3, "web": 0.7}, rows=96, **options)
+        mixture = tl.Mixture(sources, {"code": 0.3, "web": 0.7}, rows=96, **options)
         return tl.DataLoader(mixture, 8, lanes=4, columns=["input_ids"], workers=0)
 
     whole = ids(loader(order=2))

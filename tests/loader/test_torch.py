@@ -292,8 +292,7 @@ def test_wrong_arguments_are_refused(root: str, learned: tl.Dataset, mixture: tl
         loader_torch.torch_rows(mixture)  # pyright: ignore[reportArgumentType]
 
 
-def test_documents_by_number_have_their_own_lengths(root: str):
-    texts = tl.open(root, "texts")
+def test_documents_by_number_have_their_own_lengths(texts: tl.Dataset):
     rows = pickle.loads(
         pickle.dumps(loader_torch.torch_rows(texts, columns=["input_ids", "attention_mask", "lengths"]))
     )

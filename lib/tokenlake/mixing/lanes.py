@@ -136,7 +136,7 @@ class LaneLayout:
 
     def position(self, lane: Int64, place: Int64) -> Int64:
         """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
-        start = place // self._width * self.batch_size
+        start = place // (self.batch_size // self.lanes) * self.batch_size
         return start + self.row_in(start, np.array([self.batch_size]), lane, place)
 
     def places_before(self, position: int) -> Int64:
@@ -157,11 +157,6 @@ class LaneLayout:
         even = before + np.clip(rows - np.arange(self.lanes) * share, 0, share)
         late = max(0, start + rows - self._even * self.lanes)
         return even + np.clip(late - self._rest[:-1], 0, np.diff(self._rest))
-
-    @property
-    def _width(self) -> int:
-        """Places of each lane in a full batch."""
-        return self.batch_size // self.lanes
 
     @cached_property
     def _even(self) -> int:

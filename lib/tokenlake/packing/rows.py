@@ -244,9 +244,6 @@ def _shuffled(rows: Iterable[Row], most: int, seed: int) -> Iterator[Row]:
             return
 
 
-_FIELDS = ("input_ids", "tokens")
-
-
 def pack_pre_tokenized(
     stream: Iterable[Mapping[str, Any] | Sequence[int]],
     seq_length: int,
@@ -306,7 +303,7 @@ def _document(given: Mapping[str, Any] | Sequence[int]) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         return {"input_ids": given}
     kept = {name: given[name] for name in ("loss_mask",) if name in given}
-    found = next((name for name in _FIELDS if name in given), None)
+    found = next((name for name in ("input_ids", "tokens") if name in given), None)
     return given if found is None else {"input_ids": given[found], **kept}
 
 
