@@ -7,13 +7,11 @@ from dataclasses import fields as fields_of
 from functools import partial
 from typing import Any, Final, Literal, final
 
-from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat, ResolvedPreference
+from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedPreference
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.preference_columns import IGNORED, METHODS, TRAINERS, Method, Trainer
 from tokenlake.sources.rows import Row, Rows
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.tokenizer_template import chosen_template
 from tokenlake.text.preference import PreferenceRenderer, settled_preference
 from tokenlake.text.preference_ids import Joiner, preference_batch
 from tokenlake.text.prompt_engine import Labeller, prompt_labeller, resolved_prompt
@@ -93,27 +91,22 @@ class SupervisedRows(Transform):
             )
         spoken = names[0] in self._conversations
         if names not in self._labellers:
-            self._labellers[names] = self._spoken(names[0]) if spoken else self._written(names)
+            section: dict[str, Any] = {
+                "format_type": "chat",
+                "input_columns": names,
+                "mask_input": self._masked,
+            }
+            if not spoken:  # the fields one after the other; the last one of two is what is learned
+                answer = {"label_column": names[-1], "mask_input": self._masked} if len(names) > 1 else {}
+                template = "".join(f"{{{{ {name} }}}}" for name in names)
+                section = {"template": template, "add_eos": self._ends, **answer}
+            self._labellers[names] = prompt_labeller(
+                resolved_prompt(section), self._files, self._special, **self._options
+            )
         label = self._labellers[names]
         row = example if spoken else {name: example[name] for name in names}
         (tokens,) = label.tokens([row])
         return {name: values.tolist() for name, values in label.fitted(0, tokens).example().items()}
-
-    def _written(self, names: tuple[str, ...]) -> Labeller:
-        """Return what labels the fields `names`, one after the other; the last one of two is what is learned."""
-        answer = {"label_column": names[-1], "mask_input": self._masked} if len(names) > 1 else {}
-        template = "".join(f"{{{{ {name} }}}}" for name in names)
-        settings = resolved_prompt({"template": template, "add_eos": self._ends, **answer})
-        return prompt_labeller(settings, self._files, self._special, **self._options)
-
-    def _spoken(self, field: str) -> Labeller:
-        chat = ResolvedChat(
-            template=chosen_template(None, self._files),
-            messages_field=field,
-            loss="assistant" if self._masked else "all",
-        )
-        renderer = ChatRenderer(chat, self._files, self._special)
-        return Labeller(self._files, renderer, self._special, **self._options)
 
 
 @final

@@ -84,8 +84,8 @@ BYTE_TOKENS: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 
 
 # A look at 60,000 merges takes 0.1 CPU seconds, and several ask.
-_KNOWN: Final[dict[tuple[bytes, str, bool], str | None]] = {}
-_MOST_KNOWN: Final = 64
+_KNOWN: Final[dict[tuple[bytes, str, bool], tuple[str | None]]] = {}
+_MOST_KNOWN: Final = 8
 
 
 def model_type(files: TokenizerFiles) -> str:
@@ -102,11 +102,12 @@ def objection(files: TokenizerFiles, engine: str = "gigatoken", *, literal: bool
         literal: special tokens' strings are plain text, so their entries are not given to the engine.
     """
     key = files.json_bytes, engine, literal
-    if key not in _KNOWN:
+    found = _KNOWN.get(key)
+    if found is None:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[key] = next(_objections(files, engine, literal), None)
-    return _KNOWN[key]
+        found = _KNOWN[key] = (next(_objections(files, engine, literal), None),)
+    return found[0]
 
 
 def _objections(files: TokenizerFiles, engine: str, literal: bool) -> Iterator[str]:
