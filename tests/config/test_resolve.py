@@ -59,35 +59,23 @@ def refusal(kind: type[ConfigError], dataset: dict[str, Any] | None = None, **se
 
 
 def test_a_resolved_build_is_flat_and_complete() -> None:
+    splits = {"validation": 0.25, "train": 0.75}
     found = build(
-        {
-            "data_files": ["b", "a"],
-            "type": "txt",
-            "text_mode": "lines",
-            "splits": {"validation": 0.25, "train": 0.75},
-        },
+        {"data_files": ["b", "a"], "type": "txt", "text_mode": "lines", "splits": splits},
         pack={"enabled": True, "seq_length": 512, "eos_token_id": 0, "pad_token_id": 1},
         source={"on_bad_record": "quarantine", "unit_size": "1MB"},
         seed=0,
     )
-    (source,) = found.sources
+    (source,), pack = found.sources, found.pack
     assert (found.name, found.store, found.seed, found.unit_size) == ("demo", "./artifacts", 0, 1 << 20)
     assert (found.max_shard_size, found.compression) == (524288000, "zstd")
-    assert (source.name, source.data_files, source.type, source.text_mode) == (
-        "code",
-        ("b", "a"),
-        "text",
-        "lines",
-    )
+    assert (source.name, source.data_files) == ("code", ("b", "a"))
+    assert (source.type, source.text_mode) == ("text", "lines")
     assert (source.on_bad_record, source.max_bad_fraction) == ("quarantine", 0.001)
     assert source.splits == (("train", 0.75), ("validation", 0.25))
-    assert found.pack is not None
-    assert (found.pack.seq_length, found.pack.eos_token_id, found.pack.pad_token_id) == (512, 0, 1)
-    assert (found.pack.strategy, found.pack.include_segment_ids, found.pack.store_segment_ids) == (
-        "greedy",
-        True,
-        False,
-    )
+    assert pack is not None
+    assert (pack.seq_length, pack.eos_token_id, pack.pad_token_id) == (512, 0, 1)
+    assert (pack.strategy, pack.include_segment_ids, pack.store_segment_ids) == ("greedy", True, False)
 
 
 def test_sources_keep_the_order_of_the_configuration() -> None:
@@ -108,11 +96,7 @@ def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None
     options = {"endpoint_url": "https://here", "key": {"env": "KEY"}, "secret": SecretStr("hunter22")}
     found = resolve(config(save={"output_dir": url, "storage_options": options}))
     assert found.store == url
-    assert found.store_options == {
-        "endpoint_url": "https://here",
-        "key": {"env": "KEY"},
-        "secret": "hunter22",
-    }
+    assert found.store_options == options | {"secret": "hunter22"}
     assert "hunter22" not in repr(found)
     assert identity(found) == identity(resolve(config()))
 
@@ -142,12 +126,8 @@ def test_a_dataset_overrides_its_stage() -> None:
         "source": {"on_bad_record": "quarantine", "max_bad_fraction": 0.5, "splits": {"train": 1.0}},
         "tokenize": {"special_tokens_in_text": "encode"},
     }
-    own = {
-        "on_bad_record": "fail",
-        "max_bad_fraction": 0.0,
-        "splits": {"test": 1.0},
-        "special_tokens_in_text": "fail",
-    }
+    own = {"on_bad_record": "fail", "max_bad_fraction": 0.0, "splits": {"test": 1.0}}
+    own["special_tokens_in_text"] = "fail"
     inherits, overrides = build(**stages).sources[0], build(own, **stages).sources[0]
     assert (inherits.on_bad_record, inherits.max_bad_fraction) == ("quarantine", 0.5)
     assert inherits.tokenizer.special_tokens_in_text == "encode"
@@ -211,12 +191,9 @@ def test_what_is_missing_is_an_error_that_lists_everything() -> None:
         resolve(PipelineConfig(name="demo"))
 
 
-def test_pack_options_without_packing_are_an_error_unless_packing_is_off_on_purpose() -> None:
+def test_pack_options_without_packing_and_lines_of_no_text_are_errors() -> None:
     assert "pack.seq_length: set, but packing is off" in refusal(ConfigError, pack={"seq_length": 512})
     assert build(pack={"enabled": False, "seq_length": 512, "strategy": "pool"}).pack is None
-
-
-def test_text_mode_is_for_text_files() -> None:
     assert "text_mode" in refusal(ConfigError, {"type": "jsonl", "text_mode": "lines"})
 
 
@@ -278,9 +255,7 @@ def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_in
     if refused.build:
         options = {**NEEDED.get(section, {}), name: another(refused, section, name)}
         inside = section == "datasets"
-        message = refusal(
-            NotAvailableError, options if inside else None, **({} if inside else {section: options})
-        )
+        message = refusal(NotAvailableError, **({"dataset": options} if inside else {section: options}))
         assert f"{'datasets.code' if inside else section}.{name}: " in message
         assert "is not available in a build; instead: " in message
 
@@ -296,11 +271,6 @@ def test_what_a_build_reads_and_writes_is_not_just_any_url(
     dataset: dict[str, Any], save: dict[str, Any], what: str
 ) -> None:
     assert f"{what} is not available" in refusal(NotAvailableError, dataset, save=save)
-
-
-def test_all_that_is_not_available_is_listed_at_once() -> None:
-    message = refusal(NotAvailableError, {"cache_path": "x"}, cache={"enabled": False})
-    assert "2 problems" in message
 
 
 def test_what_is_harmless_passes_and_changes_nothing() -> None:
@@ -320,7 +290,8 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
     assert harmless == build(pack={"enabled": True})
 
 
-def test_no_message_shows_a_secret() -> None:
+def test_what_is_not_available_is_listed_at_once_and_shows_no_secret() -> None:
+    assert "2 problems" in refusal(NotAvailableError, {"cache_path": "x"}, cache={"enabled": False})
     options = {"storage_options": {"secret": "hf_Super"}, "tokenizer_kwargs": {"token": "hf_Super"}}
     save = {"push_to_hub": True, "hub_repo_id": "a/b", "hub_token": "hf_Super"}
     assert "hf_Super" not in refusal(NotAvailableError, options, save=save)
@@ -390,11 +361,7 @@ RUNTIME = st.fixed_dictionaries(
                 "max_expansion": st.floats(1.0, 1e9),
             }
         ),
-        "tokenize": st.fixed_dictionaries(
-            {
-                "engine": st.sampled_from(["auto", "gigatoken", "tokenizers"]),
-            }
-        ),
+        "tokenize": st.fixed_dictionaries({"engine": st.sampled_from(["auto", "gigatoken", "tokenizers"])}),
         "pack": st.fixed_dictionaries(
             {"enabled": st.just(True), "seq_length": st.just(512), "include_segment_ids": st.booleans()}
         ),
