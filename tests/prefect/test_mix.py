@@ -71,10 +71,6 @@ class TestRequest:
         assert config.mix.weight_schedule is None
         assert config.mix.weights == {"code": 0.1, "web": 0.9}
 
-    def test_weights_of_other_names_than_the_sources_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="unknown dataset: manuals"):
-            requests.resolve_request("pretrain-2048", {"code": "a", "text": "b"}, tokenizer="gpt2")
-
 
 def test_tokenize_names_the_flow_for_a_configuration_that_mixes() -> None:
     requests.require_flow("tokenize", requests.resolve_request(MIXED | {"mix": {}}))

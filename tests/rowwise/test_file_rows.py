@@ -139,20 +139,6 @@ def test_another_state_of_the_file_has_another_index(tmp_path, old, change):
     assert RowIndexes(tmp_path / "cache").get(other).count == 0
 
 
-@given(at=st.integers(0, 299), bit=st.integers(0, 7), cut=st.booleans())
-@settings(max_examples=40)
-def test_a_flipped_bit_or_a_cut_makes_a_kept_index_void(at, bit, cut):
-    with tempfile.TemporaryDirectory() as folder:
-        file = replace(listed(folder, "jsonl", b"{}\n"), stat=(1, 1, 1))
-        RowIndexes(folder, least=1).put(file, some_index())
-        (path,) = Path(folder).glob("*.entry")
-        data = bytearray(path.read_bytes())
-        assert len(data) > 300
-        data[at] ^= 1 << bit
-        path.write_bytes(bytes(data[:at] if cut else data))
-        assert RowIndexes(folder).get(file).count == 0
-
-
 def test_the_index_of_another_file_under_this_name_is_void(tmp_path, old):
     cache = tmp_path / "cache"
     RowIndexes(cache, least=1).put(old, some_index())

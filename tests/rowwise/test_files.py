@@ -165,7 +165,7 @@ def test_a_resumed_shard_goes_on_like_one_that_was_not_interrupted(extension, te
         assert list(source) == expected(extension, rows)
 
 
-@formats
+@pytest.mark.parametrize("extension", [".parquet", ".jsonl", ".jsonl.gz", ".json", ".arrow", ".csv", ".txt"])
 def test_an_opened_shard_may_be_left_and_opened_again(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
     (name,) = source.shard_names
@@ -236,7 +236,7 @@ def test_num_rows_counts_records_in_the_order_of_the_files(tmp_path, extension):
         assert list(source.open_shard_at_row(last, 1)) == left[1:] if left else True
 
 
-@formats
+@pytest.mark.parametrize("extension", [".parquet", ".jsonl", ".json.gz", ".arrows", ".csv", ".txt"])
 def test_sources_travel_to_other_processes(tmp_path, extension):
     source = opened(tmp_path, extension, ROWS)
     list(source.open_shard_at_row(source.shard_names[0], 5))

@@ -67,8 +67,7 @@ def test_rows_are_those_of_the_dataset_in_its_order(view: str) -> None:
         assert list(source.open_shard_numbered("dataset", row)) == list(enumerate(expected))[row:]
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 2500])
-@pytest.mark.parametrize("shards", [1, 3, 8])
+@pytest.mark.parametrize(("count", "shards"), [(0, 1), (0, 3), (1, 1), (1, 8), (7, 3), (1500, 1), (1500, 8)])
 def test_shards_are_contiguous_and_hold_every_row_once(count: int, shards: int) -> None:
     source = wrap_hf_dataset(made(count) if count else made(1).select([]), "web", num_shards=shards)
     assert source.num_shards() == len(source.shard_names) == len(set(source.shard_names)) == shards
