@@ -49,8 +49,8 @@ from tokenlake.store.account import Account
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
 
-#: What of a source's identity its signatures do not depend on.
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
+"""What of a source's identity its signatures do not depend on."""
 
 
 @dataclass(frozen=True, slots=True)

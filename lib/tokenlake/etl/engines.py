@@ -9,8 +9,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.pool import Pool, WorkerPool
 from tokenlake.threads import available_cpus
 
-#: This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's.
 EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
+"""This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
 
 ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:  # a worker that mixes nothing need not have it
     from tokenlake.mixing.mixture import SourceMixture
     from tokenlake.mixing.stream import MixtureStream
 
-#: The tokenizer engine whose ids are right by definition.
 REFERENCE: Final = "tokenizers"
+"""The tokenizer engine whose ids are right by definition."""
 
-#: What a record says of the tokenizer engine where nothing was tokenized.
 NO_ENGINE: Final = "none"
+"""What a record says of the tokenizer engine where nothing was tokenized."""
 
-#: What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows.
 Level: TypeAlias = Literal["documents", "sequences"]
+"""What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +293,8 @@ class PreflightJob:
     op: Literal["preflight"] = "preflight"
 
 
-#: Builds a unit.
 WorkJob: TypeAlias = UnitJob | MixJob | RepackJob
+"""Builds a unit."""
 
 Job: TypeAlias = WorkJob | SignJob | EngineJob | PreflightJob
 
@@ -406,9 +406,9 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
 
 Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save", "rest"]
 
-#: Of a unit's time. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
-#: written and put in their place.
 STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
+"""Of a unit's time. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
+written and put in their place."""
 
 
 class StageClock:
@@ -433,8 +433,8 @@ class StageClock:
         return {stage: spent[stage] // 1000 for stage in STAGES if spent[stage]}
 
 
-#: This process's own: a worker does one unit at a time, in one thread. What the clock says decides no byte.
 CLOCK: Final = StageClock()
+"""This process's own: a worker does one unit at a time, in one thread. What the clock says decides no byte."""
 
 _LISTENERS: Final[list[Callable[[str], None]]] = []
 _TOLD: Final[list[str]] = ["beginning a job"]

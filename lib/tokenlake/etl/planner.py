@@ -60,8 +60,8 @@ _NAMED: Final = 5  # files that are named one by one
 
 Configuration: TypeAlias = PipelineConfig | Mapping[str, Any] | str | os.PathLike[str]
 
-#: The ranges of each unit of a source.
 Groups: TypeAlias = list[Sequence[FileRange]]
+"""The ranges of each unit of a source."""
 
 
 def plan(config: Configuration, on_event: Watcher = ignore, *, again: Precedent | None = None) -> Plan:
@@ -328,14 +328,14 @@ def _units_of(
     return units
 
 
-#: Options of a dataset that are about its tokens and files, which are made anew.
 _OF_TOKENS: Final = (
     *("tokenizer_kwargs", "long_documents", "truncation_strategy", "truncation_side", "num_shards"),
     *("save_path", "save_format", "shard_column", "cache_path"),
 )
+"""Options of a dataset that are about its tokens and files, which are made anew."""
 
-#: Options of a dataset that the section `source` has, too.
 _OF_READING: Final = ("on_bad_record", "max_bad_fraction", "splits")
+"""Options of a dataset that the section `source` has, too."""
 
 
 def _plan_again(
@@ -420,8 +420,8 @@ def _made_again(
     )
 
 
-#: An input file as identity knows it: by source, path, size and token.
 Identified: TypeAlias = InputFile | InputFileEntry
+"""An input file as identity knows it: by source, path, size and token."""
 
 _SHOWN: Final = 5  # inputs that a message names
 

@@ -39,8 +39,8 @@ from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_lin
 
 Progress = Callable[[dict[str, Any]], None]
 
-#: Gives the jobs that will come, each call anew; making them may run others.
 Jobs = Callable[[], Iterable[Job]]
+"""Gives the jobs that will come, each call anew; making them may run others."""
 
 
 class Pool(Protocol):
@@ -85,13 +85,13 @@ RSS_LIMIT: Final = 768 << 20
 #: At the end of its input, the process ends its whole group, itself included.
 _WATCH: Final = "import os; os.read(0, 1); os.killpg(0, 9)"
 
-#: Environment variable: how many seconds a worker may be silent.
 VARIABLE: Final = "TOKENLAKE_WORKER_SECONDS"
+"""Environment variable: how many seconds a worker may be silent."""
 _SECONDS: Final = 1800.0
 _LOOKS: Final = 8  # at what a worker notes, in the time after which it is stuck
 
-#: Of what a worker notes, at most: a number that rises, a space, what it does, and a zero.
 NOTE_BYTES: Final = 1 << 13
+"""Of what a worker notes, at most: a number that rises, a space, what it does, and a zero."""
 
 
 def open_note() -> int:

@@ -301,13 +301,13 @@ def take_failure(
 
 # Leases: who builds which unit now, so that two workers rarely build one; and who is there at all.
 
-#: Environment variable: after how many seconds without a change a lease is taken over.
 LEASE_VARIABLE: Final = "TOKENLAKE_LEASE_SECONDS"
+"""Environment variable: after how many seconds without a change a lease is taken over."""
 _LEASE_SECONDS: Final = 60.0
 _BEATS: Final = 6  # changes in that time
 
-#: What a listing says of a lease; another one where it was changed.
 Mark: TypeAlias = tuple[float | None, str, int]
+"""What a listing says of a lease; another one where it was changed."""
 
 
 def lease_seconds() -> float:

@@ -60,7 +60,7 @@ class _Choice(Section):
 
     @model_validator(mode="after")
     def _known_options(self) -> Self:
-        name = cast("str", getattr(self, "name"))  # noqa: B009 (each of these sections has one)
+        name: str = self.model_dump(include={"name"})["name"]
         for option in sorted(self.model_fields_set - {"name"} - self.known[name]):
             users = ", ".join(choice for choice, options in self.known.items() if option in options)
             if getattr(self, option) is not None:

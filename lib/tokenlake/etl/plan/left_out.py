@@ -39,8 +39,8 @@ from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
 from tokenlake.typed_json import converted
 
-#: File id to the positions that are left out, ascending.
 Positions: TypeAlias = dict[int, list[int]]
+"""File id to the positions that are left out, ascending."""
 
 _NAMED: Final = 5
 _ADVICE: Final = (

@@ -34,8 +34,8 @@ from tokenlake.mixing.schedule import row_weights
 from tokenlake.store.draws import SourceDraw, token_shares
 from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
 
-#: Rows and tokens of each source, in configuration order.
 Amounts = Mapping[str, tuple[int, int]]
+"""Rows and tokens of each source, in configuration order."""
 
 _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
@@ -236,8 +236,8 @@ def choose_unit_rows(
     return math.ceil(rows / batch_size) * batch_size
 
 
-#: Beyond so many times, seeing the same rows again teaches hardly more (Muennighoff et al. 2023, arXiv:2305.16264).
 _MANY_EPOCHS: Final = 4
+"""Beyond so many times, seeing the same rows again teaches hardly more (Muennighoff et al. 2023, arXiv:2305.16264)."""
 
 
 @final

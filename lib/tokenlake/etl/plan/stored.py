@@ -223,11 +223,11 @@ def _on_splits(parents: Sequence[FoundParent]) -> list[str]:
     return notes
 
 
-#: Rows of a lane by which the time of a count may be later, for up to 28 sources.
 _LATER: Final = 16
+"""Rows of a lane by which the time of a count may be later, for up to 28 sources."""
 
-#: What a manifest says of a tokenizer that is not about what its ids mean.
 _OF_ITS_PLACE: Final = ("folder", "append_eos")
+"""What a manifest says of a tokenizer that is not about what its ids mean."""
 
 
 def content_identity(parent: FoundParent) -> str:
@@ -323,8 +323,8 @@ def _points_until(spec: MixtureSpec, step: int) -> tuple[tuple[int, Mapping[str,
     return spec.points[: max(1, before + (before > 0 and spec.interpolation != "step"))]
 
 
-#: Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`.
 _LEAST_REST: Final = Fraction(2, 3)
+"""Of a unit: what is less decodes much more than it takes, see :mod:`tokenlake.etl.plan.mixture`."""
 
 
 def _range_units(

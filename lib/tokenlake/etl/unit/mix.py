@@ -34,8 +34,8 @@ from tokenlake.store.manifest import Manifest
 
 Progress = Callable[[dict[str, Any]], None]
 
-#: A mixture is made to be trained on, whatever the splits of the parents are called.
 SPLIT: Final = "train"
+"""A mixture is made to be trained on, whatever the splits of the parents are called."""
 
 _LOOKED_AT: Final = 1 << 18  # positions worked out at a time
 _STEP_TOKENS: Final = 1 << 23  # gathered at a time: 32 MiB, and as much again on the way to the file

@@ -254,8 +254,8 @@ class RowGroups:
         self._held = self._longest = self._count = 0
 
 
-#: From the rows of a row group, and how many ids each has (int64[n]), to what is written.
 Finished = Callable[[pa.RecordBatch, Int64], pa.RecordBatch]
+"""From the rows of a row group, and how many ids each has (int64[n]), to what is written."""
 
 
 @final
@@ -314,7 +314,6 @@ def row_of(schema: pa.Schema, columns: dict[str, Any], count: int) -> pa.RecordB
     return _ARROW.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-#: Column -> its type, and what of a record is in it.
 _QUARANTINE_COLUMNS: Final = {
     "path": (pa.string(), "file"),
     "file": (pa.int64(), "file_id"),
@@ -324,6 +323,7 @@ _QUARANTINE_COLUMNS: Final = {
     "detail": (pa.string(), "detail"),
     "raw": (pa.large_binary(), "raw"),
 }
+"""Column -> its type, and what of a record is in it."""
 _QUARANTINE: Final = pa.schema(
     [pa.field(name, kind, nullable=name == "line") for name, (kind, _) in _QUARANTINE_COLUMNS.items()]
 )

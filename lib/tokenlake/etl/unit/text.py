@@ -418,8 +418,8 @@ class TextBuild:
         self._set_aside(bad)
 
 
-#: For recipes whose texts are fields: these ask nothing of a tokenizer.
 NO_TOKENIZER: Final = TokenizerFiles(name="none", files={"tokenizer.json": b"{}"})
+"""For recipes whose texts are fields: these ask nothing of a tokenizer."""
 
 _MOST_DOCUMENTS: Final = 1 << 14  # that are signed at a time: their texts are Python strings meanwhile
 
