@@ -37,8 +37,8 @@ import numpy.typing as npt
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.random import WORD, key_of, shuffled, splitmix64
-from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.ragged import Int64, offsets_of
 
 _FEWEST: Final = 4  # rows, below which some figures are not defined

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.etl.unit.encoding import Finish, Fitted
-from tokenlake.packing.loss_mask import learned, marked, plain
+from tokenlake.packing.segments import learned, marked, plain
 from tokenlake.tokenizers.offsets import Spans, byte_spans
 
 tokens = st.tuples(st.integers(1, 6), st.booleans())

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.mixing.support import row_at
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import mix_steps
-from tokenlake.mixing import stream as streams
+from tokenlake.mixing import order as streams
 from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.order import EpochOrder, MixtureStream, source_order
 from tokenlake.mixing.schedule import constant
-from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.mixing.stream import MixtureStream, source_order
 
 Sizes = list[list[int]]
 
@@ -41,7 +41,7 @@ def _walk(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, ...]]
     """Position by position, from the definitions."""
     found: list[tuple[int, ...]] = []
     for position in range(start, stop):
-        name, epoch, index, lane = stream.mixture.at(position)
+        name, epoch, index, lane = row_at(stream.mixture, position)
         source = stream.mixture.names.index(name)
         group, row = stream.orders[source].at(epoch, lane, np.array([index]))
         found.append((source, epoch, int(group[0]), int(row[0])))

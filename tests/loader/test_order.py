@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout, most_lanes
+from tokenlake.mixing.order import EpochOrder, EpochStream
 from tokenlake.mixing.random import Int64
-from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.mixing.stream import EpochStream
 
 GROUPS = st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda groups: sum(groups) > 0)
 
@@ -27,7 +27,7 @@ def test_positions_are_the_inverse(groups: list[int], lanes: int, epochs: int, f
         there = got.epoch == epoch
         lane, place = order.place_of(0, epoch, got.group, got.row)
         assert ((place >= 0) == (first <= epoch < first + epochs)).all()
-        assert (order.layout.position(lane[there], place[there]) == position[there]).all()
+        assert (position_of(order.layout, lane[there], place[there]) == position[there]).all()
 
 
 def test_a_row_that_is_not_there_is_refused():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.mixing.support import position_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 
@@ -48,7 +49,7 @@ def test_the_stream_is_that_of_a_walk(layout: tuple[list[int], int]) -> None:
     assert found.rows == len(expected)
     lane, place = found.locate(np.arange(len(expected)))
     assert list(zip(lane.tolist(), place.tolist(), strict=True)) == expected
-    assert found.position(lane, place).tolist() == list(range(len(expected)))
+    assert position_of(found, lane, place).tolist() == list(range(len(expected)))
 
 
 @given(layouts)
@@ -69,7 +70,7 @@ def test_endless_lanes_never_run_out(position: int, lanes: int, width: int) -> N
     endless = LaneLayout(None, lanes, lanes * width)
     assert endless.rows is None
     lane, place = endless.locate(np.array([position]))
-    assert endless.position(lane, place).tolist() == [position]
+    assert position_of(endless, lane, place).tolist() == [position]
     before = endless.places_before(position)
     assert sum(before.tolist()) == position
     assert before[lane[0]] == place[0]
@@ -107,9 +108,9 @@ def test_places_outside_of_the_stream_are_refused() -> None:
     with pytest.raises(ConfigError, match="positions: 5 is not in the stream; expected 0 to 4"):
         layout.locate(np.array([0, 5]))
     with pytest.raises(ConfigError, match="places: 2 is not in the stream; expected 0 to 1"):
-        layout.position(np.array([0]), np.array([2]))
+        position_of(layout, np.array([0]), np.array([2]))
     with pytest.raises(ConfigError, match="lanes: 2 is not in the stream; expected 0 to 1"):
-        layout.position(np.array([2]), np.array([0]))
+        position_of(layout, np.array([2]), np.array([0]))
     with pytest.raises(ConfigError, match="position 6 is not in the stream; expected 0 to 5"):
         layout.places_before(6)
     with pytest.raises(ConfigError, match="positions: -1 is not in the stream; expected 0 or more"):

@@ -17,8 +17,8 @@ from benchmarks.shuffle_quality import (
 )
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.mixing.shuffle import EpochOrder
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])

@@ -36,8 +36,7 @@ from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.loader.explain import Document, steps_of_document
 from tokenlake.proof.rows import EvaluationSet, Takedown
-from tokenlake.proof.signature import private_key, public_key, verified
-from tokenlake.proof.statement import check_statement, prove_state
+from tokenlake.proof.statement import check_statement, private_key, prove_state, public_key, verified
 
 ALONE = Path(alone.__file__)
 

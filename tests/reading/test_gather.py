@@ -17,7 +17,7 @@ from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, row
 from tests.tokenizers.tokenizer_samples import sentencepiece
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.mixing.lanes import LaneLayout
-from tokenlake.mixing.shuffle import EpochOrder
+from tokenlake.mixing.order import EpochOrder
 from tokenlake.ragged import offsets_of
 from tokenlake.reading import arrays as runs
 from tokenlake.reading.arrays import bit_array, bit_rows, move

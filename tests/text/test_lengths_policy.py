@@ -19,7 +19,7 @@ from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.encoding import Finish, Fitted, Lengths
-from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
+from tokenlake.packing.segments import LOSS, learned, marked, plain
 from tokenlake.text.truncation import SIDES, STRATEGIES, continuing_tokens, pieces
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles

@@ -17,8 +17,8 @@ from tokenlake.loader.dataset import open as open_dataset
 from tokenlake.loader.state import Opener
 from tokenlake.numbers import count, plural
 from tokenlake.proof.rows import EvaluationSet, Takedown
-from tokenlake.proof.signature import public_key as key_of
 from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_statement
+from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports.table import Table, facts, label, number
 
 _STATES: Final = ("data/metadata", "loader.json", "metadata")

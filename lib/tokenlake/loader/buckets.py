@@ -29,9 +29,9 @@ import numpy.typing as npt
 from tokenlake.loader.padding import LengthIndex
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, walk
 from tokenlake.mixing.mixture import Draws, SourceMixture
+from tokenlake.mixing.order import RowStream, StreamRows
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import constant
-from tokenlake.mixing.stream import RowStream, StreamRows
 from tokenlake.ragged import Int64, offsets_of
 
 _DEALT: Final = 0xB0C  # the first word of the keys by which batches are dealt

@@ -25,8 +25,8 @@ from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
 from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, Prefetched
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
+from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.mixing.stream import MixtureStream
 from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup

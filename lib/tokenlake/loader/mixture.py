@@ -14,13 +14,12 @@ import numpy as np
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line
-from tokenlake.mixing.caps import Each, SourceCaps, shortened
+from tokenlake.mixing.counts import Each, SourceCaps, shortened
 from tokenlake.mixing.lanes import SourceSize, choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_order
+from tokenlake.mixing.order import EpochOrder, MixtureStream, RowStream, source_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
-from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.mixing.stream import MixtureStream, RowStream, source_order
 from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.layout import arguments_of
-from tokenlake.mixing.stream import StreamRows
+from tokenlake.mixing.order import StreamRows
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.reading.version import StoredRows

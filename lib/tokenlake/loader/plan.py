@@ -27,8 +27,15 @@ from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
-from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
-from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
+from tokenlake.mixing.order import (
+    ORDER_VERSION,
+    EpochOrder,
+    EpochStream,
+    MixtureStream,
+    RowStream,
+    StoredOrder,
+    StreamRows,
+)
 from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 

@@ -17,8 +17,8 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.steps import BatchSizes, LengthCurriculum, Position
+from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.mixing.stream import MixtureStream
 
 FORMAT: Final = 1
 _COUNTS: Final = ("step", "epoch", "rows")

@@ -134,11 +134,6 @@ class LaneLayout:
         share = np.minimum(size // self.lanes, self._even - before)
         return self._apart(lane, place, start + lane * share + place - before) - start
 
-    def position(self, lane: Int64, place: Int64) -> Int64:
-        """Return the position of each (lane, place), int64[n]; the inverse of :meth:`locate`."""
-        start = place // (self.batch_size // self.lanes) * self.batch_size
-        return start + self.row_in(start, np.array([self.batch_size]), lane, place)
-
     def places_before(self, position: int) -> Int64:
         """Return how many places of each lane lie before a position: int64[lanes]; they sum to it."""
         if position < 0 or (self.rows is not None and position > self.rows):

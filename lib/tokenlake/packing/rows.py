@@ -18,9 +18,8 @@ from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.mixing.random import key_of, shuffled
-from tokenlake.packing.loss_mask import LOSS, learned, marked, plain
 from tokenlake.packing.packer import open_packer
-from tokenlake.packing.segments import Packed
+from tokenlake.packing.segments import LOSS, Packed, learned, marked, plain
 from tokenlake.packing.strategies import STRATEGIES
 from tokenlake.ragged import Int32, offsets_of
 

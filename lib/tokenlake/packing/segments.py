@@ -1,16 +1,41 @@
-"""Pieces of documents in rows: what every strategy answers from lengths alone, tokens on their way, finished rows."""
+"""Pieces of documents in rows: what every strategy answers from lengths alone, tokens on their way, finished rows.
+
+The loss mask travels inside the ids, in a bit that no vocabulary reaches (:data:`LOSS`), so that one copy moves both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenlake.errors import AccountError
 from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
+
+LOSS: Final = 1 << 30
+"""Set in an id that bears loss, in a build with a loss mask."""
+
+_ID: Final = np.int32(LOSS - 1)
+
+
+def marked(ids: Int32, learned: Bools | bool = True) -> Int32:
+    """Return ids (int32[n]) with the bit set where `learned` (bool[n]) is true."""
+    bits = np.asarray(learned).astype(np.int32)
+    bits <<= np.int32(30)
+    return ids | bits
+
+
+def plain(ids: Int32) -> Int32:
+    """Return the ids themselves."""
+    return ids & _ID
+
+
+def learned(ids: Int32) -> Bools:
+    """Return which ids bear the bit."""
+    return ids > _ID
 
 
 @final

@@ -9,36 +9,46 @@ A statement is canonical JSON, whose signature is that of the same JSON without 
 loader's state, from which all the rest follows with the datasets at hand: hashes of manifests, rows, ids and epochs of
 each dataset and source, what was delivered of a takedown list, what evaluation sets have in common with what was read.
 `deliveries` are there for verifiers that know nothing of mixtures: what each lane gave of each dataset, of which
-:mod:`tokenlake.mixing.shuffle` says which rows these are.
+:mod:`tokenlake.mixing.order` says which rows these are.
 
-What some steps delivered is found without going through them. A lane gives the rows of a dataset epoch by epoch, so
-that how many rows it gave before a step says which: whole epochs, and the first places of one more. Of these, whole
-windows need no permutation (:meth:`EpochOrder.taken`). What is added up takes as long as the row groups of a dataset
-are many, whatever the number of steps.
+Signatures are Ed25519 (RFC 8032): they are checked here, in Python alone; the package cryptography makes them. A
+private key is a PEM file, or an environment variable that holds the text of one::
+
+    openssl genpkey -algorithm ed25519 -out key.pem
+    openssl pkey -in key.pem -pubout -out key.pub.pem
+
+A public key is what the second command writes, or its 64 hexadecimal digits. Checking takes some milliseconds; it works
+on public data alone, so that it needs no constant time.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Final, final
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.loader.buckets import BucketSteps
-from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.state import Opener, restored
-from tokenlake.mixing.shuffle import EpochOrder, StoredOrder
-from tokenlake.proof.rows import METHOD, EvaluationSet, RowContents, Takedown, overlap_of
-from tokenlake.proof.signature import private_key, signed, verified
-from tokenlake.ragged import Int64
+from tokenlake.proof.rows import (
+    METHOD,
+    Delivery,
+    EvaluationSet,
+    RowContents,
+    Takedown,
+    deliveries_of,
+    overlap_of,
+    steps_of_rows,
+)
 
 FORMAT: Final = 1
 NGRAM: Final = 13
@@ -62,7 +72,7 @@ def prove_state(
     Args:
         state: what `get_state()` of a loader returned.
         open_dataset: opens a split of a version by their names.
-        key: see :func:`tokenlake.proof.signature.private_key`.
+        key: see :func:`private_key`.
         first_step: the first step that is counted.
         takedown: documents; the statement says when any of them was delivered.
         evaluation: sets by name, whose n-grams are looked for in all rows that the steps read.
@@ -76,7 +86,7 @@ def prove_state(
     secret, public = private_key(key)
     claims = claims_of(state, open_dataset, first_step, takedown, evaluation or {}, ngram)
     claims["public_key"] = public.hex()
-    return canonical_json(claims | {"signature": signed(canonical_json(claims), secret).hex()}) + b"\n"
+    return canonical_json(claims | {"signature": secret.sign(canonical_json(claims)).hex()}) + b"\n"
 
 
 def check_statement(
@@ -232,175 +242,122 @@ def _taken_down(
     }
 
 
-@final
-@dataclass(frozen=True, eq=False, slots=True)
-class Delivery:
-    """What some steps took of one dataset, lane by lane.
+_FIELD: Final = 2**255 - 19
+_ORDER: Final = 2**252 + 27742317777372353535851937790883648493
+_CURVE: Final = -121665 * pow(121666, -1, _FIELD) % _FIELD
+_ROOT: Final = pow(2, (_FIELD - 1) // 4, _FIELD)  # of -1
+_PUBLIC: Final = bytes.fromhex("302a300506032b6570032100")  # what comes before the key (RFC 8410)
+_PEM: Final = re.compile(r"-----BEGIN PUBLIC KEY-----(.*?)-----END PUBLIC KEY-----", re.DOTALL)
+_HOW: Final = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
 
-    Attributes:
-        source: number of the dataset in the plan.
-        order: of its rows.
-        passes: of the plan, in which lanes begin to count.
-        epoch: of the dataset, likewise.
-        begin, end: rows that each lane gave since then, before the steps and after them, int64[lanes] both.
-    """
-
-    source: int
-    order: EpochOrder | StoredOrder
-    passes: int
-    epoch: int
-    begin: Int64
-    end: Int64
-
-    @property
-    def rows(self) -> int:
-        """How many were delivered."""
-        return int((self.end - self.begin).sum())
-
-    def total(self, sums: Int64) -> int:
-        """Add up what each row weighs, as often as it was delivered.
-
-        Args:
-            sums: what the rows before each row weigh, and what all weigh, int64[rows + 1].
-        """
-        found = 0
-        for counts, sign in ((self.end, 1), (self.begin, -1)):
-            whole, parts = self._epochs(counts)
-            found += sign * whole * int(sums[-1])
-            for begin, end in parts:
-                found += sign * int((sums[end] - sums[begin]).sum())
-        return found
-
-    def times(self) -> Int64:
-        """Return how often each of the dataset's rows was delivered, int64[rows]."""
-        changes = np.zeros(self.order.rows + 1, np.int64)
-        for counts, sign in ((self.end, 1), (self.begin, -1)):
-            whole, parts = self._epochs(counts)
-            changes[0] += sign * whole
-            for begin, end in parts:
-                np.add.at(changes, begin, sign)
-                np.add.at(changes, end, -sign)
-        return np.cumsum(changes[:-1])
-
-    def seen(self, group: Int64, row: Int64) -> Int64:
-        """Return which of some rows, int64[n] both, are delivered in these steps, in no order.
-
-        Returns:
-            of each delivery the number in its lane, the epoch, and the index among the rows, int64[3, m].
-        """
-        each, found = self.order.lengths, [np.empty((3, 0), np.int64)]
-        lanes = zip(self.begin.tolist(), self.end.tolist(), each.tolist(), strict=True)
-        spans = [range(begin // rows, -(-end // rows)) for begin, end, rows in lanes if begin < end]
-        for epoch in sorted(set[int]().union(*spans)):
-            lane, place = self.order.place_of(self.epoch + epoch, group, row)
-            number = epoch * each[lane] + place
-            there = np.flatnonzero((number >= self.begin[lane]) & (number < self.end[lane]))
-            found.append(np.stack([number[there], np.full(len(there), self.epoch + epoch), there]))
-        return np.concatenate(found, axis=1)
-
-    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return what a verifier computes the rows from."""
-        seed = self.order.seed if isinstance(self.order, EpochOrder) else None
-        counts = {"begin": self.begin.tolist(), "end": self.end.tolist()}
-        return {"source": names[self.source], "seed": seed, "epoch": self.epoch, **counts}
-
-    def _epochs(self, counts: Int64) -> tuple[int, Iterator[tuple[Int64, Int64]]]:
-        """Return how many epochs all lanes gave whole, and the stored rows, as ranges, of each that some did not."""
-        each = self.order.lengths
-        there, of = counts[each > 0], each[each > 0]  # lanes without rows have no say
-        whole = int((there // of).min(initial=np.iinfo(np.int64).max))
-        last = int((-(-there // of)).max(initial=0))
-        parts = (
-            self.order.taken(self.epoch + epoch, np.clip(counts - epoch * each, 0, each))
-            for epoch in range(whole, last)
-        )
-        return whole, parts
+Point = tuple[int, int, int, int]
+"""x = X/Z, y = Y/Z, and T = XY/Z (RFC 8032, section 5.1.4)."""
 
 
-def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
-    """Return what the steps from `first` to before `end` took of the datasets of a plan.
+def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
+    """Say whether a signature (64 bytes) is that of a public key (32 bytes) for a message; RFC 8032, section 5.1.7."""
+    if len(signature) != 64 or len(public_key) != 32:
+        return False
+    key, noise = _point(public_key), _point(signature[:32])
+    scalar = int.from_bytes(signature[32:], "little")
+    if key is None or noise is None or scalar >= _ORDER:
+        return False
+    challenge = int.from_bytes(hashlib.sha512(signature[:32] + public_key + message).digest(), "little")
+    a, b = _times(scalar, _BASE), _sum(noise, _times(challenge % _ORDER, key))
+    return (a[0] * b[2] - b[0] * a[2]) % _FIELD == 0 and (a[1] * b[2] - b[1] * a[2]) % _FIELD == 0
+
+
+def private_key(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[Any, bytes]:
+    """Read a private key.
+
+    Args:
+        reference: a PEM file, or ``{"env": NAME}`` for an environment variable that holds its text.
+
+    Returns:
+        the key, which signs, and its public key, 32 bytes.
 
     Raises:
-        ConfigError: there are no such steps, batches are made by length, or sources are shortened.
+        ConfigError: there is no such key, or it is not one of Ed25519.
+        MissingExtraError: the package cryptography is not installed.
     """
-    if not 0 <= first <= end:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise MissingExtraError("signing needs cryptography: pip install 'tokenlake[prove]'") from error
+    where, text = _text_of(reference)
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError) as error:
+        # What the package says may repeat what was read.
+        raise ConfigError(f"{where} holds no private key in PEM without a password; {_HOW}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{where} holds a key of another kind than Ed25519; {_HOW}")
+    return key, key.public_key().public_bytes_raw()
+
+
+def public_key(given: str) -> bytes:
+    """Read a public key, 32 bytes: 64 hexadecimal digits, or a PEM file; ConfigError where it is neither."""
+    if re.fullmatch("[0-9a-fA-F]{64}", given):
+        return bytes.fromhex(given)
+    try:
+        found = _PEM.search(Path(given).read_text())
+        data = base64.b64decode(found[1]) if found else b""
+    except (OSError, UnicodeDecodeError, binascii.Error) as error:
         raise ConfigError(
-            f"steps {first} to {end}: expected a first step from 0 on, and an end that is not before it"
-        )
-    if isinstance(plan.steps, BucketSteps):
+            f"public key {given!r}: {error}; expected 64 hexadecimal digits, or a PEM file"
+        ) from error
+    if not data.startswith(_PUBLIC) or len(data) != len(_PUBLIC) + 32:
         raise ConfigError(
-            "the loader puts rows into buckets by their length, whose order a statement does not count; "
-            "pad to `multiple` or `length` instead"
+            f"{given} holds no public key of Ed25519 in PEM; "
+            "openssl pkey -in key.pem -pubout -out key.pub.pem writes that of a private key"
         )
-    orders = plan.stream(0).orders
-    for name, order, stored in zip(plan.datasets, orders, plan.sources, strict=True):
-        if order.rows != stored.rows:
-            raise ConfigError(
-                f"the mixture uses {order.rows:,} of the {stored.rows:,} rows of {name} (max_fraction, budgets), and a "
-                "statement counts whole sources; expected a mixture that shortens none"
-            )
-    passes = range(plan.steps.position(first).passes, plan.steps.position(end).passes + 1)
-    if isinstance(plan.data, Dataset) and (len(passes) == 1 or not plan.options.drop_last):
-        passes = passes[:1]  # they leave out nothing, so that they follow each other in the epochs, too
-        return list(_since(plan, passes[0], first, end))
-    edges = [first, *(plan.steps.begin(number) for number in passes[1:]), end]
-    return [
-        each
-        for number, span in zip(passes, pairwise(edges), strict=True)
-        for each in _since(plan, number, *span)
-    ]
+    return data[len(_PUBLIC) :]
 
 
-def steps_of_rows(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64) -> tuple[int, int] | None:
-    """Return the first and the last step of a delivery that delivers any of some rows, int64[n] both; None: none."""
-    first = _edge(plan, delivery, group, row, last=False)
-    last = _edge(plan, delivery, group, row, last=True)
-    return None if first is None or last is None else (first, last)
+def _text_of(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[str, bytes]:
+    if isinstance(reference, dict):
+        name = reference.get("env", "")
+        if list(reference) != ["env"] or name not in os.environ:
+            told = f"key: the environment variable {name!r} is not set; expected the text of a PEM file"
+            raise ConfigError(told)
+        return f"the environment variable {name}", os.environ[name].encode()
+    try:
+        return os.fspath(reference), Path(reference).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"key {os.fspath(reference)!r} cannot be read: {error.strerror}; {_HOW}") from error
 
 
-def _edge(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, last: bool) -> int | None:
-    """Return the first step that delivers any of the rows, or the last one; None: none does."""
-    each, found = delivery.order.lengths, None
-    if not len(row):
-        return None
-    # Every row comes in every epoch: two of each lane nearly always hold one of them, and tell where to look further.
-    if last:
-        part = replace(delivery, begin=np.maximum(delivery.begin, delivery.end - 2 * each))
-    else:
-        part = replace(delivery, end=np.minimum(delivery.end, delivery.begin + 2 * each))
-    for some in (part, delivery):
-        # Lanes keep pace, so that the highest number is nearly always the last; what may come later is looked at again.
-        while (seen := some.seen(group, row)).shape[1]:
-            chosen = np.argmax(seen[0]) if last else np.argmin(seen[0])
-            _, epoch, index = seen[:, chosen].tolist()
-            passes = delivery.passes
-            if not isinstance(plan.data, Mixture) and plan.epochs is not None:
-                passes = epoch // plan.epochs
-            (at,) = plan.places(passes, delivery.source, epoch, group[[index]], row[[index]])
-            assert at is not None
-            found = at[0].step
-            counts = _given(plan, delivery.passes, found + last)[delivery.source]
-            some = replace(delivery, begin=counts) if last else replace(delivery, end=counts)
-        if found is not None:
-            break
+def _sum(a: Point, b: Point) -> Point:
+    """Section 5.1.4."""
+    minus, plus = (a[1] - a[0]) * (b[1] - b[0]), (a[1] + a[0]) * (b[1] + b[0])
+    across, depth = 2 * a[3] * b[3] * _CURVE, 2 * a[2] * b[2]
+    e, f, g, h = plus - minus, depth - across, depth + across, plus + minus
+    return e * f % _FIELD, g * h % _FIELD, f * g % _FIELD, e * h % _FIELD
+
+
+def _times(scalar: int, point: Point) -> Point:
+    found: Point = (0, 1, 1, 0)
+    while scalar:
+        if scalar & 1:
+            found = _sum(found, point)
+        point, scalar = _sum(point, point), scalar >> 1
     return found
 
 
-def _since(plan: BatchPlan, passes: int, first: int, end: int) -> Iterator[Delivery]:
-    """Yield what some steps took of each dataset, counted from a pass on."""
-    if first == end:
-        return
-    epoch = 0 if isinstance(plan.data, Mixture) else passes * (plan.epochs or 0)
-    for source, counts in enumerate(zip(_given(plan, passes, first), _given(plan, passes, end), strict=True)):
-        yield Delivery(source, plan.stream(passes).orders[source], passes, epoch, *counts)
+def _point(data: bytes) -> Point | None:
+    """Section 5.1.3; None where it is no point."""
+    sign, y = data[31] >> 7, int.from_bytes(data, "little") & ((1 << 255) - 1)
+    square = (y * y - 1) * pow(_CURVE * y * y + 1, -1, _FIELD) % _FIELD
+    x = pow(square, (_FIELD + 3) // 8, _FIELD)
+    if x * x % _FIELD != square:
+        x = x * _ROOT % _FIELD
+    if y >= _FIELD or x * x % _FIELD != square or (x == 0 and sign):
+        return None
+    x = x if x & 1 == sign else _FIELD - x
+    return x, y, 1, x * y % _FIELD
 
 
-def _given(plan: BatchPlan, since: int, step: int) -> Int64:
-    """Return how many rows of each dataset each lane gave since a pass began, before a step, int64[datasets, lanes]."""
-    if step == plan.steps.begin(since):
-        stream = plan.stream(since)
-        return np.zeros((len(stream.orders), stream.layout.lanes), np.int64)
-    batch = plan.batch(step - 1)
-    stream = plan.stream(batch.passes)
-    passed = [(batch.passes - since) * (plan.epochs or 0) * order.lengths for order in stream.orders]
-    return stream.drawn(batch.start, batch.size, batch.rows) + passed
+_base = _point((4 * pow(5, -1, _FIELD) % _FIELD).to_bytes(32, "little"))
+assert _base is not None
+_BASE: Final[Point] = _base

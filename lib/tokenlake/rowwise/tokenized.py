@@ -20,7 +20,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
-from tokenlake.packing.loss_mask import LOSS, learned, plain
+from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.ragged import Int64, Ragged, offsets_of
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.resolved import ResolvedFim, ResolvedPrompt, ResolvedTokenizer
 from tokenlake.etl.unit.infilling import Infilling, Stretches
-from tokenlake.packing.loss_mask import learned, marked, plain
+from tokenlake.packing.segments import learned, marked, plain
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.tokenizers.encoder import Encoded, Encoder
@@ -191,7 +191,7 @@ class Lengths:
         settings: the policy and ``max_length``, which counts special tokens.
         encoder: what made the ids; its prefix and suffix are put around every document afterwards.
         finish: for documents that spell their own special tokens: what is put around them instead, where it is missing.
-        masked: whether ids are marked, see :mod:`tokenlake.packing.loss_mask`.
+        masked: whether ids are marked, see :mod:`tokenlake.packing.segments`.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class DocumentEncoder:
     Args:
         settings: the policy on lengths and special tokens.
         finish: what is put around documents that spell their own special tokens; None: they do not.
-        masked: whether ids are marked, see :mod:`tokenlake.packing.loss_mask`.
+        masked: whether ids are marked, see :mod:`tokenlake.packing.segments`.
         fim: how plain texts are put in another order; None: they are not.
     """
 

@@ -18,8 +18,8 @@ from tokenlake.arrays import Int64
 from tokenlake.etl.job import CLOCK, NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
+from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.random import key_of
-from tokenlake.mixing.stream import MixtureStream
 from tokenlake.reading.cache import batch_cache
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.version import StoredRows

@@ -22,9 +22,8 @@ from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.documents import TextDocuments, taken
 from tokenlake.etl.unit.parts import Padding, PartWriter, RowsFile, row_of
 from tokenlake.mixing.random import key_of
-from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.packing.packer import join_documents, open_packer
-from tokenlake.packing.segments import Packed
+from tokenlake.packing.segments import LOSS, Packed, learned, plain
 from tokenlake.preference_columns import text_weights
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.schema import (
@@ -57,7 +56,7 @@ class TokenDocuments:
     """n documents, or pieces of documents, as ids.
 
     Attributes:
-        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.packing.loss_mask`.
+        ids: int32[total]; in a build with a loss mask they are marked, see :mod:`tokenlake.packing.segments`.
         offsets: int64[n + 1] into `ids`.
         file, position: int64[n], where each comes from.
         bos, eos: how many of the ids were put around the documents.

@@ -24,7 +24,7 @@ from tokenlake.etl.unit.sink import (
     group_tokens,
     rows_schema,
 )
-from tokenlake.packing.loss_mask import LOSS, learned, marked
+from tokenlake.packing.segments import LOSS, learned, marked
 from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
