@@ -55,6 +55,12 @@ from tokenlake.rowwise.loader import create_data_iterator as create_data_iterato
 from tokenlake.rowwise.loader import preshard_batch as preshard_batch
 from tokenlake.rowwise.mixed import MixedShardedSource as MixedShardedSource
 from tokenlake.rowwise.mixed import block_mixture_interleave as block_mixture_interleave
+from tokenlake.rowwise.pipeline import LoadStage as LoadStage
+from tokenlake.rowwise.pipeline import MixStage as MixStage
+from tokenlake.rowwise.pipeline import PackStage as PackStage
+from tokenlake.rowwise.pipeline import SaveStage as SaveStage
+from tokenlake.rowwise.pipeline import SourceStage as SourceStage
+from tokenlake.rowwise.pipeline import TokenizeStage as TokenizeStage
 from tokenlake.rowwise.save import ArrowWriter as ArrowWriter
 from tokenlake.rowwise.save import JsonlWriter as JsonlWriter
 from tokenlake.rowwise.save import ParquetWriter as ParquetWriter
@@ -68,12 +74,6 @@ from tokenlake.rowwise.source import ShardedDataSource as ShardedDataSource
 from tokenlake.rowwise.source import TransformedShardedSource as TransformedShardedSource
 from tokenlake.rowwise.stage import BaseStage as BaseStage
 from tokenlake.rowwise.stage import PipelineContext as PipelineContext
-from tokenlake.rowwise.stages import LoadStage as LoadStage
-from tokenlake.rowwise.stages import MixStage as MixStage
-from tokenlake.rowwise.stages import PackStage as PackStage
-from tokenlake.rowwise.stages import SaveStage as SaveStage
-from tokenlake.rowwise.stages import SourceStage as SourceStage
-from tokenlake.rowwise.stages import TokenizeStage as TokenizeStage
 from tokenlake.rowwise.tokenized import TokenizedShardedSource as TokenizedShardedSource
 from tokenlake.rowwise.tokenized import batched_tokenize_iterator as batched_tokenize_iterator
 from tokenlake.text.chat.messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML

@@ -126,14 +126,6 @@ class TestRule:
         late = 3 * 10**12
         assert counts.draws_before(late + 2) == (10**12 + 1, 10**12 + 1, 10**12)
 
-    def test_a_cosine_takes_the_place_of_its_line_at_both_ends_and_in_the_middle(self):
-        ends = (0, [0.2, 0.8]), (1000, [0.8, 0.2])
-        eased, line = Counts(schedule("cosine", *ends)), Counts(schedule("linear", *ends))
-        assert eased.draws_before(1000) == line.draws_before(1000) == (500, 500)
-        # The integral of (1 - cos(pi p)) / 2 up to the middle is 1/4 - 1/(2 pi).
-        assert eased.draws_before(500) == (round(500 * 0.2 + 0.6 * 1000 * (0.25 - 0.15915494)), 345)
-        assert line.draws_before(500) == (175, 325)
-
     @pytest.mark.parametrize(
         ("interpolation", "want"),
         [
@@ -172,24 +164,6 @@ class TestLaws:
             # The mean of the weight over any stretch that near is at most its growth over the whole of it.
             weight = min(Fraction(1), high - low)
             assert abs(count - share) <= HALF + weight * max(0, len(got) - 2) / 2 + Fraction(1, 1 << 30)
-
-    def test_a_weight_of_one_in_ten_thousand_comes_up_in_its_turn(self):
-        counts = Counts(constant({"a": 0.5, "b": 0.3, "c": 0.1, "d": 0.0999, "rare": 0.0001}))
-        assert counts.draws_before(4990)[4] == 0
-        assert counts.draws_before(5010)[4] == 1
-        assert [counts.draws_before(n * 10000)[4] for n in range(1, 50)] == list(range(1, 50))
-
-    def test_a_weight_that_falls_to_nothing_never_takes_a_row_back(self):
-        for interpolation in ("linear", "cosine", "step"):
-            counts = Counts(schedule(interpolation, (0, [0.5, 0.5]), (40, [0.0, 1.0]), (80, [0.0, 1.0])))
-            first = [counts.draws_before(n)[0] for n in range(120)]
-            assert first == sorted(first)
-            assert first[45] == first[-1] > 0
-
-    def test_a_source_without_weight_gives_nothing(self):
-        counts = Counts(constant({"a": 0.7, "none": 0.0, "b": 0.3}))
-        assert all(counts.draws_before(n)[1] == 0 for n in [*range(100), 10**15])
-        assert counts.ceiling(1) == 0 and counts.ceiling(0) is None
 
     def test_the_ceiling_is_what_a_source_ever_gives(self):
         counts = Counts(schedule("linear", (0, [0.5, 0.5]), (40, [0.0, 1.0])))

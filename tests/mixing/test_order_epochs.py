@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
 from tokenlake.mixing import order as order_module
-from tokenlake.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.order import EpochOrder
 from tokenlake.mixing.random import Int64, Permutation, key_of
 
@@ -130,17 +130,6 @@ EPOCH_1 = [[(2, 3), (2, 1), (2, 2), (2, 0)], [(0, 0), (0, 2), (0, 1), (3, 0), (3
 LARGE = [(65, 143), (401, 233), (650, 176)]
 
 
-def test_epochs_seeds_and_lanes_have_orders_of_their_own() -> None:
-    group_rows = [10] * 20
-    orders = [
-        _epoch(_order(group_rows, lanes, seed), epoch)
-        for lanes in (1, 4)
-        for seed in (0, 1, -1)
-        for epoch in range(5)
-    ]
-    assert len({tuple(rows) for rows in orders}) == len(orders)
-
-
 def test_there_may_be_fewer_rows_or_groups_than_lanes() -> None:
     assert _epoch(_order([], 3, 0), 5) == []
     assert _order([0, 0], 3, 0).window_rows == 1
@@ -156,58 +145,6 @@ def test_a_million_row_groups_are_laid_out_once_an_epoch() -> None:
     for place in range(100):
         order.at(9, place % 64, np.array([place * 1000]))
     assert time.process_time() - begin < 0.5  # laying it out takes longer than that for ten of them
-
-
-def test_a_late_epoch_costs_what_the_first_costs() -> None:
-    """No walk from the first epoch on: a million epochs later in less than ten times the time."""
-
-    def cost(epoch: int) -> float:
-        begin = time.process_time()
-        EpochOrder(np.full(100_000, 256), lanes=64, seed=0).at(epoch, 5, np.arange(1000))
-        return time.process_time() - begin
-
-    assert min(cost(10**6 + i) for i in range(3)) < 10 * min(cost(i) for i in range(3)) + 0.05
-
-
-@pytest.mark.parametrize("rows_of_group", ["even", "uneven"])
-def test_stored_places_and_neighbours_do_not_correlate(rows_of_group: str) -> None:
-    """A realistic size: 3,906 row groups of 256 rows in 64 lanes; bounds are six standard deviations."""
-    group_rows = np.full(3906, 256)
-    if rows_of_group == "uneven":
-        group_rows[::7] = 31
-    order = EpochOrder(group_rows, lanes=64, seed=11)
-    lane, place = LaneLayout(order.lengths, 64, 256).locate(np.arange(order.rows))
-    group, row = order.at(0, lane, place)
-    stored = (np.cumsum(group_rows) - group_rows)[group] + row
-    # Rows move by whole row groups, of which there are 3,906: they are what is independent.
-    assert abs(_correlation(stored, np.arange(order.rows))) < 6 / np.sqrt(3906)
-    # A batch takes 4 places of each lane, of one window: stored neighbours are together as often as by chance.
-    together = np.abs(np.diff(stored))[lane[1:] == lane[:-1]] == 1
-    assert 0.8 < together.mean() / (2 / order.window_rows) < 1.2
-    if rows_of_group == "even":  # their rows lie anywhere in them
-        place_in_group = row.reshape(-1, 4)
-        assert abs(_correlation(place_in_group[:, 0], place_in_group[:, 1])) < 6 / 500 + 1 / 256
-    # Lanes have nothing in common: the first place of each in a batch, against that of the next lane.
-    first = stored[: order.rows // 256 * 256].reshape(-1, 64, 4)[:, :, 0].ravel()
-    assert abs(_correlation(first[:-1], first[1:])) < 6 / np.sqrt(3906)
-
-
-def test_two_epochs_do_not_correlate() -> None:
-    order = EpochOrder(np.full(4000, 250), lanes=1, seed=11)
-    first, second = (order.at(epoch, 0, np.arange(1_000_000)) for epoch in (0, 1))
-    assert abs(_correlation(*(group * 250 + row for group, row in (first, second)))) < 6 / np.sqrt(4000)
-
-
-def test_a_window_mixes_the_rows_of_several_groups() -> None:
-    order = EpochOrder(np.full(100, 50), lanes=1, seed=2, window=10)
-    group, _ = order.at(0, 0, np.arange(500))
-    assert len(np.unique(group)) == 10
-    runs = np.count_nonzero(np.diff(group)) + 1
-    assert runs > 400  # 450 in the mean: a neighbour is of another group nine times out of ten
-
-
-def _correlation(left: Int64, right: Int64) -> float:
-    return float(np.corrcoef(left, right)[0, 1])
 
 
 def test_what_is_not_there_is_refused() -> None:

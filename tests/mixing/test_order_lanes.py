@@ -76,18 +76,6 @@ def test_endless_lanes_never_run_out(position: int, lanes: int, width: int) -> N
     assert before[lane[0]] == place[0]
 
 
-def test_a_batch_takes_as_many_rows_of_each_lane() -> None:
-    lane, place = LaneLayout(np.array([5, 6]), 2, 4).locate(np.arange(11))
-    assert lane.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1]
-    assert place.tolist() == [0, 1, 0, 1, 2, 3, 2, 3, 4, 4, 5]
-
-
-def test_any_host_finds_its_share_of_every_batch() -> None:
-    """Four hosts of 8 lanes: the rows r of a batch of 16 with r // 4 == host are of its two lanes only."""
-    lane, _ = LaneLayout(np.full(8, 100), 8, 16).locate(np.arange(800))
-    assert (lane // 2 == np.arange(800) % 16 // 4).all()
-
-
 @pytest.mark.parametrize(
     ("layout", "message"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -16,9 +16,8 @@ from benchmarks.shuffle_quality import (
     shuffle_quality,
 )
 from tokenlake.errors import ConfigError
-from tokenlake.mixing.lanes import LaneLayout, lane_bounds
+from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.order import EpochOrder
-from tokenlake.mixing.random import key_of, shuffled
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])
@@ -86,49 +85,6 @@ def test_an_epoch_is_chance_among_row_groups(epochs: list[ShuffleQuality]) -> No
         figures = [found.autocorrelation[lag] for lag in BETWEEN + beyond]
         figures += [found.rank_correlation, found.displacement]
         assert max(abs(figure.sigmas) for figure in figures) < 4 * wider
-
-
-def test_the_windows_of_an_epoch_show_as_they_must(epochs: list[ShuffleQuality]) -> None:
-    """Of neighbours in delivery 3 in 4 are of one lane's window, which is a row group."""
-    for found in epochs:
-        assert 0.65 < found.autocorrelation[1].value < 0.85
-        assert 0.95 < found.autocorrelation[BATCH].value < 1
-        assert found.batch_groups is not None
-        assert LANES <= found.batch_groups.value < 1.05 * LANES
-        assert found.together.value == pytest.approx((BATCH // LANES - 1) / (GROUP - 1), rel=0.25)
-    # The 4 rows that a batch takes of a lane are worth about one.
-    assert 2.5 < np.mean([found.batch_variance.value for found in epochs]) < 6
-
-
-def test_larger_windows_are_nearer_to_chance() -> None:
-    small, large = (shuffle_quality(_order(17, window=window), BATCH) for window in (1, 4))
-    for lag in (1, 2, BATCH, 4 * BATCH):
-        assert large.autocorrelation[lag].value < small.autocorrelation[lag].value / 2
-    assert large.batch_variance.value < small.batch_variance.value
-    assert large.together.value < small.together.value / 2
-
-
-def _windows_alone(lanes: int) -> np.ndarray:
-    """Stored rows as they are delivered if nothing but the rows of each window is permuted."""
-    bounds, own = lane_bounds(ROWS, lanes).tolist(), []
-    for lane, (begin, end) in enumerate(pairwise(bounds)):
-        parts = [np.arange(at, min(at + GROUP, end)) for at in range(begin, end, GROUP)]
-        own += [part[shuffled(len(part), key_of(17, lane, number))] for number, part in enumerate(parts)]
-    layout = LaneLayout(np.diff(lane_bounds(ROWS, lanes)), lanes, BATCH)
-    lane, place = layout.locate(np.arange(ROWS))
-    return np.concatenate(own)[np.array(bounds)[lane] + place]
-
-
-def test_windows_without_permuted_row_groups_are_told_apart(epochs: list[ShuffleQuality]) -> None:
-    """Rows are permuted in windows of a row group's size, and the row groups stay where they are."""
-    bad = quality_of(_windows_alone(LANES), BATCH, np.arange(ROWS) // GROUP)
-    strays = {lag: [abs(one.autocorrelation[lag].value) for one in [*epochs, bad]] for lag in (4, 8, 16)}
-    for *good, worst in strays.values():
-        assert worst > 3 * max(good)
-    assert bad.batch_variance.value < 0.1  # every batch holds as much of each 64th of the store
-    lane = quality_of(_windows_alone(1), BATCH)
-    assert lane.rank_correlation.value > 0.999
-    assert lane.batch_variance.value > 200
 
 
 @pytest.mark.parametrize("delivered", [[0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [1, 2, 3, 4]])

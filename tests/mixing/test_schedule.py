@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from fractions import Fraction
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tokenlake
 from tests.seeds import promise
 from tokenlake import WeightSchedulePoint, WeightScheduler
 from tokenlake.errors import ConfigError
@@ -63,9 +57,6 @@ class TestWeights:
         scheduler = WeightScheduler(points((10, 0.25), (20, 0.75)), interpolation)
         assert [weight(scheduler, step) for step in (-5, 0, 9, 10)] == [0.25] * 4
         assert [weight(scheduler, step) for step in (20, 21, 10**15)] == [0.75] * 3
-
-    def test_step_is_the_default(self):
-        assert WeightScheduler(SEED).interpolation == "step"
 
     def test_names_keep_the_order_of_the_first_point(self):
         turned = [points((0, 0.25))[0], {"step": 5, "weights": {"b": 0.5, "a": 0.5}}]
@@ -155,23 +146,6 @@ class TestExtending:
         middle = (weight(old, at) + 0.1) / 2
         assert weight(new, at + 3.5) == pytest.approx(weight(old, at) if interpolation == "step" else middle)
 
-    def test_a_cosine_that_is_cut_stays_the_same_cosine(self):
-        old = WeightScheduler(points((0, 0.0), (100, 1.0)), "cosine")
-        new = old.extend(at=30, points=points((60, 0.0)))
-        assert weight(new, 15) == weight(old, 15) == pytest.approx(0.054496737)
-        assert weight(new, 45) == pytest.approx(weight(old, 30) / 2)
-
-    def test_points_behind_the_cut_are_left_out(self):
-        new = WeightScheduler(points((0, 0.0), (100, 1.0)), "step").extend(at=50, points=points((200, 0.5)))
-        assert [weight(new, step) for step in (99, 100, 199, 200)] == [0.0, 0.0, 0.0, 0.5]
-
-    def test_pinned_weights_sum_to_exactly_one(self):
-        for interpolation in INTERPOLATIONS:
-            new = WeightScheduler(points((0, 0.1), (97, 0.7)), interpolation).extend(
-                at=31, points=points((60, 0.0))
-            )
-            assert all(sum(piece.first.weights) == Fraction(1) for piece in new.pieces)
-
 
 class TestJson:
     @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
@@ -214,14 +188,3 @@ class TestWeightsPerToken:
     def test_a_source_without_tokens_has_no_weight_per_token(self, means):
         with pytest.raises(ConfigError, match=r"source 'a' has .* tokens per row; expected a mean above 0"):
             row_weights({"a": 1.0}, means)
-
-
-def test_mixing_imports_nothing_but_numpy():
-    script = (
-        "import sys, tokenlake.mixing\n"
-        "heavy = {'pyarrow', 'pydantic', 'yaml', 'prefect', 'transformers', 'tokenizers', 'polars', 'duckdb', 'jax'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    env = os.environ | {"PYTHONPATH": str(Path(tokenlake.__file__).parents[1])}
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
-    assert out.stdout.strip() == "[]"

@@ -232,24 +232,6 @@ def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: str) ->
     assert short < 8 * 4 * window
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: str) -> None:
-    pack = ResolvedPack(seq_length=8, strategy=strategy)
-    packer = open_packer(pack, group_tokens=32, suffix=(2,), pad_id=PAD)
-    ids = np.arange(100, 180, dtype=np.int32)
-    out = [*packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])), *packer.finish()]
-    assert documents_of(out) == [[*ids.tolist(), 2]]
-    assert sum(part.rows for part in out) == 11
-    assert sum(part.pad for part in out) == 7
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_gives_no_rows(strategy: str) -> None:
-    packer = open_packer(ResolvedPack(seq_length=8, strategy=strategy), group_tokens=16, pad_id=PAD)
-    none = np.empty(0, np.int64)
-    assert [*packer.add(np.empty(0, np.int32), np.zeros(1, np.int64), none, none), *packer.finish()] == []
-
-
 @given(stream=streams(), together=st.integers(3, 40))
 @settings(max_examples=60)
 def test_greedy_rows_equal_the_token_by_token_walk_and_long_documents_come_in_parts(

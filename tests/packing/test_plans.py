@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing.segments import Segments
@@ -79,24 +75,6 @@ def test_rows_come_in_the_order_of_their_first_tokens_and_pieces_in_the_order_of
     rows = rows_of(planned(strategy, np.array(lengths, np.int64), seq_length))
     assert [row[0][:2] for row in rows] == sorted(row[0][:2] for row in rows)
     assert all(row == sorted(row) for row in rows)
-
-
-@given(lengths=DOCUMENTS, seq_length=st.integers(1, 40), packers=st.integers(1, 5))
-def test_a_pool_has_padding_in_no_more_rows_than_it_has_packers(
-    lengths: list[int], seq_length: int, packers: int
-) -> None:
-    cut = planned("pool", np.array(lengths, np.int64), seq_length, num_packers=packers)
-    assert int((used(cut) < seq_length).sum()) <= packers
-
-
-@given(lengths=DOCUMENTS, seq_length=st.integers(1, 40))
-def test_a_pool_of_one_packer_is_greedy(lengths: list[int], seq_length: int) -> None:
-    array = np.array(lengths, np.int64)
-    one, greedy = (
-        planned("pool", array, seq_length, num_packers=1),
-        planned("greedy", array, seq_length),
-    )
-    assert rows_of(one) == rows_of(greedy)
 
 
 def by_the_book(sizes: Int64, capacity: int, most: int | None, *, decreasing: bool) -> list[int]:
@@ -249,28 +227,9 @@ def test_best_fit_leaves_one_slot_in_a_thousand_empty_at_most(lengths: Int64) ->
     assert len(cut.document) <= int((-(-lengths // 2048)).sum()) * 1.02
 
 
-def test_exact_fit_fills_bins_where_best_fit_decreasing_has_nothing_small_left() -> None:
-    sizes = lognormal(5.7, 0.3, 5_000).clip(150, 700)
-    least = -(-int(sizes.sum()) // 2048)
-    assert int(exact_fit(sizes, 2048).max()) + 1 <= least + 1
-    assert int(best_fit_decreasing(sizes, 2048).max()) + 1 > least * 1.01
-
-
 def test_rests_of_cut_documents_fill_gaps_and_whole_documents_stay_whole() -> None:
     # Every rest is 5 of 8: two do not share a row. Whole documents of 5 leave gaps that only rests can fill.
     lengths = np.array([13] * 200 + [5] * 200, np.int64)
     cut = planned("best_fit", lengths, 8)
     assert excess(lengths, cut, 8) <= 1
     assert np.bincount(cut.document)[200:].tolist() == [1] * 200
-
-
-@pytest.mark.corpora
-def test_best_fit_fills_the_rows_of_real_conversations_without_cutting_one(shared_data: Path) -> None:
-    (snapshot,) = (shared_data / "hf/hub/models--openai-community--gpt2/snapshots").iterdir()
-    tokenizer = Tokenizer.from_file(str(snapshot / "tokenizer.json"))
-    with gzip.open(shared_data / "corpora/math-chat.jsonl.gz", "rt", encoding="utf-8") as lines:
-        texts = ["\n".join(turn["content"] for turn in json.loads(line)["messages"]) for line in lines]
-    lengths = np.array([len(found.ids) + 1 for found in tokenizer.encode_batch_fast(texts)], np.int64)
-    cut = planned("best_fit", lengths, 2048)
-    assert excess(lengths, cut, 2048) <= 1
-    assert len(cut.document) == len(lengths)

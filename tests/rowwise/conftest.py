@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from tests.rowwise import pipeline_support
 from tokenlake.tokenizers import gate
 
 
@@ -25,3 +27,8 @@ def probes_are_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "probe", remembering)
         yield
+
+
+@pytest.fixture(autouse=True)
+def threads_of_others() -> None:
+    pipeline_support.OTHERS = set(threading.enumerate())

@@ -90,8 +90,14 @@ class Endless(ShardedDataSource):
             yield self.make(number)
 
 
+OTHERS: set[threading.Thread] = set()
+"""Threads of tests before this one, which `conftest` notes: what they left alive, such as a loader of a fixture."""
+
+
 def prefetching_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("tokenlake-prefetch")]
+    """Threads that were started in this test and run ahead of somebody."""
+    own = set(threading.enumerate()) - OTHERS
+    return [thread for thread in own if thread.name.startswith("tokenlake-prefetch")]
 
 
 def require_no_threads() -> None:

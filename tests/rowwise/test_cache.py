@@ -107,30 +107,10 @@ def test_a_reading_that_stops_early_keeps_nothing(tmp_path: Path):
     assert len(list(source)) == 100
 
 
-def test_two_readings_at_a_time_do_not_disturb_each_other(tmp_path: Path):
-    source = kept_in(tmp_path / "kept", Gaps())
-    pairs = list(zip(source.open_shard_numbered("a"), source.open_shard_numbered("a"), strict=True))
-    assert plain(one for one, _ in pairs) == plain(other for _, other in pairs)
-    assert len(list(source.open_shard("a"))) == 50
-
-
 def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
     (tmp_path / "file").write_text("")
     source = kept_in(tmp_path / "file" / "kept", Gaps())
     assert len(list(source)) == 100
-
-
-def test_what_is_damaged_is_made_anew(tmp_path: Path):
-    inner = Gaps()
-    source = kept_in(tmp_path / "kept", inner)
-    expected = plain(source.open_shard_numbered("a"))
-    for entry in (tmp_path / "kept").iterdir():
-        entry.write_bytes(entry.read_bytes()[:-2])
-        assert plain(source.open_shard_numbered("a")) == expected  # the source's rows
-        list(source.open_shard_numbered("a"))
-        inner.drawn = 0
-        assert plain(source.open_shard_numbered("a")) == expected
-        assert inner.drawn == 0
 
 
 def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
@@ -236,15 +216,6 @@ def test_a_changed_file_is_tokenized_again(config: dict[str, Any], encoded: list
     assert changed == ids(config, tokenize={"max_length": 12})
 
 
-def test_whether_documents_are_packed_is_known_when_rows_are_drawn(
-    config: dict[str, Any], encoded: list[int]
-):
-    uncached = {"tokenize": {"max_length": 12}, "pack": {"seq_length": 64}}
-    expected = ids(config | uncached, "pack")
-    for _ in range(2):
-        assert ids(config, "pack", pack={"seq_length": 64}) == expected
-
-
 @promise(32, 34)
 def test_a_cache_path_is_where_a_dataset_is_kept(config: dict[str, Any], encoded: list[int], tmp_path: Path):
     dataset = config["datasets"][0] | {"cache_path": str(tmp_path / "own")}
@@ -266,28 +237,6 @@ def test_what_a_lambda_makes_is_not_kept(config: dict[str, Any], encoded: list[i
         ids(config, datasets=[dataset])
     ids(config, datasets=[dataset], tokenize={})
     assert not (tmp_path / "own").exists()
-
-
-def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
-    class Shout(tl.BaseStage):
-        @property
-        def name(self) -> str:
-            return "shout"
-
-        def process(self, data: Any, context: Any) -> Any:
-            return {
-                key: source.map(lambda row: {"text": row["text"].upper()}) for key, source in data.items()
-            }
-
-    with pytest.raises(ConfigError, match="a stage of your own makes them"):
-        tl.Pipeline.from_config(config).source().stage(Shout()).tokenize()
-
-
-def test_a_mixture_that_restarts_tokenizes_every_text_once(config: dict[str, Any], encoded: list[int]):
-    mixture = config | {"mix": {"total_rows": 200}}
-    pipeline = tl.Pipeline.from_config(mixture).source().tokenize().mix()
-    assert len(list(pipeline.build())) == 200
-    assert sum(encoded) == 40
 
 
 # The section `cache`
@@ -394,3 +343,31 @@ def test_a_file_that_is_added_leaves_the_others_tokens(
     write_jsonl(folder / "more.jsonl", texts(3))
     assert len(ids(config, datasets=datasets)) == 43
     assert sum(encoded) == 43
+
+
+def test_what_is_damaged_is_made_anew(tmp_path: Path):
+    inner = Gaps()
+    source = kept_in(tmp_path / "kept", inner)
+    expected = plain(source.open_shard_numbered("a"))
+    for entry in (tmp_path / "kept").iterdir():
+        entry.write_bytes(entry.read_bytes()[:-2])
+        assert plain(source.open_shard_numbered("a")) == expected  # the source's rows
+        list(source.open_shard_numbered("a"))
+        inner.drawn = 0
+        assert plain(source.open_shard_numbered("a")) == expected
+        assert inner.drawn == 0
+
+
+def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
+    class Shout(tl.BaseStage):
+        @property
+        def name(self) -> str:
+            return "shout"
+
+        def process(self, data: Any, context: Any) -> Any:
+            return {
+                key: source.map(lambda row: {"text": row["text"].upper()}) for key, source in data.items()
+            }
+
+    with pytest.raises(ConfigError, match="a stage of your own makes them"):
+        tl.Pipeline.from_config(config).source().stage(Shout()).tokenize()

@@ -15,7 +15,6 @@ from tests.sources.support import inputs, read, texts
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.errors import ConfigError, DamagedFileError, NotAvailableError, SourceNotFoundError
 from tokenlake.rowwise.files import (
-    FilesShardedSource,
     JsonShardedSource,
     ParquetShardedSource,
     TextShardedSource,
@@ -42,19 +41,6 @@ def test_the_class_is_that_of_the_format(folder, name, kind):
         source = create_source(config)
         assert type(source) is kind
         assert source.shard_names == (name,)
-
-
-def test_files_of_several_formats_are_one_source(folder):
-    source = create_source({"data_files": [f"{folder}/a.jsonl", f"{folder}/b.parquet"]})
-    assert type(source) is FilesShardedSource
-    assert [row["id"] for row in source] == [*range(6), *range(6)]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "b.parquet"])
-def test_what_the_configuration_says_of_rows_is_followed(folder, name):
-    source = create_source({"data_files": str(folder / name), "num_rows": 4, "where": "lang = 'en'"})
-    assert [row["id"] for row in source] == [1, 3]
-    assert list(source.open_shard_numbered(name, 2)) == [(3, {"id": 3, "lang": "en"})]
 
 
 @promise(25, 244)
@@ -122,14 +108,6 @@ def test_a_configuration_is_a_mapping_or_a_model(config):
         create_source(config)
 
 
-def test_a_callers_mapping_and_model_stay_as_they_are(folder):
-    mapping = {"data_files": f"{folder}/b.parquet"}
-    model = DatasetConfig(data_files=f"{folder}/b.parquet")
-    create_source(mapping), create_source(model)
-    assert mapping == {"data_files": f"{folder}/b.parquet"}
-    assert model.name is None
-
-
 # --- expand_data_files
 
 
@@ -143,11 +121,6 @@ def test_patterns_become_files_in_the_order_of_the_entries(folder):
     both = expand_data_files([f"{folder}/sub/2.jsonl", f"{folder}/**/*.jsonl"])
     assert both == [f"{folder}/sub/2.jsonl", f"{folder}/a.jsonl", f"{folder}/sub/1.jsonl"]
     assert expand_data_files(f"{folder}/sub/x.bin") == [f"{folder}/sub/x.bin"]
-
-
-def test_a_pattern_that_matches_nothing_is_an_error(folder):
-    with pytest.raises(SourceNotFoundError, match="nothing matches"):
-        expand_data_files(f"{folder}/*.json")
 
 
 # --- the snippets of the seeds

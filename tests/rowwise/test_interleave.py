@@ -71,12 +71,6 @@ def test_a_list_is_named_by_the_weights_in_their_order():
     assert counts == {("code", "c"): 90, ("text", "t"): 10}
 
 
-@pytest.mark.parametrize("weights", [None, [0.5, 0.5]])
-def test_a_list_without_names_is_numbered(weights):
-    mixed = block_mixture_interleave([listed("c", 9), listed("t", 9)], weights, block_size=10)
-    assert Counter(row["__source__"] for row in islice(mixed, 100)) == {"source_0": 50, "source_1": 50}
-
-
 def test_a_list_of_weights_goes_by_the_order_of_a_mapping():
     mixed = block_mixture_interleave({"x": listed("c", 9), "y": listed("t", 9)}, [0.2, 0.8], block_size=10)
     assert Counter(row["__source__"] for row in islice(mixed, 100)) == {"x": 20, "y": 80}
@@ -96,11 +90,6 @@ REFUSED = [
     ({"weights": 0.5}, "weights: got 0.5, must be a mapping"),
     ({"weights": {"a": 0.5, "c": 0.5}}, "no weight for 'b', 'c' is no source"),
 ]
-
-
-def test_a_dataset_per_split_is_refused_at_once():
-    with pytest.raises(ConfigError, match="datasets, 'a': got a DatasetDict"):
-        block_mixture_interleave({"a": datasets.DatasetDict()})
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)

@@ -55,11 +55,6 @@ def test_tables_with_tabs(folder, name, kind):
     assert alone(TextDatasetInform(type=kind, data_files=folder / name)) == [{"text": "a,b"}]
 
 
-def test_every_line_of_a_text_file_is_a_text(folder):
-    rows = alone(TextDatasetInform(type="txt", data_files=folder / "prose.txt"))
-    assert rows == [{"text": "first line"}, {"text": "second line"}]
-
-
 def test_the_text_gets_the_mixtures_field_and_only_the_fields_asked_for_stay(folder):
     assert alone(lines(folder))[3] == {"text": "j3"}
     assert alone(lines(folder, additional_fields=["id"]))[3] == {"text": "j3", "id": 3}
@@ -96,15 +91,6 @@ def test_fields_are_renamed_and_then_the_callback_is_called(folder):
 
 def counts(mixture: DatasetMixture, most: int) -> Counter[Any]:
     return Counter((row["__source__"], row["text"][0]) for row in islice(build_dataset(mixture), most))
-
-
-def test_weights_go_by_place_where_no_dataset_has_a_name(folder):
-    mixture = DatasetMixture(
-        informs=[parquet(folder), lines(folder)],
-        mixture_weights={"ds1": 0.7, "ds2": 0.3},
-        mixture_block_size=100,
-    )
-    assert counts(mixture, 1000) == {("ds1", "p"): 700, ("ds2", "j"): 300}
 
 
 def test_weights_go_by_name_where_the_names_are_the_datasets(folder):
@@ -148,24 +134,6 @@ def test_without_streaming_the_datasets_come_one_after_the_other(folder):
     source = build_dataset(DatasetMixture([parquet(folder), lines(folder)], streaming=False))
     assert [row["text"] for row in source] == [f"p{n}" for n in range(30)] + [f"j{n}" for n in range(20)]
     assert isinstance(source, tl.CompositeShardedSource)
-
-
-def test_batches_are_columns(folder):
-    informs = [parquet(folder), lines(folder)]
-    single = DatasetMixture(informs, stop_strategy="all_exhausted")
-    by_8 = list(build_dataset(DatasetMixture(informs, stop_strategy="all_exhausted", batch_size=8)))
-    assert [len(batch["text"]) for batch in by_8] == [8] * 6 + [2]
-    assert [text for batch in by_8 for text in batch["text"]] == [
-        row["text"] for row in build_dataset(single)
-    ]
-
-
-def test_the_seed_decides_the_order(folder):
-    def names(**options: Any) -> list[str]:
-        mixture = DatasetMixture([parquet(folder), lines(folder)], **options)
-        return [row["__source__"] for row in islice(mixture.build(), 100)]
-
-    assert names() == names(seed=42) != names(seed=0) == names(seed=None)
 
 
 REFUSED = [

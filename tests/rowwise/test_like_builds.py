@@ -14,7 +14,7 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.errors import BadRecordError
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +65,14 @@ PADDED = {"max_length": 30, "padding_side": "left"}
     ("kind", "options", "sections"),
     [
         ("llama", {}, packing(16)),
-        ("gpt", {}, packing(256)),
         ("gpt", {}, packing(48, shuffle_packed=False, strategy="pool", num_packers=3)),
         ("gpt", {}, packing(48, shuffle_packed=False, strategy="first_fit")),
-        ("gpt", {}, packing(48, shuffle_packed=False, strategy="best_fit")),
         (
             "gpt",
             {},
             packing(48, shuffle_packed=False, strategy="best_fit", window_tokens=600, max_segments=4),
         ),
         ("llama", {}, {}),
-        ("llama", {}, cut()),
-        ("llama", {}, cut(long_documents="drop")),
         ("llama", {}, cut(long_documents="split")),
         ("llama", {}, cut(truncation_strategy="word")),
         ("llama", {}, cut(truncation_side="left")),
@@ -122,11 +118,6 @@ def test_conversations_are_those_of_a_build_and_so_is_what_is_learned_of_them(
     assert any(map(any, same({"datasets": [chat | more], "pack": pack}, tmp_path)["loss_mask"]))
 
 
-def test_long_conversations_are_cut_as_a_build_cuts_them(chat: dict[str, str], tmp_path: Path):
-    ours = same({"datasets": [chat], "tokenize": {"max_length": 40}}, tmp_path)
-    assert "loss_mask" in ours and max(map(len, ours["input_ids"])) <= 40
-
-
 @pytest.mark.parametrize(("kind", "pack"), [("llama", {}), ("gpt", {"enabled": True, "seq_length": 32})])
 def test_prompts_are_those_of_a_build(
     tokenizers: dict[str, str], tmp_path: Path, kind: str, pack: dict[str, Any]
@@ -168,18 +159,6 @@ def test_bad_rows_are_an_error_or_left_out(tokenizers: dict[str, str], tmp_path:
         next(drawn)
     lenient = {"datasets": [dataset | {"on_bad_record": "quarantine"}]}
     assert len(made(lenient, "tokenize")["input_ids"]) == 2
-
-
-def test_contradictions_are_those_of_a_build(data: str, tokenizers: dict[str, str]):
-    def pipeline(tokenizer: object, **options: str) -> tl.Pipeline:
-        datasets = [{"data_files": data, "tokenizer": tokenizer}]
-        return tl.Pipeline.from_config({"datasets": datasets, "tokenize": options}).source().tokenize()
-
-    whole = {"name_or_path": tokenizers["llama"], "truncation": False}
-    with pytest.raises(ConfigError, match="has truncation: false; leave one of them out"):
-        pipeline(whole, long_documents="truncate")
-    with pytest.raises(ConfigError, match="no dataset's documents are truncated"):
-        pipeline(tokenizers["llama"], truncation_side="left").pack()
 
 
 @pytest.mark.corpora

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import tokenlake as tl
 from tests.reading.support import lake_of
 from tests.rowwise.pipeline_support import (
-    Counted,
     Endless,
     gpt,
     prefetching_threads,
@@ -32,7 +31,6 @@ from tests.rowwise.sharded_support import Known, Plain, counted
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.mixing.random import shuffled_by_buffer
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.source import ShardedDataSource
@@ -96,12 +94,6 @@ def test_rows_of_different_lengths_are_filled_up(side: Any):
     assert batch["labels"].dtype == batch["attention_mask"].dtype == np.int32
 
 
-def test_a_mask_that_rows_have_is_kept_and_filled_up():
-    rows = [{"input_ids": [1, 2], "attention_mask": [0, 1]}, {"input_ids": [3], "attention_mask": [1]}]
-    (batch,) = AsyncDataLoader(Plain({"a": rows}), 2, pad_token_id=0)
-    assert batch["attention_mask"].tolist() == [[0, 1], [1, 0]]
-
-
 @promise(258)
 def test_a_shuffle_is_a_function_of_seed_and_epoch():
     def epochs(seed: int | None) -> list[list[list[int]]]:
@@ -141,18 +133,6 @@ def test_an_error_of_the_source_comes_in_its_place(prefetch: bool):
     require_no_threads()
 
 
-def test_after_an_error_there_is_nothing_more():
-    def rows() -> Iterator[int]:
-        yield 1
-        raise SourceError("no")
-
-    batches = Prefetched(rows(), lambda item: item, workers=2, ahead=2)
-    assert next(batches) == 1
-    with pytest.raises(SourceError):
-        next(batches)
-    assert list(batches) == []
-
-
 def test_an_iteration_that_is_left_leaves_no_threads():
     source = Endless(lambda i: {"id": i})
     for batch in AsyncDataLoader(source, 2):
@@ -161,37 +141,6 @@ def test_an_iteration_that_is_left_leaves_no_threads():
         break
     gc.collect()
     require_no_threads()
-
-
-def test_closing_ends_the_threads_and_the_source():
-    closed = threading.Event()
-
-    def rows() -> Iterator[dict[str, Any]]:
-        try:
-            yield from ({"id": i} for i in range(1 << 60))
-        finally:
-            closed.set()
-
-    batches: Any = iter(AsyncDataLoader(rows(), 2))
-    next(batches)
-    batches.close()
-    assert not prefetching_threads()
-    assert closed.is_set()
-    assert list(batches) == []
-
-
-def test_no_thread_starts_before_the_first_batch_is_asked_for():
-    iter(AsyncDataLoader(numbered(4), 2))
-    assert not prefetching_threads()
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_no_more_than_the_buffer_is_prepared_ahead(workers: int):
-    source = Counted(numbered(1000))
-    batches = iter(AsyncDataLoader(source, 10, True, workers, 2))
-    next(batches)
-    time.sleep(0.1)
-    assert source.drawn <= 10 * (1 + 2)
 
 
 def test_memory_is_bounded_however_long_the_source_is():
@@ -305,13 +254,6 @@ def test_a_cancelled_wait_leaves_no_threads():
 
     asyncio.run(run())
     require_no_threads()
-
-
-def test_a_length_that_is_unknown_is_a_type_error():
-    loader = AsyncDataLoader(Plain({"a": []}), 2)
-    assert bool(loader)
-    with pytest.raises(TypeError):
-        len(loader)
 
 
 @pytest.mark.parametrize(
@@ -477,11 +419,6 @@ def test_of_a_stored_dataset_it_is_the_loader(learned: tl.Dataset):
     with pytest.raises(ConfigError, match="pad_token_id"):
         AsyncDataLoader(learned, 6, pad_token_id=0)
     require_no_threads()
-
-
-def test_of_a_mixture_it_is_the_loader(learned: tl.Dataset):
-    mixture = tl.Mixture({"a": learned}, {"a": 1.0}, rows=30)
-    assert _ids(AsyncDataLoader(mixture, 6, False)) == _ids(tl.DataLoader(mixture, 6, drop_last=True))
 
 
 @promise(88)

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, unknown, walk
-from tests.rowwise.sharded_support import Known, Plain, counted
+from tests.rowwise.mixed_support import KINDS, ids, known, rows_of, walk
+from tests.rowwise.sharded_support import Known, counted
 from tests.seeds import promise
 from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import INTERPOLATIONS, WeightScheduler, constant
 from tokenlake.rowwise.combine import CompositeShardedSource
-from tokenlake.rowwise.files import JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo
 from tokenlake.rowwise.source import LimitedShardedSource, ShardedDataSource
@@ -161,16 +157,6 @@ def test_a_source_that_never_comes_up_cannot_be_exhausted(kind):
         list(source)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_source_that_comes_up_no_more_cannot_be_exhausted(kind):
-    points = [{"step": 0, "weights": {"a": 0.5, "b": 0.5}}, {"step": 10, "weights": {"a": 1.0, "b": 0.0}}]
-    source = MixedShardedSource(
-        KINDS[kind](a=30, b=20), weight_scheduler=WeightScheduler(points), stop_strategy="all_exhausted"
-    )
-    with pytest.raises(ConfigError, match="'b'"):
-        list(source)
-
-
 # --- weights
 
 
@@ -201,13 +187,6 @@ def test_the_order_is_pinned():
 
 
 GOLDEN = "b0 b1 b2 b3 a0 b4 b5 b3 a1 a2 b4 a3 b5 b0 a0 b1 b2 b0 b1 a1 b2 b3 b4 b5 a2 b0 b1 b2 a3 a0"
-
-
-def test_it_can_be_iterated_again_and_twice_at_a_time():
-    source = MixedShardedSource(known(a=4, b=6), block_size=5, stop_strategy="all_exhausted")
-    first, second = iter(source), iter(source)
-    assert [next(first)["id"] for _ in range(4)] == [next(second)["id"] for _ in range(4)]
-    assert ids(first) == ids(second) == ids(iter(source))[4:]
 
 
 # --- what it reads
@@ -268,39 +247,11 @@ def test_the_first_rows_come_before_anybody_asks_how_long_sources_are(stop):
     assert len(list(islice(MixedShardedSource([Shy(9), Shy(9)], stop_strategy=stop), 10))) == 10
 
 
-def test_files_are_opened_at_their_rows(tmp_path: Path):
-    lines = [f'{{"id": "a{n}"}}\n' for n in range(700)]
-    (tmp_path / "0.jsonl").write_text("".join(lines[:300]))
-    (tmp_path / "1.jsonl").write_text("".join(lines[300:]))
-    table = pa.table({"id": [f"b{n}" for n in range(900)]})
-    pq.write_table(table, tmp_path / "b.parquet", row_group_size=50)
-    sources = {
-        "a": JsonShardedSource(str(tmp_path / "*.jsonl")),
-        "b": ParquetShardedSource(str(tmp_path / "b.parquet")),
-    }
-    for stop in STOPS:
-        source = MixedShardedSource(sources, block_size=64, stop_strategy=stop)
-        every = ids(iter(source), 1700)
-        for row in (0, 1, 63, 640, 1300, min(1599, len(every))):
-            assert ids(source.open_shard_at_row("mixed", row), 1700 - row) == every[row:]
-
-
 # --- one source, epoch after epoch
 
 
 def alone(source: ShardedDataSource, seed: int = 0, stop: str = "restart") -> MixedShardedSource:
     return MixedShardedSource({"a": source}, seed=seed, stop_strategy=stop)
-
-
-def test_the_first_epoch_has_the_sources_order_and_each_later_one_its_own():
-    source = Known(counted(**{f"s{place:02}": 2 for place in range(12)}))
-    rows = ids(iter(alone(source)), 24 * 4)
-    epochs = [rows[start : start + 24] for start in range(0, 96, 24)]
-    assert epochs[0] == list(range(24))
-    assert all(sorted(epoch) == list(range(24)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-    assert all(epoch[n + 1] == epoch[n] + 1 for epoch in epochs for n in range(0, 24, 2))
-    assert epochs[1] != ids(iter(alone(source, seed=1)), 48)[24:]
 
 
 def test_the_order_of_later_epochs_is_pinned():
@@ -324,44 +275,7 @@ def test_a_source_that_gives_nothing_on_a_later_pass_is_an_error():
         next(rows)
 
 
-def test_only_the_shard_that_is_drawn_from_is_opened():
-    opened = []
-
-    class Several(ShardedDataSource):
-        shard_names = ("s0", "s1", "s2")
-
-        def open_shard(self, shard_name: str) -> Iterator[Row]:
-            raise AssertionError("opened from the start")
-
-        def open_shard_numbered(self, shard_name: str, row: int = 0) -> Numbered:
-            opened.append((shard_name, row))
-            return iter([(number, {"id": number}) for number in range(row, 10)])
-
-        def get_shard_info(self, shard_name: str) -> ShardInfo:
-            return ShardInfo(name=shard_name, index=0, rows=10)
-
-    assert ids(alone(Several(), stop="first_exhausted").open_shard_at_row("mixed", 17), 2) == [7, 8]
-    assert opened == [("s1", 7)]
-
-
-def test_an_error_of_a_source_is_not_taken_for_its_end():
-    class Broken(ShardedDataSource):
-        shard_names = ("s",)
-
-        def open_shard(self, shard_name: str) -> Iterator[Row]:
-            raise ConfigError("no such column", rows=3)
-
-    with pytest.raises(ConfigError, match="no such column"):
-        next(alone(Broken()).open_shard_at_row("mixed", 5))
-
-
 # --- rows
-
-
-def test_rows_of_the_sources_are_not_changed():
-    rows = [{"id": 1}]
-    list(MixedShardedSource([Plain({"s": rows})], stop_strategy="all_exhausted"))
-    assert rows == [{"id": 1}]
 
 
 def test_a_field_that_is_called_like_the_mark_is_an_error():
@@ -404,18 +318,6 @@ def test_it_says_whether_it_ends():
         inner = endless.drop_fields(["__source__"])
         assert MixedShardedSource([inner, *known(b=1).values()], stop_strategy=stop).endless == both
         assert MixedShardedSource([inner], stop_strategy=stop).endless
-
-
-def test_an_endless_source_among_others():
-    inner = MixedShardedSource(known(a=2)).drop_fields(["__source__"])
-    first = MixedShardedSource(
-        {"in": inner, "b": known(b=3)["b"]}, block_size=2, stop_strategy="first_exhausted"
-    )
-    assert Counter(row["__source__"] for row in first)["b"] == 3
-    every = MixedShardedSource(
-        {"in": inner, "b": known(b=3)["b"]}, block_size=2, stop_strategy="all_exhausted"
-    )
-    assert Counter(row["__source__"] for row in islice(every, 100)) == {"in": 97, "b": 3}
 
 
 # --- what is refused
@@ -464,10 +366,12 @@ def test_weights_and_a_schedule_at_once_are_refused():
         MixedShardedSource(known(a=1), {"a": 1.0}, weight_scheduler=scheduler)
 
 
-def test_weights_may_be_off_by_a_rounding():
-    thirds = MixedShardedSource(
-        known(a=1, b=1, c=1), {"a": 0.333333, "b": 0.333333, "c": 0.333334}, stop_strategy="all_exhausted"
-    )
-    halves = MixedShardedSource(unknown(a=1, b=1), {"a": 0.5000004, "b": 0.5}, stop_strategy="all_exhausted")
-    assert sorted(row["__source__"] for row in thirds) == ["a", "b", "c"]
-    assert sorted(row["__source__"] for row in halves) == ["a", "b"]
+def test_an_error_of_a_source_is_not_taken_for_its_end():
+    class Broken(ShardedDataSource):
+        shard_names = ("s",)
+
+        def open_shard(self, shard_name: str) -> Iterator[Row]:
+            raise ConfigError("no such column", rows=3)
+
+    with pytest.raises(ConfigError, match="no such column"):
+        next(alone(Broken()).open_shard_at_row("mixed", 5))

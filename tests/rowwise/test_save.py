@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 from tests.rowwise.sharded_support import Known, Plain, check_flat
 from tests.seeds import promise
 from tokenlake.config.values import parse_size
-from tokenlake.errors import BadRecordError, ConfigError, IntegrityError, SourceError
+from tokenlake.errors import BadRecordError, ConfigError, SourceError
 from tokenlake.export.manifest import FlatManifest
 from tokenlake.rowwise.files import ArrowShardedSource, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.save import create_writer, save_dataset, save_iterator
@@ -175,13 +174,6 @@ def test_num_shards_is_exact_unless_a_size_is_given_too(tmp_path: Path):
     assert read("jsonl", tmp_path / "b") == rows
 
 
-@promise(75)
-def test_more_shards_than_rows_are_files_without_rows(tmp_path: Path):
-    stats = save_dataset(numbers(2), tmp_path / "out", num_shards=5)
-    assert stats.num_shards == 5
-    assert read("parquet", tmp_path / "out") == numbers(2)
-
-
 @promise(76, 77)
 def test_compression_is_what_the_files_have(tmp_path: Path):
     save_dataset(numbers(10), tmp_path / "p", "parquet", compression="gzip")
@@ -219,11 +211,6 @@ def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path: Path, 
     with pytest.raises(ConfigError, match=message):
         create_writer(tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_names_of_files_can_be_chosen(tmp_path: Path):
-    stats = save_dataset(numbers(10), tmp_path / "out", num_shards=2, naming="shard_{index}")
-    assert [Path(path).name for path in stats.output_paths] == ["shard_0.parquet", "shard_1.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -277,17 +264,6 @@ def test_kinds_are_compared_place_by_place(tmp_path: Path):
             save_dataset([{"x": value} for value in values], tmp_path / "wrong")
 
 
-def test_a_field_that_the_first_rows_lack_is_an_error(tmp_path: Path):
-    with pytest.raises(BadRecordError, match="row 1000, field 'y': the first rows had no such field"):
-        save_dataset([{"x": 1}] * 1000 + [{"x": 1, "y": 2}], tmp_path / "out")
-
-
-def test_lines_take_any_row(tmp_path: Path):
-    rows = [{"x": 1}, {"x": "one", "y": [1, "two", None]}, {}]
-    save_dataset(rows, tmp_path / "out", "jsonl")
-    assert read("jsonl", tmp_path / "out") == rows
-
-
 @pytest.mark.parametrize(
     "value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, datetime.date(2020, 1, 1), b"a", 2**70]
 )
@@ -334,14 +310,3 @@ def test_rows_can_be_added_one_by_one(tmp_path: Path):
         writer.add({"id": 5})
     with pytest.raises(ConfigError, match="used already"), writer:
         pass
-
-
-def test_the_manifest_round_trips_and_is_sealed(tmp_path: Path):
-    save_dataset(numbers(10), tmp_path / "out", "jsonl")
-    path = tmp_path / "out" / "_tokenlake" / "manifest.json"
-    manifest = FlatManifest.of(tmp_path / "out")
-    assert manifest.to_bytes() == path.read_bytes()
-    fields = json.loads(path.read_bytes())
-    path.write_text(json.dumps(fields | {"kind": "packed"}))
-    with pytest.raises(IntegrityError):
-        FlatManifest.of(tmp_path / "out")

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from itertools import islice
 
-import numpy as np
 import pytest
 
 from tests.rowwise.pipeline_support import require_no_threads
@@ -29,12 +28,6 @@ def test_a_source_of_ones_own_needs_names_and_rows_alone(source):
     assert ids(iter(source)) == [0, 1, 2, 3, 4]
     assert numbered(source, "c") == [(0, {"id": 3}), (1, {"id": 4})]
     assert source.get_shard_info("c") == ShardInfo(name="c", index=2)
-
-
-@pytest.mark.parametrize("row", [0, 1, 2, 3])
-def test_a_shard_opens_at_every_row_and_after_the_last(source, row):
-    assert ids(source.open_shard_at_row("a", row)) == [0, 1, 2][row:]
-    assert ids(source.open_shard_at_row("a", np.int64(row))) == [0, 1, 2][row:]
 
 
 def test_a_row_beyond_the_end_is_an_error_that_says_how_many_there_are(source):
@@ -84,16 +77,6 @@ def test_places_that_do_not_exist_are_refused_at_once(source, arguments, message
         source.iter_shards(**arguments)
 
 
-def test_a_resume_at_any_place_gives_what_was_left():
-    source = Plain(counted(a=3, b=0, c=2, d=1))
-    places = [
-        (shard, row) for shard, name in enumerate(source.shard_names) for row, _ in numbered(source, name)
-    ]
-    for position, (shard, row) in enumerate(places):
-        left = ids(source.iter_shards(start_shard=shard, start_row=row))
-        assert left == list(range(position, 6))
-
-
 def test_an_unknown_length_is_a_type_error_that_says_why(source):
     with pytest.raises(TypeError, match="length of this Plain is unknown: shard 'a' does not say"):
         len(source)
@@ -119,15 +102,6 @@ def test_map_and_filter_keep_the_numbers_of_the_rows():
         list(source.open_shard_at_row("a", 7))
 
 
-def test_a_consumer_resumes_behind_a_filter_from_the_number_of_the_last_row():
-    source = Plain(counted(a=9)).filter(lambda row: row["id"] in (2, 3, 7))
-    for taken in range(4):
-        rows = source.open_shard_numbered("a")
-        seen = [next(rows) for _ in range(taken)]
-        resumed = numbered(source, "a", seen[-1][0] + 1 if seen else 0)
-        assert [row["id"] for _, row in seen + resumed] == [2, 3, 7]
-
-
 def test_lengths_go_through_what_leaves_nothing_out():
     source = Known(counted(a=3, b=2))
     assert len(source.map(dict).drop_fields(["x"]).rename_fields({"id": "i"}).select_fields(["i"])) == 5
@@ -151,11 +125,6 @@ def test_an_exception_in_a_function_stays_what_it_is_and_names_the_row():
     with pytest.raises(ZeroDivisionError) as caught:
         list(Plain(counted(a=3)).map(lambda row: {"x": 1 // (row["id"] - 2)}))
     assert caught.value.__notes__ == ["raised by a transform of shard 'a', row 2"]
-
-
-def test_what_is_no_function_is_refused_at_once():
-    with pytest.raises(ConfigError, match="must be a function of a row"):
-        Plain(counted(a=1)).map("lower")
 
 
 FIELDS = Plain({"a": [{"x": 1, "y": 2, "z": 3}, {"x": 4, "z": 6}]})
@@ -194,12 +163,6 @@ def test_a_collision_of_names_names_both():
         BadRecordError, match=r"row 0: .*'x' cannot become 'z', because the row has a field 'z'"
     ):
         list(FIELDS.rename_fields({"x": "z"}))
-
-
-@pytest.mark.parametrize("fields", ["text", 3, [1]])
-def test_names_of_fields_are_a_list_of_text(fields):
-    with pytest.raises(ConfigError, match="SelectFields: got"):
-        FIELDS.select_fields(fields)
 
 
 def test_rows_given_to_transforms_are_not_changed():

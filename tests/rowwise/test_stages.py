@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,13 +11,20 @@ import numpy as np
 import pytest
 
 import tokenlake as tl
-from tests.rowwise.pipeline_support import Counted, gpt, llama, texts, write_jsonl, written
+from tests.rowwise.pipeline_support import (
+    Counted,
+    llama,
+    prefetching_threads,
+    require_no_threads,
+    texts,
+    write_jsonl,
+    written,
+)
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.load import load_config
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.export.manifest import FlatManifest
-from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.source import ShardedDataSource
 from tokenlake.rowwise.stage import BaseStage, PipelineContext
 from tokenlake.tokenizers.fingerprint import describe
@@ -129,11 +135,6 @@ def test_stages_go_in_their_order(one: dict[str, Any], before: list[str], stage:
     assert (made.get_stages(), made.get_data()) == (stages, data)
 
 
-def test_nothing_but_build_comes_after_load(one: dict[str, Any]):
-    with pytest.raises(RuntimeError, match=r"wrap\(\) cannot come after load\(\)"):
-        pipeline(one).source().load().stage(Wrap())
-
-
 def test_every_stage_returns_the_pipeline_and_is_remembered(two: dict[str, Any], tmp_path: Path):
     made = pipeline(two, save={"output_dir": str(tmp_path / "out")}, mix={"total_rows": 10})
     assert made.get_stages() == []
@@ -158,15 +159,6 @@ def test_a_configuration_is_a_model_a_mapping_or_a_file(one: dict[str, Any], tmp
     assert results[0] == results[1] == results[2] == results[3]
     assert max(map(len, results[0])) == 5
     assert {tl.Pipeline.from_config(config).get_context().seed for config in configs} == {3}
-
-
-def test_what_is_wrong_between_sections_of_a_model_can_be_asked_for_first(one: dict[str, Any]):
-    config = tl.PipelineConfig.model_validate(one | {"mix": {"weights": {"z": 1.0}}})
-    made = tl.Pipeline.from_config(config)
-    assert config.validate() == ["Mix weight references unknown dataset: z"]
-    with pytest.raises(ConfigError, match="Mix weight references unknown dataset: z"):
-        made.source()
-    assert made.get_stages() == []
 
 
 @promise(51)
@@ -208,12 +200,6 @@ def test_an_option_that_does_not_act_is_an_error_that_says_so(
         NotAvailableError, match=rf"{key}: .* is not available in the row-by-row API; instead: "
     ):
         getattr(made if call == "source" else made.source(), call)()
-
-
-def test_an_option_of_a_dataset_that_does_not_act_is_an_error_too(one: dict[str, Any]):
-    dataset = one["datasets"][0] | {"exclude": "gone.parquet", "shard_column": "lang"}
-    with pytest.raises(NotAvailableError, match=r"(?s)datasets\.a\.shard_column.*datasets\.a\.exclude"):
-        pipeline(one, datasets=[dataset]).source()
 
 
 # source
@@ -276,19 +262,6 @@ def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own(two: dict
     datasets = [two["datasets"][0] | {"tokenizer": own}, two["datasets"][1] | {"tokenizer": tokenizer}]
     made = pipeline(two, datasets=datasets, tokenize={"max_length": 5}).source().tokenize().get_data()
     assert {name: max(map(len, ids_of(source))) for name, source in made.items()} == {"a": 3, "b": 5}
-
-
-def test_columns_are_kept_or_removed(one: dict[str, Any]):
-    rows = pipeline(one).source().tokenize({"remove_columns": ["text"]}).build()
-    assert set(next(rows)) == {"input_ids", "attention_mask", "id"}
-
-
-def test_padding_acts_where_nothing_is_packed(one: dict[str, Any], tokenizer: str):
-    padded = {"name_or_path": tokenizer, "padding": "max_length", "max_length": 40}
-    rows = list(pipeline(one, default_tokenizer=padded).source().tokenize().build())
-    assert {len(row["input_ids"]) for row in rows} == {40}
-    with pytest.raises(ConfigError, match="packed rows are full"):
-        pipeline(one, default_tokenizer=padded).source().tokenize().pack()
 
 
 # truncation and packing
@@ -505,14 +478,6 @@ def test_different_tokenizers_cannot_be_mixed(two: dict[str, Any], another: str)
     assert made.get_stages() == ["source", "tokenize"]
 
 
-def test_an_endless_mixture_is_packed_without_end(two: dict[str, Any], tmp_path: Path):
-    long = write_jsonl(tmp_path / "long.jsonl", [{"text": f"many words {n} " * 400} for n in range(4)])
-    datasets = [{"name": "a", "data_files": str(long)}, {"name": "b", "data_files": str(long)}]
-    made = pipeline(two, datasets=datasets).source().tokenize().mix().pack({"seq_length": 64})
-    batches = list(islice(made.load({"batch_size": 50}).build(), 40))  # more than the eight documents have
-    assert {batch["input_ids"].shape for batch in batches} == {(50, 64)}
-
-
 # save
 
 
@@ -530,16 +495,6 @@ def test_rows_are_saved_once_and_read_back(one: dict[str, Any], tmp_path: Path):
     assert len(first) == 10
     assert sum(1 for _ in made.build()) == 10
     assert counting.counted["a"].drawn == 40
-
-
-def test_drawing_from_saved_rows_saves_them_first(one: dict[str, Any], tmp_path: Path):
-    made = pipeline(one, save={"output_dir": str(tmp_path / "out")}).source().save()
-    source = made.get_data()["a"]
-    assert isinstance(source, SavedShardedSource)
-    assert "SavedShardedSource" in repr(source)
-    assert not (tmp_path / "out").exists()
-    assert [row["id"] for row in source] == [*range(30), *range(10)]
-    assert len(source) == 40
 
 
 @promise(35)
@@ -590,12 +545,6 @@ def test_an_error_while_saving_leaves_nothing_and_can_be_mended(one: dict[str, A
     assert len(list(made.build())) == 40
 
 
-def test_two_datasets_cannot_have_one_directory(two: dict[str, Any], tmp_path: Path):
-    datasets = [dataset | {"save_path": str(tmp_path / "x")} for dataset in two["datasets"]]
-    with pytest.raises(ConfigError, match="one in the other"):
-        pipeline(two, datasets=datasets).source().save()
-
-
 def test_an_input_is_not_replaced(one: dict[str, Any], tmp_path: Path):
     path = write_jsonl(tmp_path / "data" / "rows.jsonl", texts(3))
     save = {"output_dir": str(tmp_path / "data"), "overwrite": True}
@@ -623,12 +572,6 @@ def test_a_dataset_that_was_mixed_cannot_be_saved_in_its_own_way(two: dict[str, 
         made.save()
 
 
-def test_a_save_section_that_says_no_writes_nothing(one: dict[str, Any], tmp_path: Path):
-    save = {"output_dir": str(tmp_path / "out"), "enabled": False}
-    assert len(list(pipeline(one, save=save).source().save().build())) == 40
-    assert not (tmp_path / "out").exists()
-
-
 def test_rows_can_be_saved_before_they_are_mixed(two: dict[str, Any], tmp_path: Path):
     made = pipeline(two, save={"output_dir": str(tmp_path / "out")}).source().tokenize().save()
     rows = list(islice(made.mix({"block_size": 10}).build(), 200))
@@ -637,19 +580,6 @@ def test_rows_can_be_saved_before_they_are_mixed(two: dict[str, Any], tmp_path: 
 
 
 # load and build
-
-
-def test_rows_of_different_lengths_are_filled_up_with_the_tokenizers_padding(
-    one: dict[str, Any], another: str
-):
-    made = pipeline(one, default_tokenizer=another).source().tokenize().load({"batch_size": 7})
-    whole = tl.TokenizerManager().tokenize_batch(gpt(), [row["text"] for row in texts(7)])["input_ids"]
-    batch = next(made.build())
-    longest = max(map(len, whole))
-    assert batch["input_ids"].shape == (7, longest)
-    assert batch["attention_mask"].sum(axis=1).tolist() == [len(ids) for ids in whole]
-    for row, ids in zip(batch["input_ids"].tolist(), whole, strict=True):
-        assert row == [*ids, *[gpt().pad_id] * (longest - len(ids))]
 
 
 @promise(84, 86, 87)
@@ -724,11 +654,6 @@ def test_what_a_stage_returns_is_checked(one: dict[str, Any], made: Any):
         pipeline(one).source().stage(Odd())
 
 
-def test_a_stage_is_a_stage(one: dict[str, Any]):
-    with pytest.raises(ConfigError, match="must be a BaseStage, made by its class"):
-        pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]
-
-
 @promise(193, 194)
 def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_path: Path):
     config = two | {"seed": 7, "save": {"output_dir": str(tmp_path / "out")}}
@@ -756,21 +681,15 @@ def test_a_saved_directory_says_of_what_it_was_made(two: dict[str, Any], tmp_pat
 
 @promise(48, 182)
 def test_workers_tokenize_ahead_and_change_no_row(two: dict[str, Any]):
-    others = set(threading.enumerate())  # of tests before this one
-
-    def ahead() -> bool:
-        own = set(threading.enumerate()) - others
-        return any(thread.name.startswith("tokenlake-prefetch") for thread in own)
-
     def rows(workers: int) -> tuple[list[list[int]], bool]:
         made = pipeline(two).source().tokenize({"num_workers": workers, "batch_size": 2}).build()
         begun = [next(made) for _ in range(3)]
-        prepared = ahead()
+        prepared = bool(prefetching_threads())
         return ids_of([*begun, *made]), prepared
 
     alone, without = rows(1)
     assert (rows(3), without) == ((alone, True), False)
-    assert not ahead()
+    require_no_threads()
 
 
 @promise(47)

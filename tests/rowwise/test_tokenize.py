@@ -221,14 +221,6 @@ def test_bad_records_that_are_set_aside_are_kept(tmp_path: Path, tokenizer: str,
     assert FlatManifest.of(tmp_path / "out").made_of["account"]["quarantined"] == {"not_a_string": 1}
 
 
-def test_a_target_that_holds_the_input_is_refused(
-    tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool
-):
-    with pytest.raises(ConfigError, match="holds the input"):
-        tokenize_and_save(data, tokenizer, tmp_path / "data", overwrite=True, pool=pool)
-    assert len(list((tmp_path / "data").iterdir())) == 3
-
-
 def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokenizer: str, pool: WorkerPool):
     before = sorted(tmp_path.iterdir())
     for options in (
@@ -243,16 +235,6 @@ def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokeni
     with pytest.raises(ConfigError, match="save_pretrained"):
         tokenize_and_save(data, TokenizerManager().get_tokenizer(tokenizer), tmp_path / "out")  # pyright: ignore[reportArgumentType]
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_no_rows_are_a_file_without_rows(tmp_path: Path, tokenizer: str, pool: WorkerPool):
-    write(tmp_path / "data" / "a.jsonl", [{"text": "", "lang": "en"}])
-    options = {"add_special_tokens": False}
-    stats = tokenize_and_save(
-        str(tmp_path / "data"), tokenizer, tmp_path / "out", num_shards=2, pool=pool, **options
-    )
-    assert (stats.num_examples, stats.num_shards) == (0, 2)
-    assert pq.read_table(stats.output_paths[0]).column_names == ["input_ids", "attention_mask"]
 
 
 CHATS = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rowwise.sharded_support import Known, Plain, numbered
+from tests.rowwise.sharded_support import Plain, numbered
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.config.stages import TokenizerConfig
@@ -21,7 +21,6 @@ from tokenlake.tokenizers.manager import TokenizerManager
 
 MANAGER = TokenizerManager()
 LLAMA = MANAGER.get_tokenizer(sentencepiece())
-GPT = MANAGER.get_tokenizer(byte_level())
 
 
 def words(count: int) -> list[dict[str, Any]]:
@@ -64,16 +63,6 @@ def test_callback_then_renames_then_tokens_then_kept_fields():
     assert set(made[0]) == {"n", "input_ids", "attention_mask"}
 
 
-def test_remove_columns_keeps_the_others():
-    rows = [{"text": "a", "x": 1, "y": 2}]
-    (made,) = TokenizedShardedSource(Plain({"a": rows}), LLAMA, remove_columns=["text", "x"])
-    assert set(made) == {"y", "input_ids", "attention_mask"}
-    (made,) = TokenizedShardedSource(
-        Plain({"a": rows}), LLAMA, additional_fields=["x", "y"], remove_columns=["x"]
-    )
-    assert set(made) == {"y", "input_ids", "attention_mask"}
-
-
 def test_a_callback_may_leave_rows_out_and_the_others_keep_their_numbers():
     source = TokenizedShardedSource(
         Plain({"a": words(10)}), LLAMA, format_callback=lambda row: row if row["id"] % 3 == 0 else None
@@ -103,24 +92,6 @@ def test_seeking_gives_the_rows_that_reading_gives(rows: int, first: int, batch_
         assert numbered(source, "a", first) == whole[first:]
 
 
-def test_longest_pads_to_the_longest_of_the_batch():
-    source = TokenizedShardedSource(
-        Plain({"a": words(14)}), LLAMA, batch_size=7, tokenizer_config=config(padding="longest")
-    )
-    lengths = [len(row["input_ids"]) for row in source]
-    assert len(set(lengths[:7])) == len(set(lengths[7:])) == 1
-    assert sum(source_row["attention_mask"][-1] for source_row in source) >= 2
-
-
-def test_lengths_and_shards_are_the_sources():
-    inner = Known({"a": words(3), "b": words(4)})
-    source = TokenizedShardedSource(inner, LLAMA)
-    assert len(source) == 7
-    assert list(source.shard_names) == ["a", "b"]
-    assert source.get_shard_info("b").rows == 4
-    assert len(list(source.open_shard_at_row("b", 3))) == 1
-
-
 def test_rows_before_a_bad_one_come_first_and_it_is_named():
     rows = [*words(5), {"text": None}, *words(3)]
     stream = TokenizedShardedSource(Plain({"shard": rows}), LLAMA).open_shard("shard")
@@ -146,11 +117,6 @@ def test_what_cannot_be_tokenized_is_a_bad_record(row: dict[str, Any], message: 
         list(TokenizedShardedSource(Plain({"a": [row]}), LLAMA))
 
 
-def test_a_kept_field_that_is_missing_is_a_bad_record():
-    with pytest.raises(BadRecordError, match="additional_fields: the row has no field 'lang'"):
-        list(TokenizedShardedSource(Plain({"a": [{"text": "a"}]}), LLAMA, additional_fields=["lang"]))
-
-
 def test_errors_of_the_callback_say_where():
     source = TokenizedShardedSource(Plain({"s": words(2)}), LLAMA, format_callback=lambda row: row["no"])
     with pytest.raises(KeyError) as caught:
@@ -170,19 +136,6 @@ def test_the_iterator_takes_any_rows(tmp_path: Path):
         made = list(batched_tokenize_iterator(source, LLAMA, additional_fields=["id"], batch_size=6))
         assert [row["input_ids"] for row in made] == expected
         assert [row["id"] for row in made] == list(range(20))
-
-
-def test_the_iterator_reads_no_more_than_a_batch_ahead():
-    drawn = []
-
-    def rows():
-        for row in words(10_000):
-            drawn.append(row)
-            yield row
-
-    stream = batched_tokenize_iterator(rows(), LLAMA, batch_size=10)
-    next(stream)
-    assert len(drawn) <= 11
 
 
 def test_one_of_tokenizer_and_configuration_is_needed(tmp_path: Path):

@@ -6,7 +6,6 @@ Items of the datasets are rows put through the prompt engine, when they are aske
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, final
@@ -18,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.loader.torch import process_place
+from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.result import Err, Result, attempt
 from tokenlake.rowwise.batches import Filling, batch_of
 from tokenlake.text.prompt_engine import ProcessedExample, PromptEngine
@@ -284,24 +284,13 @@ class StreamingPreprocessedDataset(IterableDataset[ProcessedExample]):
         own, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
         numbered: Iterator[tuple[int, Row]] = enumerate(self._rows)
         if self._buffer:  # all draw alike, and then take their share
-            numbered = _drawn(numbered, self._buffer, random.Random(f"{self._seed}/{self.epoch}"))
+            numbered = shuffled_by_buffer(numbered, self._buffer, key_of(self._seed, self.epoch))
         for number, row in itertools.islice(numbered, rank * workers + own, None, world * workers):
             made = self._engine.process(row)
             if isinstance(made, Err) and self._skips and isinstance(made.error, BadRecordError):
                 self.skipped += 1
             else:
                 yield _unwrapped(made, number)
-
-
-def _drawn(rows: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
-    """Yield the rows, each drawn from a buffer of so many."""
-    buffer = list(itertools.islice(rows, size))
-    for row in rows:
-        at = draw.randrange(size)
-        yield buffer[at]
-        buffer[at] = row
-    draw.shuffle(buffer)
-    yield from buffer
 
 
 def _unwrapped(made: Any, number: int) -> ProcessedExample:

@@ -13,7 +13,7 @@ book from its first page and ``open_shard_at_row`` from any other, and a page ke
 - `batches`, `loader`: rows to batches of arrays in an order that can be resumed, and their delivery; data that is
   awaited by index; where a loop of one's own stands
 - `save`: writers; `tokenize_and_save` and `pretokenize`
-- `stage`, `stages`, `pipeline`: what a stage is and the tokens that it keeps between runs, the six stages, and the
+- `stage`, `pipeline`: what a stage is and the tokens that it keeps between runs; the six stages, and the
   fluent :class:`Pipeline`
 - `legacy`: the older interface, a mixture described by one object
 """

@@ -5,10 +5,12 @@ And the rows of tokens that a stage keeps while they are drawn for the first tim
 
 from __future__ import annotations
 
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from os.path import commonpath
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -22,11 +24,12 @@ from tokenlake.cache.disk import default_folder
 from tokenlake.cache.manager import ChunkWriter, DatasetCache, TreeCacheManager
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.identity import source_identity
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import PipelineConfig, dump_yaml
 from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError, InputChangedError, NotAvailableError
 from tokenlake.etl.job import produced_by
+from tokenlake.export.manifest import Origin
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
@@ -34,7 +37,9 @@ from tokenlake.rowwise.shards import Numbered, Row, RowMeter
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, stat_token
+from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.text.steps import sealed
+from tokenlake.tokenizers.fingerprint import describe
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, content_hash
 
 STAGES: Final = ("source", "tokenize", "mix", "pack", "save", "load")
@@ -43,6 +48,16 @@ _AFTER: Final = {"tokenize": ("mix", "pack", "load")}
 after a mix."""
 _CHECKED_FIRST: Final = ("datasets", "source", "cache", "card", "ray")
 """Sections of which no stage is called, so that they are checked before the first one."""
+
+
+_NO_SETTING: Final[Any] = {
+    **dict.fromkeys(("load", "save", "cache", "ray", "observability", "default_tokenizer"), True),
+    "datasets": {
+        "__all__": {"data_files", "storage_options", "save_path", "cache_path", "tokenizer", "exclude"}
+    },
+    "tokenize": {"default_tokenizer", "num_workers", "engine", "cache_tokenized"},
+}
+"""Places and secrets, what changes no row, and tokenizers, which are described by what they are."""
 
 
 @final
@@ -118,6 +133,33 @@ class PipelineContext:
     def dataset(self, name: str) -> DatasetConfig | None:
         """Return the configuration of a dataset; None for a source that a stage made, such as ``mixed``."""
         return self.config.get_dataset_by_name(name)
+
+    def origin(self, name: str) -> Callable[[], Origin]:
+        """Return what says of where a source's rows come from, as the stages so far have decided it."""
+        config, names = self.config, [name] if name in self.opened else list(self.opened)
+        tokenizers = {each: self.tokenizers[each] for each in names if each in self.tokenizers}
+        kind = "packed" if self.packed else "tokens" if tokenizers else "rows"
+
+        def origin() -> Origin:
+            # As it was written, but for places and what decides no row.
+            decided = config.model_dump(mode="json", exclude_unset=True, exclude=_NO_SETTING)
+            decided["datasets"] = [each for each in decided["datasets"] if each.get("name") in names]
+            inputs: list[dict[str, Any]] = []
+            for each in names:
+                # By what lies below the folder of all: no path of the machine.
+                versions = self.opened[each].versions
+                folder = commonpath([posixpath.dirname(path) for path, _, _ in versions]) if versions else ""
+                for path, size, token in versions:
+                    below = path[len(folder) :].lstrip("/")
+                    inputs.append({"source": each, "path": below, "bytes": size, "version": token})
+            described = {name: describe(loaded.files) for name, loaded in tokenizers.items()}
+            made_of = {"config": decided, "tokenizer": described, "inputs": inputs}
+            files = [(CONFIG, dump_yaml(config).encode())]
+            for loaded in list(tokenizers.values())[:1]:  # rows of one stream have one
+                files += [(f"{TOKENIZER}/{path}", data) for path, data in loaded.files.files.items()]
+            return Origin(kind, made_of, beside=dict(files))
+
+        return origin
 
     def get_tokenizer(self, name_or_path: str) -> LoadedTokenizer:
         """Return a tokenizer by its Hub id or path; it is loaded once.
