@@ -21,7 +21,6 @@ from tests.text.chat_samples import MARKED_CHATML, speaking, write
 from tests.tokenizers.tokenizer_samples import save, sentencepiece
 from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.data_module import pipeline_of
 from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
@@ -277,12 +276,6 @@ def test_discovering_says_what_there_is(files: Path) -> None:
     assert (found.num_rows, found.num_rows_exact, found.splits) == (10, True, ("train",))
 
 
-@promise(126)
-def test_nothing_is_opened_before_it_is_asked_for() -> None:
-    pipeline = DataPipeline({"dataset": {"name": "/no/where.jsonl"}, "tokenizer": "/no/where"})
-    assert "/no/where.jsonl" in str(pipeline.get_dataloader().unwrap_err())
-
-
 @promise(106, 303)
 @pytest.mark.parametrize("stages", [["sft"], ["packing"]])
 def test_a_build_of_the_file_has_the_rows_of_the_loader(files: Path, stages: list[str]) -> None:
@@ -313,12 +306,6 @@ def test_the_command_line_plans_the_file(files: Path, capsys: Any) -> None:
     assert main(["plan", str(files / "module.yaml"), "--store", str(files / "store")]) == 0
     told = capsys.readouterr().out
     assert re.search(r"train +1 +1 ", told) and re.search(r"test +1 +1 ", told)
-
-
-@promise(106)
-def test_a_data_module_is_the_pipeline_that_it_says(files: Path) -> None:
-    data = config(files)
-    assert load_config(data) == pipeline_of(DataPipeline(data).config)
 
 
 @promise(115, 119, 302)

@@ -70,17 +70,6 @@ def test_every_source_is_within_a_row_of_its_share_at_every_batch(
         assert all(abs(int(count) - share * position) < 1 for count, share in zip(drawn, shares, strict=True))
 
 
-def test_a_rare_source_comes_up_in_its_turn_and_not_once_for_each_lane() -> None:
-    mixture = SourceMixture(
-        {"much": 10**7, "rare": 10**5},
-        constant({"much": 0.9999, "rare": 0.0001}),
-        lanes=64,
-        batch_size=256,
-        step_rows=256,
-    )
-    assert [int(mixture.drawn_before(n * 2560)[1]) for n in (2, 20, 117)] == [1, 5, 30]
-
-
 @given(schedules(), st.sampled_from(LANES), st.sampled_from([2, 4]), st.integers(0, 500))
 @settings(max_examples=30)
 def test_the_stream_has_the_counts_of_the_schedule_at_every_cell(

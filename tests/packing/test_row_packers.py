@@ -80,13 +80,6 @@ def test_a_sequence_says_where_its_pieces_come_from():
     assert packer.flush_final().source_ids is None
 
 
-def test_segments_are_left_out_where_they_are_not_asked_for():
-    packer = PoolPacker(4, EOS, include_segment_ids=False)
-    packer.add([1])
-    (row,) = packer.flush_all()
-    assert row.segment_ids is None and list(row.to_dict()) == ["input_ids", "attention_mask"]
-
-
 @promise(281)
 def test_first_fit_places_a_buffer_of_documents_together():
     packer = FirstFitPacker(4, EOS, buffer_size=2)

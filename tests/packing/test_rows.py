@@ -77,12 +77,6 @@ def test_an_eos_that_is_there_is_not_put_there_again() -> None:
     assert rows[0]["input_ids"].tolist() == [5, EOS, 6, EOS, PAD, PAD, PAD, PAD]
 
 
-def test_padding_is_eos_where_no_other_is_given_and_is_told_by_its_segment() -> None:
-    (row,) = packing(pad_token_id=None).pack([{"input_ids": [5]}])
-    assert row["input_ids"].tolist() == [5] + [EOS] * 7
-    assert row["segment_ids"].tolist() == [1, 1] + [0] * 6
-
-
 @promise(65)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_loss_mask_goes_with_the_ids_and_padding_bears_none(strategy: str) -> None:
@@ -148,13 +142,6 @@ def test_older_callers_pack_ids_or_mappings_into_rows_of_one_length() -> None:
     assert [row["segment_ids"].tolist() for row in rows] == [[1] * 4, [1, 1, 1, 2], [1, 0, 0, 0]]
     assert [row["attention_mask"].tolist() for row in rows] == [[1] * 4, [1] * 4, [1, 0, 0, 0]]
     assert all(set(row) == {"input_ids", "segment_ids", "attention_mask"} for row in rows)
-
-
-def test_older_callers_give_arguments_by_place_and_shuffle_by_a_seed_of_ours() -> None:
-    stream = [[number] * 3 for number in range(10, 30)]
-    rows = list(tokenlake.pack_pre_tokenized(stream, 4, EOS, 2, True, 5))
-    assert sorted(int(row["input_ids"][0]) for row in rows) == list(range(10, 30))
-    assert [int(row["input_ids"][0]) for row in rows] != list(range(10, 30))
 
 
 def test_older_callers_may_give_the_tokenizer_too() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import tokenlake as tl
 from tests.lazily import lazily
-from tests.rowwise.pipeline_support import Endless
 from tests.rowwise.sharded_support import Known, Plain, counted, numbered
 from tests.seeds import promise
 from tokenlake.errors import ConfigError
@@ -147,11 +146,6 @@ def test_rows_are_taken_and_passed_over(skipped: int, taken: int):
             row["id"] for row in (one for _, one in found) if row["id"] in (9, 10, 11)
         ]
     assert len(Known(counted(a=7, b=5)).skip(skipped)) == max(0, 12 - skipped)
-
-
-def test_passing_over_rows_of_an_endless_source_reads_no_more_than_needed():
-    endless = Endless(lambda number: {"id": number})
-    assert ids(endless.skip(3).take(2)) == [3, 4]
 
 
 def test_a_shuffle_is_a_permutation_that_the_seed_decides():

@@ -83,13 +83,6 @@ def test_the_length_of_a_limited_source_is_exact(sizes, limit):
     assert len(LimitedShardedSource(limited, 3)) == min(3, len(limited))
 
 
-def test_a_limited_source_of_unknown_length_says_so():
-    limited = LimitedShardedSource(Plain(counted(a=3)), 2)
-    assert limited.get_shard_info("a").rows is None
-    with pytest.raises(TypeError, match="unknown"):
-        len(limited)
-
-
 def test_a_limited_source_reads_no_further_than_its_limit():
     def refuse(row):
         assert row["id"] < 3
@@ -97,12 +90,6 @@ def test_a_limited_source_reads_no_further_than_its_limit():
 
     limited = LimitedShardedSource(Plain(counted(a=2, b=5, c=9)).map(refuse), 3)
     assert ids(iter(limited)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("limit", [-1, 1.5, "3", None, True])
-def test_a_limit_is_a_whole_number_from_0_on(limit):
-    with pytest.raises(ConfigError, match="max_rows: got"):
-        LimitedShardedSource(Plain(counted(a=3)), limit)
 
 
 # --- batched
@@ -129,9 +116,3 @@ def test_a_field_that_a_row_lacks_is_none_there():
     assert list(batched) == [{"a": [1, 2], "b": [None, 3]}]
     with pytest.raises(TypeError, match="unknown"):
         len(batched)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, True])
-def test_a_batch_is_of_at_least_one_row(size):
-    with pytest.raises(ConfigError, match="batch_size: got"):
-        BatchedShardedSource(Plain({"s": []}), size)

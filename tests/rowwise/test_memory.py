@@ -80,18 +80,6 @@ def test_shards_are_contiguous_and_hold_every_row_once(count: int, shards: int) 
     assert len(source) == count
 
 
-def test_names_come_from_the_caller_or_the_split() -> None:
-    data = made(3)
-    assert wrap_hf_dataset(data).shard_names == ("dataset",)
-    assert wrap_hf_dataset(data, "web").shard_names == ("web",)
-    assert wrap_hf_dataset(data, "web", num_shards=2).shard_names == (
-        "web-00000-of-00002",
-        "web-00001-of-00002",
-    )
-    named = datasets.Dataset.from_dict({"text": ["a"]}, split=datasets.Split.TRAIN)
-    assert wrap_hf_dataset(named).shard_names == ("train",)
-
-
 def test_a_seek_converts_only_what_is_near() -> None:
     texts = ["x" * 200] * 200_000
     source = wrap_hf_dataset(datasets.Dataset.from_dict({"text": texts}).select(np.arange(199_999, -1, -1)))
@@ -100,12 +88,6 @@ def test_a_seek_converts_only_what_is_near() -> None:
     for row in range(0, 200_000, 4000):
         next(source.open_shard_at_row("dataset", row))
     assert (time.process_time() - begin) / 50 < 0.05
-
-
-def test_ready_made_rows_of_another_format_are_the_dataset_s_own() -> None:
-    source = wrap_hf_dataset(made(5).select_columns(["id"]).with_format("numpy"))
-    assert [int(row["id"]) for row in source] == [0, 1, 2, 3, 4]
-    assert isinstance(next(iter(source))["id"], np.generic)
 
 
 def test_an_iterable_is_read_in_its_order_and_has_no_length() -> None:
@@ -183,9 +165,3 @@ def test_a_dict_of_splits_is_an_error_that_names_them() -> None:
 def test_anything_else_is_an_error(other: Callable[[], object]) -> None:
     with pytest.raises(ConfigError, match="must be a Dataset or an IterableDataset"):
         wrap_hf_dataset(other())
-
-
-@pytest.mark.parametrize("wrong", [-1, 1.0, "1", True, None, 0])
-def test_a_number_of_shards_is_a_whole_one_from_1_on(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="num_shards: got "):
-        wrap_hf_dataset(made(3), num_shards=wrong)
