@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.shuffle_quality import (
-    ShuffleQuality,
     delivered_rows,
     quality_of,
-    shuffle_quality,
 )
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout
@@ -21,8 +19,6 @@ from tokenlake.mixing.order import EpochOrder
 
 ROWS, GROUP, LANES, BATCH = 100_000, 256, 64, 256
 GROUP_ROWS = np.array([GROUP] * (ROWS // GROUP) + [ROWS % GROUP])
-GROUPS = len(GROUP_ROWS)
-BETWEEN = [4, 8, 16, 32, 64, 128]  # lags longer than a lane's share of a batch and shorter than a batch
 
 ABOUT = ("delivered_apart_median", "stored_apart_median", "batch_variance", "batch_groups")
 
@@ -64,27 +60,6 @@ def test_delivered_rows_are_those_of_the_loader(
     delivered, group_of = delivered_rows(order, lanes * share, epoch)
     assert [stored[row] for row in delivered.tolist()] == _rows_of(order, lanes * share, epoch)
     assert group_of.tolist() == [group for group, _ in stored]
-
-
-def _order(seed: int, **options: int) -> EpochOrder:
-    return EpochOrder(GROUP_ROWS, lanes=LANES, seed=seed, **options)
-
-
-@pytest.fixture(scope="module")
-def epochs() -> list[ShuffleQuality]:
-    """Six epochs of a real size."""
-    order = _order(17)
-    return [shuffle_quality(order, BATCH, epoch) for epoch in range(6)]
-
-
-def test_an_epoch_is_chance_among_row_groups(epochs: list[ShuffleQuality]) -> None:
-    """Between the lags that windows show, what strays is what so few row groups may."""
-    wider = (ROWS / GROUPS) ** 0.5
-    for found in epochs:
-        beyond = [lag for lag in found.autocorrelation if lag > BATCH * GROUP / (BATCH // LANES) + BATCH]
-        figures = [found.autocorrelation[lag] for lag in BETWEEN + beyond]
-        figures += [found.rank_correlation, found.displacement]
-        assert max(abs(figure.sigmas) for figure in figures) < 4 * wider
 
 
 @pytest.mark.parametrize("delivered", [[0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2], [1, 2, 3, 4]])

@@ -113,27 +113,6 @@ def test_where_nothing_can_be_written_rows_come_all_the_same(tmp_path: Path):
     assert len(list(source)) == 100
 
 
-def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("tokenlake.rowwise.stage._CHUNK_ROWS", 7)
-    inner, kept = Gaps(), DatasetCache(tmp_path)
-    source = CachedShardedSource(inner, kept, str)
-    expected = plain(source.open_shard_numbered("a"))
-    assert len(list(tmp_path.iterdir())) == 8 + 1
-    inner.drawn = 0
-    for row in (0, 1, 20, 21, 22, 147):
-        assert plain(source.open_shard_numbered("a", row)) == [each for each in expected if each[0] >= row]
-    assert inner.drawn == 0
-    DiskCache(tmp_path).invalidate("0/#3")
-    assert plain(source.open_shard_numbered("a")) == expected
-    assert inner.drawn == 50 - 3 * 7
-    assert plain(source.open_shard_numbered("a")) == expected
-    inner.drawn = 0
-    assert plain(source.open_shard_numbered("a")) == expected
-    assert inner.drawn == 0
-
-
 def test_what_json_does_not_have_is_an_error(tmp_path: Path):
     source = kept_in(tmp_path / "kept", Plain({"a": [{"input_ids": [1], "x": object()}]}))
     with pytest.raises(ConfigError, match="a kept field holds what JSON does not have"):
@@ -371,3 +350,24 @@ def test_what_a_stage_of_ones_own_makes_is_not_kept(config: dict[str, Any]):
 
     with pytest.raises(ConfigError, match="a stage of your own makes them"):
         tl.Pipeline.from_config(config).source().stage(Shout()).tokenize()
+
+
+def test_a_lost_chunk_is_the_sources_and_the_next_reading_keeps_all_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tokenlake.rowwise.stage._CHUNK_ROWS", 7)
+    inner, kept = Gaps(), DatasetCache(tmp_path)
+    source = CachedShardedSource(inner, kept, str)
+    expected = plain(source.open_shard_numbered("a"))
+    assert len(list(tmp_path.iterdir())) == 8 + 1
+    inner.drawn = 0
+    for row in (0, 1, 20, 21, 22, 147):
+        assert plain(source.open_shard_numbered("a", row)) == [each for each in expected if each[0] >= row]
+    assert inner.drawn == 0
+    DiskCache(tmp_path).invalidate("0/#3")
+    assert plain(source.open_shard_numbered("a")) == expected
+    assert inner.drawn == 50 - 3 * 7
+    assert plain(source.open_shard_numbered("a")) == expected
+    inner.drawn = 0
+    assert plain(source.open_shard_numbered("a")) == expected
+    assert inner.drawn == 0

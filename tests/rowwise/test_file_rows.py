@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -139,36 +137,12 @@ def test_another_state_of_the_file_has_another_index(tmp_path, old, change):
     assert RowIndexes(tmp_path / "cache").get(other).count == 0
 
 
-def test_the_index_of_another_file_under_this_name_is_void(tmp_path, old):
-    cache = tmp_path / "cache"
-    RowIndexes(cache, least=1).put(old, some_index())
-    (mine,) = cache.iterdir()
-    other = replace(old, size=old.size + 1)
-    RowIndexes(cache, least=1).put(other, some_index())
-    (others,) = set(cache.iterdir()) - {mine}
-    others.replace(mine)
-    assert RowIndexes(cache).get(old).count == 0
-
-
 def test_a_file_that_may_still_change_unseen_is_not_remembered_on_disk(tmp_path, kind):
     file = listed(str(tmp_path), kind, b"row\n")
     indexes = RowIndexes(tmp_path / "cache", least=1)
     indexes.put(file, some_index())
     assert not (tmp_path / "cache").exists()
     assert same(indexes.get(file), some_index())
-
-
-def test_what_is_scanned_in_no_time_is_not_stored(tmp_path, old):
-    RowIndexes(tmp_path / "cache").put(old, some_index())
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, old):
-    (tmp_path / "cache").write_text("a file is in the way")
-    indexes = RowIndexes(tmp_path / "cache", least=1)
-    indexes.put(old, some_index())
-    assert same(indexes.get(old), some_index())
-    assert RowIndexes(tmp_path / "cache").get(old).count == 0
 
 
 def test_a_seek_uses_the_kept_index(tmp_path):
@@ -218,17 +192,3 @@ def test_a_cut_footer_is_a_damaged_file(tmp_path, grouped):
     path.write_bytes(data[:-5])
     with pytest.raises(DamagedFileError, match="footer"):
         seek(one(path), 1, RowIndexes(tmp_path))
-
-
-def parts_of(file: InputFile, row: int, tmp_path: Path) -> Iterator[tuple[int, int]]:
-    for part in seek(file, row, RowIndexes(tmp_path / "cache"))[0]:
-        yield part.start, part.stop
-
-
-def test_ranges_of_lines_are_small_at_first_and_meet(tmp_path):
-    file = listed(str(tmp_path), "jsonl", b'{"text":"a"}\n' * 500_000)
-    parts = list(parts_of(file, 1000, tmp_path))
-    assert parts[0] == (13_000, 13_000 + (64 << 10))
-    assert all(left[1] == right[0] for left, right in pairwise(parts))
-    assert parts[-1][1] == file.size
-    assert len(parts) < 6

@@ -186,11 +186,6 @@ def test_a_dataset_that_cannot_be_read_is_an_error_when_it_is_opened(
         build_dataset(DatasetMixture([TextDatasetInform(**options)]))
 
 
-def test_two_datasets_of_one_name_are_refused():
-    with pytest.raises(ConfigError, match="expected a different name for each"):
-        DatasetMixture([TextDatasetInform(name="a"), TextDatasetInform(name="a")])
-
-
 # --- one name for two things
 
 
@@ -201,11 +196,6 @@ def test_whatever_is_no_mixture_builds_a_version_as_before():
         with pytest.raises(tl.TokenlakeError) as theirs:
             runner.build_dataset(config, workers=1)
         assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
-
-
-def test_options_of_a_build_are_refused_with_a_mixture(folder):
-    with pytest.raises(ConfigError, match="workers: without effect on a DatasetMixture"):
-        build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]
 
 
 # --- tokens, a shuffle, and files

@@ -25,7 +25,6 @@ from tokenlake.errors import (
     SourceNotFoundError,
 )
 from tokenlake.rowwise.files import (
-    FilesShardedSource,
     HuggingFaceShardedSource,
     JsonShardedSource,
     ParquetShardedSource,
@@ -77,13 +76,6 @@ def test_a_file_at_a_url_that_changes_is_an_error_not_another_files_rows(server)
         list(source.open_shard_at_row("b.jsonl", 8))
 
 
-def test_urls_expand_to_themselves(server):
-    urls = [f"{server.url}/set/{name}" for name in ("a.parquet", "b.jsonl")]
-    assert expand_data_files(urls) == urls
-    assert FilesShardedSource(urls).num_shards() == 2
-    assert type(create_source({"data_files": urls[0]})) is ParquetShardedSource
-
-
 # --- the Hub
 
 
@@ -122,11 +114,6 @@ def test_a_dataset_of_the_hub_may_be_downloaded_first(dataset, tmp_path):
     dataset.repos.clear()
     assert list(source.open_shard_at_row(source.shard_names[0], 4)) == ROWS[4:]
     assert any((tmp_path / "cache").rglob("*.parquet"))
-
-
-def test_a_dataset_that_is_not_there_is_an_error(dataset):
-    with pytest.raises(SourceNotFoundError, match="org/dta"):
-        HuggingFaceShardedSource("org/dta")
 
 
 @promise(243)

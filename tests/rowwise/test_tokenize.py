@@ -237,29 +237,6 @@ def test_an_impossible_request_leaves_no_trace(tmp_path: Path, data: str, tokeni
     assert sorted(tmp_path.iterdir()) == before
 
 
-CHATS = [
-    {
-        "messages": [
-            {"role": "user", "content": f"what is {i} plus {i}?"},
-            {"role": "assistant", "content": f"it is {2 * i}, été 日本 " * (1 + i % 9)},
-        ]
-    }
-    for i in range(40)
-]
-
-
-def test_conversations_are_the_same_by_rows_and_by_a_build(tmp_path: Path, tokenizer: str, pool: WorkerPool):
-    write(tmp_path / "data" / "chat.jsonl", CHATS)
-    tokenize_and_save(str(tmp_path / "data"), tokenizer, tmp_path / "built", max_length=60, pool=pool)
-    built = [row["input_ids"] for row in read("parquet", tmp_path / "built")]
-    pretokenize(CHATS, tokenizer, tmp_path / "made", max_length=60)
-    made = [row["input_ids"] for row in read("parquet", tmp_path / "made")]
-    assert made == built
-    assert max(map(len, made)) <= 60
-    assert all(ids.count(1) == 1 and ids[0] == 1 for ids in made)
-    assert any(ids[-1] == 2 for ids in made)  # the template's EOS, as a control id
-
-
 @promise(279)
 def test_pretokenize_takes_rows_and_sources(tmp_path: Path, data: str, tokenizer: str):
     rows = [{"text": text} for text in TEXTS]
