@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.trainer import Callback, Trainer, load_training_config
 
@@ -30,27 +31,26 @@ class Interrupt(Callback):
             raise Interruption
 
 
-def check_preferences(store: str, folder: Path) -> None:
-    check_refusals(f"{store}/dpo-trl")
-    check_an_id_beyond_the_vocabulary(f"{store}/orpo-trl", folder / "small")
+def main(facts: dict[str, Any]) -> None:
+    compile_quickly()
+    compile_once(Path(facts["folder"]))
     for loss, dataset in (("dpo", "dpo-trl"), ("orpo", "orpo-easydel"), ("kto", "kto-trl")):
-        check_a_loss(loss, f"{store}/{dataset}", folder / loss)
-
-
-def check_a_loss(loss: str, data: str, folder: Path) -> None:
-    whole = trainer(loss, data, folder / "whole")
-    whole.train()
-    with contextlib.suppress(Interruption):
-        trainer(loss, data, folder / "cut", callbacks=[Interrupt()]).train()
-    again = trainer(loss, data, folder / "cut")
-    assert again.step == 2, again.step
-    again.train()
-    log, other = ((folder / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut"))
-    losses = [json.loads(line)["loss"] for line in log]
-    assert losses == [json.loads(line)["loss"] for line in other]
-    assert losses[-1] < losses[0], losses
-    for one, two in zip(whole.params.values(), again.params.values(), strict=True):
-        assert np.array_equal(one, two)
+        data, folder = f"{facts['store']}/{dataset}", Path(facts["folder"]) / loss
+        whole = trainer(loss, data, folder / "whole")
+        whole.train()
+        with contextlib.suppress(Interruption):
+            trainer(loss, data, folder / "cut", callbacks=[Interrupt()]).train()
+        again = trainer(loss, data, folder / "cut")
+        assert again.step == 2, again.step
+        again.train()
+        log, other = ((folder / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut"))
+        losses = [json.loads(line)["loss"] for line in log]
+        assert losses == [json.loads(line)["loss"] for line in other]
+        assert losses[-1] < losses[0], losses
+        for one, two in zip(whole.params.values(), again.params.values(), strict=True):
+            assert np.array_equal(one, two)
+    check_refusals(f"{facts['store']}/dpo-trl")
+    check_an_id_beyond_the_vocabulary(f"{facts['store']}/orpo-trl", Path(facts["folder"]) / "small")
 
 
 def model(params: Any, batch: Any) -> Any:

@@ -22,7 +22,6 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import tokenlake as tl
-from tests.trainer.preference_runs import check_preferences
 from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
@@ -50,7 +49,6 @@ def main(facts: dict[str, Any]) -> None:
     check_page(facts["store"], folder, facts["code"])
     check_tensorboard()
     check_rows(folder)
-    check_preferences(facts["preferences"], folder / "preferences")
 
 
 def model(params: Any, batch: Any) -> Any:

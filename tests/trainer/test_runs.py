@@ -26,7 +26,6 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(
         devices=2,
         quiet=False,
         store=str(store),
-        preferences=str(preference_store(tmp_path_factory)),
         folder=str(tmp_path),
         code=blocks("python"),
     )
@@ -40,3 +39,11 @@ def test_a_missing_package_is_told_with_its_install_line(monkeypatch: pytest.Mon
     monkeypatch.delitem(vars(tokenlake), "Trainer", raising=False)
     with pytest.raises(MissingExtraError, match=r"needs jax, .*: pip install 'tokenlake\[train\]'"):
         _ = tokenlake.Trainer
+
+
+@promise(127)
+def test_preference_runs_learn_and_go_on_where_they_were_cut(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    store = preference_store(tmp_path_factory)
+    run("tests.trainer.preference_runs", devices=2, store=str(store), folder=str(tmp_path))
