@@ -43,7 +43,7 @@ from tokenlake.prefect.tasks import (
     tried_once,
 )
 from tokenlake.publish.push import PushReport, push_to_hub
-from tokenlake.reports.table import Table, label, number, to_markdown
+from tokenlake.reports import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog

@@ -39,9 +39,17 @@ from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
 from tokenlake.prefect.runs import this_run
 from tokenlake.query.report import store_report
-from tokenlake.reports.dataset import about_sources, account_table, fill, headline, remarks, splits_table
-from tokenlake.reports.mixture import mixture_table, sentence
-from tokenlake.reports.table import facts, to_markdown
+from tokenlake.reports import facts, to_markdown
+from tokenlake.reports.dataset import (
+    about_sources,
+    account_table,
+    fill,
+    headline,
+    mixture_table,
+    remarks,
+    sentence,
+    splits_table,
+)
 from tokenlake.sources.formats import has_wildcard, static_folder
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
