@@ -336,7 +336,7 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | _only(text)))
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     capsys.readouterr()
-    monkeypatch.setattr("tokenlake.prefect.launch.EmbeddedServer", start)
+    monkeypatch.setattr("tokenlake.prefect.server.EmbeddedServer", start)
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()

@@ -35,7 +35,7 @@ RUN_SECONDS: Final = 180
 
 LAUNCH: Final = """
 import json, sys
-from tokenlake.prefect.launch import launch
+from tokenlake.prefect.server import launch
 from tokenlake.errors import TokenlakeError
 try:
     result = launch(json.loads(sys.argv[1]), workers=2)

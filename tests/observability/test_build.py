@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tokenlake.cli.console import Counter
 
 from tests.seeds import promise
+from tokenlake.cli.console import Counter
 from tokenlake.config.stages import ObservabilityConfig
 from tokenlake.etl.events import (
     BuildPlanned,

@@ -30,7 +30,7 @@ SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_
 
 LAUNCH: Final = """
 import json, sys
-from tokenlake.prefect.launch import launch
+from tokenlake.prefect.server import launch
 from tokenlake.errors import TokenlakeError
 
 def tell(event):

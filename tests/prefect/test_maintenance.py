@@ -99,7 +99,7 @@ def test_a_deployment_pushes_only_where_its_worker_allows(
     if allowed is not None:
         monkeypatch.setenv("TOKENLAKE_ALLOWED_OUTPUTS", allowed)
     with nullcontext() if fine else pytest.raises(ConfigError, match=r"the repository: .*ALLOWED_OUTPUTS"):
-        policy.require_allowed_repository(repo)
+        policy.bounded(policy.check_repository, repo)
 
 
 def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:

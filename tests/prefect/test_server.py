@@ -109,7 +109,7 @@ def test_something_else_that_answers_is_an_error(api_url: str, monkeypatch: pyte
 
 
 def test_launching_does_not_import_prefect_before_a_server_is_on_its_way() -> None:
-    code = """import sys, tokenlake.prefect.launch
+    code = """import sys, tokenlake.prefect.server
 sys.exit('prefect' in sys.modules or 'pydantic' in sys.modules)"""
     env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "lib")}
     assert subprocess.run([sys.executable, "-c", code], env=env, check=False).returncode == 0

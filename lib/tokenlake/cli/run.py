@@ -18,7 +18,7 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
 from tokenlake.config.stores import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
-from tokenlake.prefect.launch import launch
+from tokenlake.prefect.server import launch
 from tokenlake.reports import Table, dataset, facts, label, listed, number
 from tokenlake.reports.terminal import near, print_tables, stdout
 

@@ -24,13 +24,8 @@ from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
+from tokenlake.prefect import policy
 from tokenlake.prefect.flows import Config, Count, Files, Text, Texts
-from tokenlake.prefect.policy import (
-    require_allowed_cleaning,
-    require_allowed_reference,
-    require_allowed_repository,
-    require_allowed_store,
-)
 from tokenlake.prefect.request import DEFAULT, requested_name, resolve_request
 from tokenlake.prefect.runs import final_state, run_name
 from tokenlake.prefect.tasks import (
@@ -119,7 +114,7 @@ def clean(
     try:
         given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
         request = resolve_request(config, data_files, None, store, name, given, get_run_logger().info)
-        require_allowed_cleaning(request)
+        policy.bounded(policy.check_cleaning, request)
         provide_blocks(load_blocks(referenced_blocks(request)))
         cleaning = plan_cleaning(request)
         sign_units(cleaning, workers or 0)
@@ -280,7 +275,7 @@ def verify(
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()
-        require_allowed_store(address)
+        policy.bounded(policy.check_store, address, {})
         opened = open_store(address)
         versions = committed_versions(Catalog(opened), names or ())
         threads = workers or available_cpus()
@@ -315,10 +310,10 @@ def push(
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()
-        require_allowed_store(address)
-        require_allowed_repository(repo)
+        policy.bounded(policy.check_store, address, {})
+        policy.bounded(policy.check_repository, repo)
         reference = check_reference(token)
-        require_allowed_reference(reference)
+        policy.bounded(policy.check_reference, reference)
         dataset, version = Catalog(open_store(address)).resolve(name)
         return push_version(address, dataset, version, repo, revision or "main", reference, strict).to_json()
     except (KeyboardInterrupt, TokenlakeError) as error:
