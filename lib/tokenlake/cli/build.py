@@ -66,34 +66,19 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     """
     whole = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:
-        found: _TextPlan | _MixPlan
-        if whole.is_text_build:
-            found = _plan_text("", whole, progress)
-        else:
-            steps = first_steps(whole)
-            # What is wrong with the last step is said before inputs are read for the first.
-            asked = foresee(whole)
-            tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
-            there = {each.source: each.version for each in tokens if each.version is not None}
-            mixed = None
-            if len(there) == len(steps):
-                progress.doing("planning the mixture")
-                mixed = planner.plan(last_step(whole, there), progress)
-            found = _MixPlan(asked, tokens, mixed)
+        found = _plan_text("", whole, progress) if whole.is_text_build else _plan_mix(whole, progress)
     beside = wanted_beside(whole)
     if json:
         print_json(found.to_json() | {"exports": beside})
         return 0
     build = found.build
     stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
-    exports = [line | {"place": near(line["place"])} for line in beside]
-    print_tables([*found.tables(), *([Table.of(_EXPORTS, exports, "Exports")] if exports else [])])
+    columns = (label("option"), label("dataset"), label("form"), label("place", "where"))
+    exports = Table.of(columns, [line | {"place": near(line["place"])} for line in beside], "Exports")
+    print_tables([*found.tables(), *([exports] if beside else [])])
     for line in found.notes():
         note(line)
     return 0
-
-
-_EXPORTS: Final = (label("option"), label("dataset"), label("form"), label("place", "where"))
 
 
 def _about(value: float) -> str:
@@ -147,26 +132,21 @@ class _TextPlan:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return a record for each source, with the keys of :data:`_COLUMNS` and more."""
-        return [
-            line
-            | {
-                "dataset": self.build.name,
-                "state": "to be built" if self.version is None else f"v{self.version} exists",
-                "long": length_policy(source.tokenizer),
-                "tokenizer": near(line["tokenizer"]),
-            }
-            for line, source in zip(self._sources(), self.build.sources, strict=True)
-        ]
+        state = "to be built" if self.version is None else f"v{self.version} exists"
+        found: list[dict[str, Any]] = []
+        for line, source in zip(self._sources(), self.build.sources, strict=True):
+            shown = {"long": length_policy(source.tokenizer), "tokenizer": near(line["tokenizer"])}
+            found.append(line | shown | {"dataset": self.build.name, "state": state})
+        return found
 
     def tables(self) -> list[Table]:
         """What goes in, what becomes of long documents, what comes out."""
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
-            about = self.expected[source.name]
+            about, masked = self.expected[source.name], source.texts.masked
             long, dropped = about.long_documents, about.dropped_tokens
             amounts = (about.documents, long, about.tokens + dropped, dropped)
-            told = expected_lengths(source.tokenizer, *amounts, masked=source.texts.masked)
-            policies.append((source.name, told))
+            policies.append((source.name, expected_lengths(source.tokenizer, *amounts, masked=masked)))
         return [
             Table.of([label("source"), *_COLUMNS], self.lines(), "Inputs"),
             facts(policies, "Long documents"),
@@ -194,8 +174,8 @@ class _TextPlan:
             }
             line = {"source": name, "files": files[name], "units": units[name]}
             line |= {"bytes": self.plan.source_bytes[name], "documents": expected.documents}
-            line |= {"tokens": expected.tokens, "long_documents": long_documents}
-            found.append(line | {"tokenizer": settings.name_or_path})
+            more = {"long_documents": long_documents, "tokenizer": settings.name_or_path}
+            found.append(line | {"tokens": expected.tokens} | more)
         return found
 
     def _outcome(self) -> list[tuple[str, str]]:
@@ -225,6 +205,17 @@ def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _T
     made = planner.plan(config, progress)
     progress.doing(f"estimating {source} from a sample".replace("  ", " "))
     return _TextPlan(source, _committed(made), made, estimate(made))
+
+
+def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
+    # What is wrong with the last step is said before inputs are read for the first.
+    steps, asked, mixed = first_steps(config), foresee(config), None
+    tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
+    there = {each.source: each.version for each in tokens if each.version is not None}
+    if len(there) == len(steps):
+        progress.doing("planning the mixture")
+        mixed = planner.plan(last_step(config, there), progress)
+    return _MixPlan(asked, tokens, mixed)
 
 
 def _committed(made: Plan) -> int | None:
@@ -453,11 +444,8 @@ def work(
 
 
 def _tell(record: UnitRecord, seconds: float) -> None:
-    account = record.account
-    sys.stderr.write(
-        f"unit {record.unit:05d}: {numbers.plural(account.rows_read, 'row')}, "
-        f"{len(record.parts)} files, {numbers.duration(seconds)}\n"
-    )
+    rows, files = numbers.plural(record.account.rows_read, "row"), f"{len(record.parts)} files"
+    sys.stderr.write(f"unit {record.unit:05d}: {rows}, {files}, {numbers.duration(seconds)}\n")
 
 
 _REASONS = (label("reason"), number("rows"), number("share", write=lambda share: f"{share:.2%}"))
