@@ -29,12 +29,14 @@ from tokenlake.prefect.flows import Config, Count, Files, Text, Texts
 from tokenlake.prefect.request import DEFAULT, requested_name, resolve_request
 from tokenlake.prefect.runs import final_state, run_name
 from tokenlake.prefect.tasks import (
+    DAMAGED,
+    PUSHED,
     artifact_key,
+    called,
+    emit,
     is_worth_a_retry,
     load_blocks,
     retried,
-    tell_damaged,
-    tell_pushed,
     tried_once,
 )
 from tokenlake.publish.push import PushReport, push_to_hub
@@ -167,7 +169,8 @@ def push_version(
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
         log.warning("looks like a secret: %s", finding)
-    tell_pushed(open_store(store).url, dataset, version, report)
+    facts = called(open_store(store).url, dataset, version)
+    emit(PUSHED, facts | {"url": report.url, "tag": report.tag})
     return report
 
 
@@ -176,6 +179,7 @@ _SIZE: Final = number("bytes", "size", numbers.size)
 _VERSIONS: Final = (_NAME, label("state"), number("files"), _SIZE, number("rows"), number("tokens"))
 _PROBLEMS: Final = (_NAME, *map(label, ("path", "problem", "expected", "got")))
 _SHOWN: Final = 200  # problems on a run's page; all are in its logs
+_TOLD: Final = 20  # problems in an event
 
 
 def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -205,7 +209,9 @@ def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, wor
     for problem in report.problems:
         log.error("%s: %s: expected %s, got %s", problem.path, problem.problem, problem.expected, problem.got)
     if not report.ok:
-        tell_damaged(store.url, report)
+        facts, first = called(store.url, dataset, version), report.problems[:_TOLD]
+        problems = [f"{problem.path}: {problem.problem}" for problem in first]
+        emit(DAMAGED, facts | {"problems": len(report.problems), "first_problems": problems})
     return report
 
 
