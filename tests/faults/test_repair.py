@@ -1,4 +1,4 @@
-"""Repair under random damage, and killed at every moment: it leaves what was committed, byte for byte; in buckets, too."""
+"""Repair under random damage, and killed at every moment: it leaves the committed bytes; and repair in buckets."""
 
 from __future__ import annotations
 
