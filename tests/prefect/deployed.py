@@ -106,9 +106,13 @@ class PrefectServer:
 
     def start(self) -> None:
         self.command = started(self._own, "server", "start", "--port", str(self._port))
-        health = f"{self.environment['PREFECT_API_URL']}/health"
-        until(lambda: answers(health) or self.command.process.poll() is not None, "the server answers", 180)
-        assert self.command.process.poll() is None, "the server ended"
+        health, process = f"{self.environment['PREFECT_API_URL']}/health", self.command.process
+        try:
+            until(lambda: answers(health) or process.poll() is not None, "the server answers", 180)
+            assert process.poll() is None, "the server ended"
+        except BaseException:
+            kill_all(process)
+            raise
 
 
 @pytest.fixture(scope="module")
