@@ -38,23 +38,12 @@ def catalog(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ca
 
 
 def report(*problems: Problem, version: int = 1) -> VerifyReport:
-    return VerifyReport(
-        dataset="small",
-        version=version,
-        deep=True,
-        files=3,
-        bytes=2048,
-        rows=7,
-        tokens=700,
-        problems=problems,
-    )
+    counts = {"files": 3, "bytes": 2048, "rows": 7, "tokens": 700}
+    return VerifyReport(dataset="small", version=version, deep=True, problems=problems, **counts)
 
 
-def test_unfinished_versions_are_not_looked_at(catalog: Catalog) -> None:
+def test_names_stand_for_all_their_committed_versions_or_for_one(catalog: Catalog) -> None:
     assert maintenance.committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
-
-
-def test_names_stand_for_all_their_versions_or_for_one(catalog: Catalog) -> None:
     assert maintenance.committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
     assert maintenance.committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
     with pytest.raises(NotFoundError, match="smal"):
