@@ -19,7 +19,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.export.version import export_version
 from tokenlake.markup import printable
 from tokenlake.numbers import count
-from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub
+from tokenlake.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import near, stdout

@@ -39,7 +39,7 @@ from tokenlake.prefect.tasks import (
     retried,
     tried_once,
 )
-from tokenlake.publish.push import PushReport, push_to_hub
+from tokenlake.publish import PushReport, push_to_hub
 from tokenlake.reports import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
