@@ -101,7 +101,6 @@ def test_equations_close_before_the_readers_eyes() -> None:
         "documents": "0 = 0 kept",
         "tokens": "0 = 0 written",
     }
-
     assert remarks(Account()) == []
     assert remarks(ACCOUNT) == [
         "normalized on reading: 4 crlf",
@@ -159,6 +158,7 @@ def test_the_card_of_a_real_version_says_how_to_read_it(
     tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     store = shared_store(tokenizer_dir)
     manifest = Catalog(open_store(store)).manifest("small", 2)
     folder = store / "small" / "v2"
