@@ -64,7 +64,7 @@ class Lender:
         """Have builds borrow workers that are started in the surroundings of now, and end with the block."""
         lender = cls()
         try:
-            with _borrowing(lender, "cli.work"):
+            with _borrowing(lender, "cli.build"):
                 yield
         finally:
             lender.close()

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tokenlake.config.refusals import REFUSALS, ROADS
-from tokenlake.reports.table import Table, label, to_markdown
+from tokenlake.reports import Table, label, to_markdown
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs/configuration.md"

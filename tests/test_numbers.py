@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake import numbers
-from tokenlake.reports.table import Table, facts, label, number, to_markdown
+from tokenlake.reports import Table, facts, label, number, to_markdown
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ from tokenlake.loader.torch import torch_rows as torch_rows
 from tokenlake.metrics import Metric as Metric
 from tokenlake.metrics import MetricsExport as MetricsExport
 from tokenlake.mixing.schedule import WeightScheduler as WeightScheduler
-from tokenlake.publish.push import PushReport as PushReport
-from tokenlake.publish.push import push_to_hub as push_to_hub
+from tokenlake.publish import PushReport as PushReport
+from tokenlake.publish import push_to_hub as push_to_hub
 from tokenlake.query.report import report as report
 from tokenlake.query.session import sql as sql
 from tokenlake.rowwise.files import create_source as create_source

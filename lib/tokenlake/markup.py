@@ -5,7 +5,7 @@
     tag("p", "a < b, ", tag("b", "bold"), class_="note")      # <p class="note">a &lt; b, <b>bold</b></p>
 
 Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of a document can become a tag. Pages
-(``reports/html.py``), tables (``reports/table.py``) and what a notebook shows of an object are made of it. What is not
+(``reports/html.py``), tables (``reports``) and what a notebook shows of an object are made of it. What is not
 :class:`Html` is text, and text is escaped.
 """
 

@@ -58,11 +58,14 @@ def _json(capsys: Output, *arguments: str) -> object:
 # -- the commands
 
 
-def test_ls_lists_versions(capsys: Output) -> None:
+def test_ls_lists_versions(capsys: Output, tmp_path: Path) -> None:
     assert main(["ls"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in out[1:]] == [["small", "v1", "packed"], ["small", "v2", "packed"]]
     assert all(line == line.rstrip() for line in out)
+    assert main(["ls", "--store", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "tokenlake run CONFIG" in captured.err
     listed = _json(capsys, "ls", "small")
     assert [(each["version"], each["state"]) for each in listed] == [(1, "committed"), (2, "committed")]
 
@@ -109,13 +112,6 @@ def test_workers_that_are_no_number_of_processes(capsys: Output, config: Path, w
     assert main(["run", "--no-prefect", str(config), "--workers", workers]) == 2
     assert "--workers" in capsys.readouterr().err
     assert main(["run", "--no-prefect", str(config), f"--workers={workers}"]) == 2
-
-
-def test_ls_of_an_empty_store_says_what_to_do(capsys: Output, tmp_path: Path) -> None:
-    assert main(["ls", "--store", str(tmp_path)]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "tokenlake run CONFIG" in captured.err
 
 
 def test_show_prints_the_whole_story(capsys: Output, store: Path) -> None:
@@ -187,6 +183,13 @@ def test_sql_prints_tables_json_and_csv(capsys: Output) -> None:
         *([str(r["version"]), str(r["rows"]), "[1, 2]"] for r in records),
     ]
 
+    # Long results are cut on screen only.
+    assert main(["sql", "select * from range(1000)"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 201
+    assert "the first 200 of 1,000 rows" in captured.err
+    assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
+
 
 def test_sql_alone_lists_what_can_be_asked(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
@@ -194,14 +197,6 @@ def test_sql_alone_lists_what_can_be_asked(capsys: Output, monkeypatch: pytest.M
     out = capsys.readouterr().out
     for name in ("small ", '"small/documents"', '"small@v1"', '"small/quarantine"', "accounts", "\nmixture "):
         assert name in out
-
-
-def test_long_results_are_cut_on_screen_only(capsys: Output) -> None:
-    assert main(["sql", "select * from range(1000)"]) == 0
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 201
-    assert "the first 200 of 1,000 rows" in captured.err
-    assert len(_json(capsys, "sql", "select * from range(1000)")) == 1000
 
 
 @pytest.mark.parametrize(
@@ -218,16 +213,13 @@ def test_data_is_shown_as_text(capsys: Output, sql: list[str], out: str) -> None
     assert capsys.readouterr().out == out
 
 
-def test_schema_is_json_schema(capsys: Output) -> None:
-    assert main(["schema"]) == 0
-    assert "datasets" in json.loads(capsys.readouterr().out)["properties"]
-
-
 def test_plan_estimates_and_writes_nothing(capsys: Output, config: Path, tmp_path: Path) -> None:
     plan = _json(capsys, "plan", str(config), "--set", "pack.seq_length=32")
     assert (plan["name"], plan["units"], [s["files"] for s in plan["sources"]]) == ("small", 2, [2, 1])
     assert main(["plan", str(config)]) == 0
     assert "of 64 tokens" in capsys.readouterr().out
+    assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
+    assert "seq_len (override): unknown key; did you mean 'seq_length'?" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
     real = build_dataset(str(config), workers=1).manifest.totals
     assert 0.8 < plan["estimate"]["tokens"] / real.tokens < 1.25
@@ -319,6 +311,9 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     assert "small v1: 2 units" in captured.err
     done = _json(capsys, "run", str(config), "--no-prefect")
     assert (done["status"], done["version"], done["units"]["built"]) == ("exists", 1, 0)
+    elsewhere = tmp_path / "else where"
+    done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))
+    assert (done["status"], done["path"]) == ("built", str(elsewhere / "small" / "v1"))
 
 
 def _only(text: Path) -> dict[str, object]:
@@ -336,7 +331,7 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | _only(text)))
     assert main(["run", str(config), "--no-prefect", "--workers", "1"]) == 0
     capsys.readouterr()
-    monkeypatch.setattr("tokenlake.prefect.launch.EmbeddedServer", start)
+    monkeypatch.setattr("tokenlake.prefect.server.EmbeddedServer", start)
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert main(["run", str(config)]) == 0
     captured = capsys.readouterr()
@@ -349,12 +344,6 @@ def test_a_run_with_nothing_to_do_starts_no_server(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert main(["run", str(config)]) == 2
     assert "http://127.0.0.1:9/api" in capsys.readouterr().err
-
-
-def test_store_overrides_the_configuration(capsys: Output, config: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "else where"
-    done = _json(capsys, "run", str(config), "--no-prefect", "--workers", "1", "--store", str(elsewhere))
-    assert done["path"] == str(elsewhere / "small" / "v1")
 
 
 def test_run_launches_the_flow(capsys: Output, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,14 +395,6 @@ def test_a_run_that_ends_early_says_what_to_do(
     assert all(each in err for each in said), err
 
 
-# -- errors
-
-
-def test_an_unknown_setting_is_named(capsys: Output, config: Path) -> None:
-    assert main(["plan", str(config), "--set", "pack.seq_len=5"]) == 2
-    assert "seq_len (override): unknown key; did you mean 'seq_length'?" in capsys.readouterr().err
-
-
 # -- the process
 
 
@@ -425,42 +406,38 @@ def test_help_and_version_import_nothing_heavy(store: Path) -> None:
         assert f"'{name}'" not in out
 
 
-# The list of commands, what writes with rich, what writes data, and an error.
-_HELP, _LS, _SQL, _WRONG = ["--help"], ["ls"], ["sql", "from range(100000)", "--csv"], ["nothing"]
+# What writes with rich, what writes data, an error, and what finds damage.
+_LS, _SQL, _WRONG, _DAMAGED = (
+    ["ls"],
+    ["sql", "from range(100000)", "--csv"],
+    ["nothing"],
+    ["verify", "small@v1"],
+)
 
 
 @pytest.mark.parametrize(
     ("sink", "commands", "code", "said"),
     [
-        ("| head -0", (_SQL,), 0, ""),
+        ("| head -0", (_DAMAGED,), 3, ""),
         (">&-", (_LS,), 0, ""),
-        (
-            ">/dev/full",
-            (_HELP, _LS, _SQL, _WRONG),
-            1,
-            "error: cannot write to standard output: No space left on device\n",
-        ),
-        (">/dev/null 2>&-", (_LS, _WRONG), 0, ""),
-        ("2>&1 >&- | head -0", (_LS, _WRONG), 0, ""),
+        (">/dev/full", (_LS, _SQL), 1, "error: cannot write to standard output: No space left on device\n"),
+        (">/dev/null 2>&-", (_WRONG,), 2, ""),
+        ("2>&1 >&- | head -0", (_WRONG,), 2, ""),
     ],
 )
 def test_where_the_output_goes_stops_no_command(
-    sink: str, commands: tuple[list[str], ...], code: int, said: str, store: Path
+    sink: str, commands: tuple[list[str], ...], code: int, said: str, store: Path, tmp_path: Path
 ) -> None:
-    command = f"{sys.executable} -P -m tokenlake"
+    copy = copy_store(store, tmp_path / "damaged")
+    next((copy / "small/v1/data").iterdir()).write_bytes(b"")
     for arguments in commands:
-        result = _shell(f"{command} {shlex.join(arguments)} {sink}", store)
-        wrong = arguments == ["nothing"]
-        assert result.returncode == (2 if wrong else code), (arguments, result.stderr)
+        result = _shell(f"{sys.executable} -P -m tokenlake {shlex.join(arguments)} {sink}", copy)
+        assert result.returncode == code, (arguments, result.stderr)
         # Notes, such as how many shards there are, go to stderr as ever.
-        errors = "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr))
-        assert wrong or errors == said, (arguments, result.stderr)
-
-
-def test_damage_is_told_by_the_exit_code_whoever_reads(store: Path, tmp_path: Path) -> None:
-    damaged = copy_store(store, tmp_path / "damaged")
-    next((damaged / "small/v1/data").iterdir()).write_bytes(b"")
-    assert _shell(f"{sys.executable} -P -m tokenlake verify small@v1 | head -0", damaged).returncode == 3
+        assert "".join(re.findall(r"error: .*\n|Traceback.*", result.stderr)) == said, (
+            arguments,
+            result.stderr,
+        )
 
 
 def test_a_reader_gets_what_it_wants(store: Path) -> None:

@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 
 import tokenlake as tl
+from tests.builds import Lender
 from tests.hub_support import writable_hub
 from tests.proof.support import key_file, plan_of, state_at
 from tests.servers.hub import HubServer
@@ -64,11 +65,12 @@ def built(settings: dict[str, object], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def store(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lender: Lender) -> Path:
     """A copy, where the names of columns of nobody's manifest may be read by mistake."""
     monkeypatch.setenv("TOKENLAKE_STORE", str(copy_store(built, tmp_path / "store")))
     monkeypatch.setenv("TOKENLAKE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("tokenlake.cli.build.open_pool", lambda *_: lender.lend(1))
     monkeypatch.chdir(tmp_path)
     plan = plan_of(tl.open("store", "packed", split="train"), batch_size=2)
     Path("state.json").write_text(json.dumps(state_at(plan, 2)))

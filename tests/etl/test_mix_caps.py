@@ -22,7 +22,7 @@ from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
-from tokenlake.reports.mixture import recipe
+from tokenlake.reports.card import recipe
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal

@@ -10,11 +10,9 @@ import yaml
 
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.reports import dataset
-from tokenlake.reports.card import render_card
-from tokenlake.reports.dataset import account_table
-from tokenlake.reports.mixture import mixture_table, order_table, recipe, share, weights_in_words
-from tokenlake.reports.table import to_markdown
+from tokenlake.reports import dataset, to_markdown
+from tokenlake.reports.card import recipe, render_card
+from tokenlake.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
 from tokenlake.store.account import Account
 from tokenlake.store.entries import Parent, ShardEntry
 from tokenlake.store.manifest import Manifest

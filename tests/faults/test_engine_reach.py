@@ -22,6 +22,7 @@ import pytest
 
 from tests.etl.remote_builds_support import Files, bucket, stored
 from tests.faults.conftest import Cases
+from tests.rowwise.mixed_store import settings as mixture
 from tests.seeds import promise
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.etl.runner import build_dataset
@@ -60,14 +61,16 @@ if __name__ == "__main__":
     print(json.dumps([result.units_built, len(killed)]))
 """
 
-_DASK = """
+_KILLS = """
 import json, sys, psutil
-from tokenlake.etl.events import UnitFinished
+from tokenlake.etl.events import UnitFinished, UnitRetried
 from tokenlake.etl.runner import build_dataset
 
-most, done, killed = int(sys.argv[2]), [], []
+engine, most, done, killed, retried = sys.argv[2], int(sys.argv[3]), [], [], []
 
 def watch(event):
+    if isinstance(event, UnitRetried):
+        retried.append(event.error)
     if isinstance(event, UnitFinished):
         done.append(event.unit)
         if len(killed) < most and len(done) % 8 == 0:
@@ -79,8 +82,42 @@ def watch(event):
                 victim.kill()
 
 if __name__ == "__main__":
-    result = build_dataset(json.loads(sys.argv[1]), engine="dask", workers=2, on_event=watch)
-    print(json.dumps([result.units_built, len(killed)]))
+    workers = 2 if engine else None
+    result = build_dataset(json.loads(sys.argv[1]), engine=engine or None, workers=workers, on_event=watch)
+    print(json.dumps([result.units_built, len(killed), retried]))
+"""
+
+_MIX = """
+import json, os, sys
+from pathlib import Path
+from tokenlake.etl.runner import build_dataset
+from tokenlake.integrity.repair import repair
+
+if __name__ == "__main__":
+    engine, config = sys.argv[1], json.loads(sys.argv[2])
+    build_dataset(config, engine=engine, workers=2)
+    store = config["save"]["output_dir"]
+    damaged = sorted(Path(store, config["name"]).rglob("*.parquet"))
+    for shard in damaged:
+        os.truncate(shard, shard.stat().st_size // 2)
+    again = repair(store, config["name"], engine=engine)
+    print(json.dumps({"damaged": len(damaged), "ok": again.ok}))
+"""
+
+_RESOURCES = """
+import ray
+from tokenlake.config.stages import RayConfig
+from tokenlake.errors import ConfigError
+from tokenlake.etl.cluster_pool import RayNodes
+
+nodes = RayNodes(RayConfig(num_workers=3, object_store_memory="80MB"), None)
+assert nodes.workers == 3
+assert ray.cluster_resources()["object_store_memory"] == 80 << 20, ray.cluster_resources()
+try:
+    RayNodes(RayConfig(use_gpu=True, resources_per_worker={"CPU": 1000}), None)
+except ConfigError as error:
+    print(error)
+nodes.close()
 """
 
 
@@ -124,13 +161,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "3")
 
 
-def _built_by(code: str, *arguments: str) -> list[int]:
-    """Run a script; it prints units built and kills."""
+def _script(code: str, *arguments: str) -> str:
+    """Run a script; return the last line that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout.splitlines()[-1]
 
 
 def test_two_processes_of_this_machine(inputs: Inputs, tmp_path: Path, cases: Cases):
@@ -140,16 +177,44 @@ def test_two_processes_of_this_machine(inputs: Inputs, tmp_path: Path, cases: Ca
 
 @promise(183)
 def test_three_nodes_of_ray_of_which_one_dies(inputs: Inputs, tmp_path: Path, cases: Cases):
-    built, killed = _built_by(_RAY, json.dumps(inputs.config(tmp_path / "ray")))
+    built, killed = json.loads(_script(_RAY, json.dumps(inputs.config(tmp_path / "ray"))))
     same = stored(tmp_path / "ray") == inputs.expected
     cases.add("ray, 3 nodes, nodes killed", survived=same and (built, killed) == (UNITS, 1))
 
 
-def test_workers_of_dask_that_are_killed(inputs: Inputs, tmp_path: Path, cases: Cases):
-    kills = 7 if cases.all else 3
-    built, killed = _built_by(_DASK, json.dumps(inputs.config(tmp_path / "dask")), str(kills))
-    same = stored(tmp_path / "dask") == inputs.expected
-    cases.add("dask, workers killed", survived=same and (built, killed) == (UNITS, kills), count=kills)
+@promise(183)
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_workers_of_a_cluster_that_are_killed(engine: str, inputs: Inputs, tmp_path: Path, cases: Cases):
+    config, kills, named = inputs.config(tmp_path / engine), 7 if cases.all else 3, engine
+    if engine == "ray":  # by its section alone
+        config["ray"] = {"enabled": True, "num_workers": 2, "resources_per_worker": {"CPU": 1}}
+        kills, named = 1, ""
+    built, killed, retried = json.loads(_script(_KILLS, json.dumps(config), named, str(kills)))
+    # Dask gives the task of a worker that died to another by itself.
+    told = engine == "dask" or any("cluster" in error for error in retried)
+    same = stored(tmp_path / engine) == inputs.expected
+    fine = same and told and (built, killed) == (UNITS, kills)
+    cases.add(f"{engine}, workers killed", survived=fine, count=kills)
+
+
+@promise(183)
+@pytest.mark.parametrize("engine", ["ray", "dask"])
+def test_a_cluster_makes_a_mixture_and_repairs_all_of_its_shards(
+    engine: str, tmp_path: Path, tokenizer_dir: Path
+):
+    config = mixture(tmp_path, tokenizer_dir)
+    build_dataset(config, workers=1)
+    there = config | {"save": {"output_dir": str(tmp_path / "cluster")}}
+    found = json.loads(_script(_MIX, engine, json.dumps(there)))
+    assert found["ok"] and found["damaged"] > 0
+    assert stored(tmp_path / "cluster") == stored(tmp_path / "store")
+
+
+@promise(288)
+def test_what_ray_reserves_is_what_the_section_says():
+    said = _script(_RESOURCES)
+    assert "more than the whole cluster has: CPU 1000 of" in said
+    assert "GPU 1 of 0" in said
 
 
 @contextmanager

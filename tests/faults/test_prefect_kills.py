@@ -6,180 +6,42 @@ same parts of a run are met everywhere, if not the same instruction.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import sysconfig
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, final
+from typing import Any, Final
 
 import psutil
 import pytest
 
 from tests.faults.conftest import Cases
 from tests.faults.crash_support import changed, damage, difference, finished_units, temporary, tree
+from tests.prefect.deployed import LAUNCH, Launched, PrefectServer, build_workers, environment, kill_all
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-START_SECONDS: Final = 120
-RUN_SECONDS: Final = 180
-
-LAUNCH: Final = """
-import json, sys
-from tokenlake.prefect.launch import launch
-from tokenlake.errors import TokenlakeError
-try:
-    result = launch(json.loads(sys.argv[1]), workers=2)
-    print(json.dumps([result.status, result.units_built, result.units_resumed]))
-except TokenlakeError as error:
-    print(json.dumps([type(error).__name__, str(error)]))
-    sys.exit(error.exit_code)
-"""
+__all__ = ["environment"]
 
 
-@final
-class PrefectServer:
-    """``prefect server start`` on loopback, with a home and a port of its own."""
-
-    def __init__(self, home: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self._url = f"http://127.0.0.1:{self._port}/api"
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith(("PREFECT", "TOKENLAKE"))
-        }
-        self._environment = kept | {
-            "PREFECT_HOME": str(home / "prefect"),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
-            "TOKENLAKE_CACHE": str(home / "cache"),
-            "PYTHONPATH": f"{ROOT / 'lib'}{os.pathsep}{ROOT}",
-            "PYTHONWARNINGS": "ignore",
-            "NO_COLOR": "1",
-        }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a run needs to find the server."""
-        return self._environment | {"PREFECT_API_URL": self._url}
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--port", str(self._port)],
-            env=self._environment,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.2)
-
-    def kill(self) -> None:
-        """Kill the server and whatever it started."""
-        if self._process is not None:
-            kill_all(self._process)
-            self._process = None
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self._url}/health", timeout=5):
-                return True
-        except OSError:
-            return False
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *ignored: object) -> None:
-        self.kill()
+def run_of(config: dict[str, Any], store: Path, server: PrefectServer) -> Launched:
+    """The flow in a process of its own, with two workers below it; it tells its end alone."""
+    store.parent.mkdir(exist_ok=True)
+    path = store.parent / "set.yaml"
+    path.write_text(json.dumps(config | {"save": {"output_dir": str(store)}}))
+    return Launched(server.environment, path, (), LAUNCH.replace("on_event=tell", "on_event=None"))
 
 
-@final
-class FlowRun:
-    """The flow in a process of its own, with two workers below it."""
-
-    def __init__(self, config: dict[str, Any], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, json.dumps(config)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def workers(self) -> list[psutil.Process]:
-        """The worker processes alive now."""
-        found: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if "tokenlake.etl.worker" in child.cmdline():
-                        found.append(child)
-        return found
-
-    def kill_parent(self) -> None:
-        """Kill the flow's process alone, and see that its workers follow."""
-        workers = self.workers()
-        self.process.kill()
-        _, left = psutil.wait_procs(workers, 120)
-        for worker in left:
-            worker.kill()
-        assert not left, "workers outlived their parent"
-
-    def wait(self) -> tuple[int, list[Any] | None, str]:
-        """Wait for the end; exit code, what was printed, and what was said besides."""
-        try:
-            out, errors = self.process.communicate(timeout=RUN_SECONDS)
-        except subprocess.TimeoutExpired:
-            kill_all(self.process)
-            out, errors = self.process.communicate()
-            errors += "\nit did not end by itself"
-        lines = out.splitlines()
-        return self.process.returncode, json.loads(lines[-1]) if lines else None, errors
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *ignored: object) -> None:
-        kill_all(self.process)
-        self.process.communicate()
-
-
-def kill_all(process: subprocess.Popen[Any]) -> None:
-    """Kill a process, its descendants and its group; whatever of them is gone already is fine."""
-    children: list[psutil.Process] = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children(recursive=True)
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    for child in children:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(children, 10)
-    process.wait()
+def kill_parent(run: Launched) -> None:
+    """Kill the flow's process alone, and see that its workers follow."""
+    workers = build_workers(run.process.pid)
+    run.process.kill()
+    _, left = psutil.wait_procs(workers, 120)
+    for worker in left:
+        worker.kill()
+    assert not left, "workers outlived their parent"
 
 
 UNITS: Final = 10
@@ -195,14 +57,12 @@ class Calm:
     tree: dict[str, str]
     seconds: float
 
-    def into(self, store: Path) -> dict[str, Any]:
-        return self.config | {"save": {"output_dir": str(store)}}
-
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    with PrefectServer(tmp_path_factory.mktemp("server")) as server:
-        yield server
+def server(environment: dict[str, str]) -> Iterator[PrefectServer]:
+    server = PrefectServer(environment)
+    yield server
+    kill_all(server.command.process)
 
 
 @pytest.fixture(scope="module")
@@ -230,11 +90,10 @@ def calm(
     seconds = 0.0
     # The first one is slower: nothing is in the cache.
     for attempt in ("first", "second")[: 2 if request.config.getoption("--faults") == "all" else 1]:
-        store = folder / attempt
+        store = folder / attempt / "store"
         begin = time.monotonic()
-        with FlowRun(config | {"save": {"output_dir": str(store)}}, server.environment) as run:
-            code, told, errors = run.wait()
-        assert code == 0, (told, errors)
+        with run_of(config, store, server) as run:
+            assert run.wait() == 0, (run.told, run.errors)
         seconds = time.monotonic() - begin
     return Calm(config, tree(store), seconds)
 
@@ -264,20 +123,21 @@ def disturbed(
     whom: str, server: PrefectServer, part: float, calm: Calm, store: Path
 ) -> tuple[list[str], int] | None:
     """Kill, look, run again; what is wrong and how many units were redone. None: the run was over before."""
-    with FlowRun(calm.into(store), server.environment) as run:
+    with run_of(calm.config, store, server) as run:
         held = killed(whom, run, server, part, calm.seconds, store)
         if held is None:
             return None
-        wrong = ended(whom, *run.wait())
+        wrong = ended(whom, run)
     wrong += damage(store)
     finished = finished_units(store) if store.exists() else {}
     redone = sum(changed(path, inode) for path, inode in held.items())
-    with FlowRun(calm.into(store), server.environment) as again:
-        code, told, errors = again.wait()
-    if code != 0 or told is None:
-        return [*wrong, f"the rerun: {told} {errors[-2000:]}"], redone
-    if told[0] != "exists" and told[2] != len(finished):
-        wrong.append(f"the rerun: {told}, of {len(finished)} finished")
+    with run_of(calm.config, store, server) as again:
+        code = again.wait()
+    if code != 0 or not again.told:
+        return [*wrong, f"the rerun: {again.told} {again.errors[-2000:]}"], redone
+    status, _, resumed = again.told[-1][1]
+    if status != "exists" and resumed != len(finished):
+        wrong.append(f"the rerun: {status}, {resumed} of {len(finished)} finished")
     redone += sum(changed(path, inode) for path, inode in finished.items())
     wrong += difference(store, calm.tree) + temporary(store)
     shutil.rmtree(store.parent)
@@ -285,14 +145,14 @@ def disturbed(
 
 
 def killed(
-    whom: str, run: FlowRun, server: PrefectServer, part: float, seconds: float, store: Path
+    whom: str, run: Launched, server: PrefectServer, part: float, seconds: float, store: Path
 ) -> dict[Path, int] | None:
     """Wait for the moment and kill; return the units that were finished by then. None: too late."""
     begin = time.monotonic()
     victim: psutil.Process | None = None
     if whom == "worker":
         # Of its own life: from when there is one to the end.
-        while not (workers := run.workers()) and run.process.poll() is None:
+        while not (workers := build_workers(run.process.pid)) and run.process.poll() is None:
             time.sleep(0.01)
         victim = workers[0] if workers else None
     now = time.monotonic()
@@ -303,9 +163,9 @@ def killed(
         return None
     held = finished_units(store) if store.exists() else {}
     if whom == "parent":
-        run.kill_parent()
+        kill_parent(run)
     elif whom == "server":
-        server.kill()
+        kill_all(server.command.process)
         time.sleep(DOWN_SECONDS)
         server.start()
     elif victim is not None:
@@ -313,10 +173,11 @@ def killed(
     return held
 
 
-def ended(whom: str, code: int, told: list[Any] | None, errors: str) -> list[str]:
+def ended(whom: str, run: Launched) -> list[str]:
     """Whether a disturbed run ended as it may; without its server it may fail, but must end."""
+    code, said = run.wait(), f"{run.told} {run.errors[-2000:]}"
     if whom == "worker" and code != 0:
-        return [f"a worker's death ended the run: {told} {errors[-2000:]}"]
+        return [f"a worker's death ended the run: {said}"]
     if whom == "parent" and code != -9:
-        return [f"ended with {code}: {told} {errors[-2000:]}"]
-    return [errors[-2000:]] if "did not end by itself" in errors else []
+        return [f"ended with {code}: {said}"]
+    return [said] if "did not end by itself" in run.errors else []

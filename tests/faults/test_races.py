@@ -1,4 +1,7 @@
-"""Races for one key: of several writers exactly one wins, the others learn what is there, and it is the winner's."""
+"""Races for one key, of which exactly one writer wins and the others learn what is there; and every order of steps.
+
+The orders of builds, commits and collections take minutes: with ``--faults all`` only.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from typing import Any
 import pytest
 
 from tests.faults.conftest import Cases
+from tests.store.memory_store import Stops
 from tests.store.object_store_support import CLOUDS, bucket_on, environment, sha256
+from tests.store.test_gc_interleavings import asleep, build, built, gc, walk
+from tests.store.test_gc_interleavings import commit as committing
 from tokenlake.errors import VersionConflictError
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
@@ -102,3 +108,26 @@ def test_writers_in_a_bucket(scheme: str, tmp_path: Path, cases: Cases) -> None:
         outcomes = list(pool.map(run, stores, range(WRITERS), [numbers] * WRITERS, [start] * WRITERS))
         judge("s3" if scheme == "s3" else "gcs", cases, stores[0], numbers, outcomes)
         assert not stores[0].leftovers("")
+
+
+#: Whatever changes an object, listings, and looks at a claim or a manifest.
+CHANGES: Stops = frozenset(
+    {"put_new", "swap", "delete", "list_dirs", "list", ("read", "claim.json"), ("size", "manifest.json")}
+)
+WALKS: dict[str, tuple[dict[str, bytes], list[Any]]] = {
+    "a commit and two collections": (built(), [committing, gc, gc]),
+    "a commit, its rerun and a collection": (built(), [committing, build, gc]),
+    "a commit that slept and two collections": (asleep(), [committing, gc, gc]),
+    "two equal builds": ({}, [build, build]),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_every_order(cases: Cases, name: str) -> None:
+    if not cases.all and name != "two equal builds":
+        pytest.skip("minutes of interleavings: --faults all")
+    begin, works = WALKS[name]
+    found = walk(
+        begin, works, CHANGES
+    )  # fails where a visible version is not whole, with the steps that led there
+    cases.add(f"gc: {name}, states", count=len(found.states))

@@ -30,7 +30,6 @@ from tokenlake.store.catalog import Catalog
 prefect: Any = lazily("prefect")
 settings: Any = lazily("prefect.settings")
 states: Any = lazily("prefect.states")
-flow_run: Any = lazily("tokenlake.prefect.flow_run")
 flows: Any = lazily("tokenlake.prefect.flows")
 prefect_server: Any = lazily("tokenlake.prefect.server")
 
@@ -227,7 +226,7 @@ def test_old_runs_are_forgotten_and_other_flows_are_not(server: prefect_server.E
         other = ended(theirs, {"text": "flows"})
         ours = [ended(flows.tokenize, mine) for _ in range(4)]
         waiting = client.create_flow_run(flows.tokenize, parameters=mine).id
-        flow_run.forget_old_runs(client, kept=2)
+        flows.forget_old_runs(client, kept=2)
         assert {run.id for run in client.read_flow_runs()} == {other, waiting, *ours[2:]}
 
 

@@ -40,7 +40,7 @@ from tokenlake.store.manifest import Manifest
 
 blocks: Any = lazily("prefect.blocks.system")
 flows: Any = lazily("tokenlake.prefect.flows")
-launch: Any = lazily("tokenlake.prefect.launch")
+launch: Any = lazily("tokenlake.prefect.server")
 notifications: Any = lazily("tokenlake.prefect.notifications")
 handlers: Any = lazily("prefect.logging.handlers")
 settings: Any = lazily("prefect.settings")

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.seeds import promise
-from tokenlake.cli.progress import Counter
+from tokenlake.cli.console import Counter
 from tokenlake.config.stages import ObservabilityConfig
 from tokenlake.etl.events import (
     BuildPlanned,

@@ -30,7 +30,7 @@ SLOW: Final = ("tokenize.engine=tokenizers", "source.unit_size=1MiB", "pack.seq_
 
 LAUNCH: Final = """
 import json, sys
-from tokenlake.prefect.launch import launch
+from tokenlake.prefect.server import launch
 from tokenlake.errors import TokenlakeError
 
 def tell(event):
@@ -90,15 +90,37 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -
     }
 
 
+class PrefectServer:
+    """``prefect server start`` on loopback, on a port of its own; one that was killed may be started again.
+
+    Attributes:
+        environment: names it.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self._own, url = environment, f"http://127.0.0.1:{self._port}/api"
+        self.environment = environment | {"PREFECT_API_URL": url}
+        self.start()
+
+    def start(self) -> None:
+        self.command = started(self._own, "server", "start", "--port", str(self._port))
+        health, process = f"{self.environment['PREFECT_API_URL']}/health", self.command.process
+        try:
+            until(lambda: answers(health) or process.poll() is not None, "the server answers", 180)
+            assert process.poll() is None, "the server ended"
+        except BaseException:
+            kill_all(process)
+            raise
+
+
 @pytest.fixture(scope="module")
 def server(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """A running server; the environment that names it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
-    with started(environment, "server", "start", "--port", str(port)):
-        until(lambda: answers(f"{url}/health"), "the server answers", 180)
-        yield environment | {"PREFECT_API_URL": url}
+    server = PrefectServer(environment)
+    with server.command:
+        yield server.environment
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +166,8 @@ class Launched:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
+        kill_all(self.process)
+        self.process.communicate()
 
     def read_until(self, event: str, times: int) -> None:
         assert self.process.stdout is not None
@@ -156,9 +177,27 @@ class Launched:
             self.told.append(json.loads(line))
 
     def wait(self) -> int:
-        rest, self.errors = self.process.communicate(timeout=240)
+        try:
+            rest, self.errors = self.process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            kill_all(self.process)
+            rest, errors = self.process.communicate()
+            self.errors = f"{errors}\nit did not end by itself"
         self.told += [json.loads(line) for line in rest.splitlines()]
         return self.process.returncode
+
+
+def kill_all(process: subprocess.Popen[Any]) -> None:
+    """Kill a process and its descendants; whatever of them is gone already is fine."""
+    children: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(children, 10)
+    process.wait()
 
 
 def launched(environment: dict[str, str], config: Path | str, *overrides: str) -> Launched:
@@ -223,8 +262,13 @@ def run_module(environment: dict[str, str], module: str, *arguments: str) -> str
 
 def build_workers(of: int | None = None) -> list[psutil.Process]:
     """Worker processes of runs below this process, or below ``of``; tests share others, children of this one itself."""
-    found = [one for one in psutil.Process(of).children(recursive=True) if one.ppid() != os.getpid()]
-    return [process for process in found if "tokenlake.etl.worker" in process.cmdline()]
+    found: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(of).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if child.ppid() != os.getpid() and "tokenlake.etl.worker" in child.cmdline():
+                    found.append(child)
+    return found
 
 
 def begin(environment: dict[str, str], deployment: str, **parameters: Any) -> str:

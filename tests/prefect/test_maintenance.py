@@ -1,4 +1,4 @@
-"""The flows `verify` and `push`: what they look at, what they find, and whose token they use."""
+"""The flows `verify` and `push`: what they look at, find and use; and what Prefect is told of a version."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.lazily import lazily
+from tests.observability.test_build import _record
 from tests.store.support import build_store
 from tokenlake.config.references import scrub
 from tokenlake.errors import (
@@ -20,14 +23,19 @@ from tokenlake.errors import (
     StoreError,
     VersionConflictError,
 )
+from tokenlake.etl.events import BuildPlanned, BuildStep, UnitFinished, UnitStarted
 from tokenlake.integrity.findings import Problem, VerifyReport
 from tokenlake.integrity.verify import verify
+from tokenlake.observability.tally import RunTallies
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 
 policy: Any = lazily("tokenlake.prefect.policy")
 
 maintenance: Any = lazily("tokenlake.prefect.maintenance")
+prefect_assets: Any = lazily("prefect.assets")
+assets: Any = lazily("tokenlake.prefect.tasks")
+progress: Any = lazily("tokenlake.prefect.runs")
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +46,12 @@ def catalog(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ca
 
 
 def report(*problems: Problem, version: int = 1) -> VerifyReport:
-    return VerifyReport(
-        dataset="small",
-        version=version,
-        deep=True,
-        files=3,
-        bytes=2048,
-        rows=7,
-        tokens=700,
-        problems=problems,
-    )
+    counts = {"files": 3, "bytes": 2048, "rows": 7, "tokens": 700}
+    return VerifyReport(dataset="small", version=version, deep=True, problems=problems, **counts)
 
 
-def test_unfinished_versions_are_not_looked_at(catalog: Catalog) -> None:
+def test_names_stand_for_all_their_committed_versions_or_for_one(catalog: Catalog) -> None:
     assert maintenance.committed_versions(catalog, ()) == [("small", 1), ("small", 2)]
-
-
-def test_names_stand_for_all_their_versions_or_for_one(catalog: Catalog) -> None:
     assert maintenance.committed_versions(catalog, ["small"]) == [("small", 1), ("small", 2)]
     assert maintenance.committed_versions(catalog, ["small@v2", "small@v2"]) == [("small", 2)]
     with pytest.raises(NotFoundError, match="smal"):
@@ -99,7 +96,7 @@ def test_a_deployment_pushes_only_where_its_worker_allows(
     if allowed is not None:
         monkeypatch.setenv("TOKENLAKE_ALLOWED_OUTPUTS", allowed)
     with nullcontext() if fine else pytest.raises(ConfigError, match=r"the repository: .*ALLOWED_OUTPUTS"):
-        policy.require_allowed_repository(repo)
+        policy.bounded(policy.check_repository, repo)
 
 
 def test_a_token_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +131,58 @@ def test_only_passing_failures_are_tried_again(error: Exception, again: bool) ->
     state: Any = SimpleNamespace(result=lambda raise_on_failure: error)
     nothing: Any = None
     assert maintenance.may_pass(nothing, nothing, state) is again
+
+
+_SCHEMES = st.sampled_from(["", "s3://", "file://", "HTTPS://", "hf://datasets/", "gs://"])
+
+
+@given(scheme=_SCHEMES, rest=st.text(max_size=700))
+def test_every_address_gives_a_key_that_prefect_takes(scheme: str, rest: str) -> None:
+    assert prefect_assets.Asset(key=assets.asset_key(scheme + rest)).key
+
+
+def test_a_key_shows_no_password_and_no_signature() -> None:
+    assert assets.asset_key("https://me:hunter22@host/a b.csv?sig=hunter22#x") == "https://host/a_b.csv"
+    assert assets.asset_key("raw/a.jsonl") == f"file://{Path('raw/a.jsonl').absolute()}".replace(" ", "_")
+    long = [assets.asset_key(f"s3://lake/{'x' * 600}{end}") for end in "ab"]
+    assert len(set(long)) == 2
+
+
+def test_inputs_are_where_they_lie_and_never_thousands() -> None:
+    assert assets.input_roots(["/raw/*.jsonl", "/raw/2024/**/a.csv", "/b.csv"]) == [
+        "/raw",
+        "/raw/2024",
+        "/b.csv",
+    ]
+    assert assets.input_roots(["org/name"], "hub") == ["hf://datasets/org/name"]
+    assert assets.input_roots([f"s3://lake/raw/{number}.csv" for number in range(9000)]) == ["s3://lake/raw"]
+
+
+def test_a_version_says_where_it_is_and_what_it_holds(catalog: Catalog) -> None:
+    store, manifest = catalog.store, catalog.manifest("small", 2)
+    facts = assets.facts_of(store.url, manifest)
+    assert (facts["name"], facts["store"], facts["manifest_sha256"]) == (
+        "small@v2",
+        store.url,
+        manifest.sha256,
+    )
+    assert (facts["tokens"], facts["rows"]) == (manifest.totals.tokens, manifest.totals.rows)
+    assert assets.dataset_asset(store.url, "small").key == f"file://{store.url}/small"
+
+
+def test_the_progress_of_a_run_is_that_of_all_its_builds() -> None:
+    tallies = RunTallies()
+    assert progress.progress_line(tallies) == "0%, planning"
+    tallies.add(BuildStep(2, 4, "tokens of web"))
+    tallies.add(BuildPlanned("books", 3, 2, 2_000_000, 2, {"code": 1_000_000, "web": 1_000_000}))
+    tallies.add(UnitStarted(0, "web", 1_000_000))
+    tallies.add(
+        UnitFinished(0, "web", 1_000_000, _record(0), "built", 2.0, stages={"tokenize": 1.5, "save": 0.5})
+    )
+    assert tallies.share == (1 + 0.5) / 4
+    line = progress.progress_line(tallies, "stopped at ")
+    assert line.startswith("books v3: stopped at 38%, step 2 of 4: tokens of web, 1 of 2 units, ")
+    assert line.endswith("; tokenize takes 75% of the workers' time")
+    tallies.add(UnitFinished(1, "code", 1_000_000, _record(1), "built", 4.0, stages={"tokenize": 4.0}))
+    assert tallies.share == 0.5
+    assert progress.progress_line(tallies).endswith("; code is slowest, 0.25 MB/s per worker")

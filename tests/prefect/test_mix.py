@@ -35,18 +35,14 @@ MIXED: dict[str, Any] = {
 
 
 class TestRequest:
-    @pytest.mark.parametrize("config", [None, "pretrain-2048"])
-    def test_without_data_there_is_nothing_to_mix(self, config: str | None) -> None:
+    def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
+        weights = {"b": 0.5, "a": 0.5}
         with pytest.raises(
             ConfigError, match=r"pretrain-2048 names no data to read.*data_files='\{\"NAME\": "
         ):
-            requests.resolve_request(config or requests.DEFAULT_MIXTURE)
-
-    def test_files_become_the_sources_of_a_configuration_without_data(self) -> None:
-        weights = {"b": 0.5, "a": 0.5}
-        config = requests.resolve_request(
-            "pretrain-2048", {"b": "b.jsonl", "a": ["1", "2"]}, "gpt2", weights=weights
-        )
+            requests.resolve_request(requests.DEFAULT_MIXTURE)
+        files = {"b": "b.jsonl", "a": ["1", "2"]}
+        config = requests.resolve_request("pretrain-2048", files, "gpt2", weights=weights)
         assert [(dataset.name, dataset.data_files) for dataset in config.datasets] == [
             ("b", "b.jsonl"),
             ("a", ("1", "2")),
@@ -59,8 +55,6 @@ class TestRequest:
         assert [dataset.data_files for dataset in config.datasets] == ["code.jsonl", "other.jsonl"]
         assert config.datasets[1].tokenizer == "gpt2"
         assert (config.name, config.save.output_dir) == ("other", "here")
-
-    def test_files_of_a_source_that_is_not_there_are_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"'wep' is not a dataset.*did you mean 'web'.*code, web"):
             requests.resolve_request(MIXED, {"wep": "other.jsonl"})
 
@@ -72,28 +66,17 @@ class TestRequest:
         assert config.mix.weights == {"code": 0.1, "web": 0.9}
 
 
-def test_tokenize_names_the_flow_for_a_configuration_that_mixes() -> None:
-    requests.require_flow("tokenize", requests.resolve_request(MIXED | {"mix": {}}))
-    with pytest.raises(ConfigError, match=r"pile mixes its datasets.*flow `mix`"):
-        requests.require_flow("tokenize", requests.resolve_request(MIXED))
-    stored = requests.resolve_request(
-        {"name": "x", "datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}}
-    )
-    requests.require_flow("mix", stored)
-    with pytest.raises(ConfigError, match="stored datasets"):
-        requests.require_flow("tokenize", stored)
-
-
-def test_mix_names_the_flow_for_a_configuration_of_text_alone() -> None:
-    with pytest.raises(ConfigError, match=r"pile mixes nothing.*flow `tokenize`"):
-        requests.require_flow("mix", requests.resolve_request(MIXED | {"mix": {}}))
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"), [("", "pretrain-2048"), (None, "pretrain-2048"), ({}, "mix"), ("a/b.yaml", "b")]
-)
-def test_a_run_is_called_after_its_mixture(config: object, expected: str) -> None:
-    assert requests.requested_name(requests.DEFAULT_MIXTURE, {"config": config}) == expected
+def test_a_flow_names_the_one_that_a_configuration_is_for() -> None:
+    text, stored = MIXED | {"mix": {}}, {"datasets": [{"dataset": "web@v1"}], "pack": {"enabled": True}}
+    for config, fits, told in (
+        (MIXED, "mix", r"pile mixes its datasets.*flow `mix`"),
+        (text, "tokenize", r"pile mixes nothing.*flow `tokenize`"),
+        (stored | {"name": "x"}, "mix", "stored datasets"),
+    ):
+        request = requests.resolve_request(config)
+        requests.require_flow(fits, request)
+        with pytest.raises(ConfigError, match=told):
+            requests.require_flow("mix" if fits == "tokenize" else "tokenize", request)
 
 
 @promise(336)
@@ -116,15 +99,16 @@ class TestPolicy:
 
     def check(self, config: dict[str, Any], **environment: str) -> None:
         given = {f"TOKENLAKE_ALLOWED_{key.upper()}": value for key, value in environment.items()}
-        policy.check_paths(requests.resolve_request(config or requests.DEFAULT_MIXTURE), given)
+        policy.check_paths(requests.resolve_request(config), given)
 
-    def test_what_lies_inside_is_allowed(self, tmp_path: Path) -> None:
+    def test_the_files_and_functions_of_every_source_are_bounded(self, tmp_path: Path) -> None:
         files = {"code": f"{tmp_path}/a/c.jsonl", "web": f"{tmp_path}/b/*.jsonl"}
         config = requests.resolve_request(MIXED, files, output=f"{tmp_path}/out")
         allowed = {"TOKENLAKE_ALLOWED_INPUTS": f"{tmp_path}/a:{tmp_path}/b"}
         policy.check_paths(config, allowed | {"TOKENLAKE_ALLOWED_OUTPUTS": str(tmp_path)})
-
-    def test_the_files_of_every_source_are_bounded(self, tmp_path: Path) -> None:
+        datasets = [MIXED["datasets"][0], MIXED["datasets"][1] | {"format_callback": "os:system"}]
+        with pytest.raises(ConfigError, match=r"the function 'os:system' of 'web'"):
+            self.check(MIXED | {"datasets": datasets})
         config = requests.resolve_request(MIXED, {"code": f"{tmp_path}/c.jsonl", "web": "/etc/passwd"})
         with pytest.raises(ConfigError, match=r"data_files of 'web'.*TOKENLAKE_ALLOWED_INPUTS"):
             policy.check_paths(config, {"TOKENLAKE_ALLOWED_INPUTS": str(tmp_path)})
@@ -145,11 +129,6 @@ class TestPolicy:
             with pytest.raises(ConfigError, match=told):
                 self.check(config, outputs=f"{tmp_path}/{outputs.format(tmp_path)}")
         self.check(config, outputs=f"{tmp_path}:hf://datasets/our-org")
-
-    def test_the_functions_of_every_source_are_bounded(self) -> None:
-        datasets = [MIXED["datasets"][0], MIXED["datasets"][1] | {"format_callback": "os:system"}]
-        with pytest.raises(ConfigError, match=r"the function 'os:system' of 'web'"):
-            self.check(MIXED | {"datasets": datasets})
 
     def test_the_store_is_bounded_also_where_all_is_stored_already(self, tmp_path: Path) -> None:
         stored = [{"name": name, "dataset": f"{name}@v1"} for name in ("code", "web")]

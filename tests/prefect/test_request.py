@@ -69,12 +69,13 @@ def write(folder: Path, *lines: str) -> str:
 
 
 class TestRequest:
-    def test_a_file_alone(self, tmp_path: Path) -> None:
+    def test_flat_values_come_before_those_of_the_file_and_overrides_before_both(
+        self, tmp_path: Path
+    ) -> None:
         config = requests.resolve_request(write(tmp_path, *DATA))
-        assert config.name == "mine"
-        assert config.datasets[0].data_files == "a.jsonl"
-
-    def test_flat_values_come_before_those_of_the_file(self, tmp_path: Path) -> None:
+        assert (config.name, config.datasets[0].data_files) == ("mine", "a.jsonl")
+        config = requests.resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
+        assert config.name == "third"
         path = write(tmp_path, *DATA, "save: {output_dir: there}")
         config = requests.resolve_request(path, ["b.jsonl", "c.jsonl"], "my/tokenizer", "here", "other")
         assert config.datasets[0].data_files == ("b.jsonl", "c.jsonl")
@@ -92,10 +93,6 @@ class TestRequest:
         assert config.tokenize.engine == "tokenizers"
         assert config.source.splits == {"train": 0.9, "test": 0.1}
 
-    def test_overrides_come_last(self, tmp_path: Path) -> None:
-        config = requests.resolve_request(write(tmp_path, *DATA), name="other", overrides=["name=third"])
-        assert config.name == "third"
-
     def test_a_tokenizer_keeps_the_options_beside_it(self, tmp_path: Path) -> None:
         path = write(tmp_path, DATA[0], "tokenize: {default_tokenizer: {name_or_path: a, max_length: 77}}")
         config = requests.resolve_request(path, tokenizer="b")
@@ -103,16 +100,11 @@ class TestRequest:
         assert isinstance(chosen, TokenizerConfig)
         assert (chosen.name_or_path, chosen.max_length) == ("b", 77)
 
-    def test_a_mapping(self) -> None:
-        config = requests.resolve_request({"name": "x", "pack": {"enabled": True}}, "a.jsonl", "gpt2")
-        assert config.pack.enabled
-        assert config.datasets[0].name == "data"
-
-    @pytest.mark.parametrize("name", ["llama2-2048", "demo"])
-    def test_a_deployment_by_name_with_data(self, name: str) -> None:
-        config = requests.resolve_request(name, "a.jsonl", "gpt2")
-        assert config.name == name
-        assert config.pack.enabled
+    @pytest.mark.parametrize("given", ["llama2-2048", "demo", {"name": "x", "pack": {"enabled": True}}])
+    def test_a_mapping_or_a_deployment_by_name_with_data(self, given: Any) -> None:
+        config = requests.resolve_request(given, "a.jsonl", "gpt2")
+        assert config.name == (given if isinstance(given, str) else "x")
+        assert config.pack.enabled and config.datasets[0].name == "data"
 
     @pytest.mark.parametrize("config", ["llama2-2048", {"name": "mine"}, "demo.yaml"])
     def test_only_the_demo_brings_data(
@@ -145,24 +137,27 @@ class TestRequest:
         assert config.datasets[0].data_files == "a.jsonl"
         assert demo == []
 
-    def test_several_datasets_and_data_files_are_ambiguous(self, tmp_path: Path) -> None:
-        path = write(tmp_path, "datasets: [{data_files: a}, {data_files: b}]")
-        with pytest.raises(ConfigError, match=r"2 datasets.*datasets\.0\.data_files"):
-            requests.resolve_request(path, "c.jsonl")
-
-    def test_an_unknown_name_says_which_there_are(self) -> None:
-        with pytest.raises(ConfigError, match=r"did you mean 'llama2-2048'.*demo, llama2-2048"):
-            requests.resolve_request("lama2-2048")
-
-    def test_a_missing_file_is_the_loader_s_error(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="no such file"):
-            requests.resolve_request(str(tmp_path / "none.yaml"))
+    @pytest.mark.parametrize(
+        ("config", "told"),
+        [
+            (
+                {"datasets": [{"data_files": "a"}, {"data_files": "b"}]},
+                r"2 datasets.*datasets\.0\.data_files",
+            ),
+            ("lama2-2048", r"did you mean 'llama2-2048'.*demo, llama2-2048"),
+            ("/nowhere/none.yaml", "no such file"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, config: Any, told: str) -> None:
+        with pytest.raises(ConfigError, match=told):
+            requests.resolve_request(config, "c.jsonl")
 
     @pytest.mark.parametrize(
         ("config", "overrides"),
         [
             ({"name": "x", "save": {"hub_token": "hf_secret"}}, []),
             ({"name": "x"}, ["save.hub_token=hf_secret"]),
+            ({"name": "x", "save": {"output_dir": "s3://a", "storage_options": {"secret": "hf_secret"}}}, []),
             (
                 {"name": "x", "datasets": [{"data_files": "a", "storage_options": {"secret": "hf_secret"}}]},
                 [],
@@ -170,6 +165,8 @@ class TestRequest:
         ],
     )
     def test_secrets_must_be_references(self, config: dict[str, object], overrides: list[str]) -> None:
+        taken = requests.resolve_request({"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl")
+        assert taken.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
         files = None if "datasets" in config else "a.jsonl"
         with pytest.raises(ConfigError, match="literal secret") as caught:
             requests.resolve_request(config, files, overrides=overrides)
@@ -193,12 +190,6 @@ class TestRequest:
             with pytest.raises(ConfigError, match="literal secret"):
                 requests.resolve_request(asked, overrides=[f"save.storage_options={{{key}: {word}}}"])
 
-    def test_a_reference_to_a_secret_is_taken(self) -> None:
-        config = requests.resolve_request(
-            {"name": "x", "save": {"hub_token": {"env": "HF_TOKEN"}}}, "a.jsonl"
-        )
-        assert config.model_dump(mode="json")["save"]["hub_token"] == {"env": "HF_TOKEN"}
-
 
 @pytest.mark.parametrize("of", ["tokenize", "mix"])
 def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: str) -> None:
@@ -215,19 +206,21 @@ def test_the_form_offers_what_there_is_to_choose_and_takes_it_empty(of: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("config", "name", "expected"),
+    ("config", "name", "called", "mixed"),
     [
-        ("llama2-2048", None, "llama2-2048"),
-        ("some/folder/web.yaml", "", "web"),
-        ("llama2-2048", "mine", "mine"),
-        ({"name": "inner"}, None, "inner"),
-        ({}, None, "tokenize"),
-        ("", None, "demo"),
-        (None, None, "demo"),
+        ("llama2-2048", None, "llama2-2048", "llama2-2048"),
+        ("some/folder/web.yaml", "", "web", "web"),
+        ("llama2-2048", "mine", "mine", "mine"),
+        ({"name": "inner"}, None, "inner", "inner"),
+        ({}, None, "tokenize", "mix"),
+        ("", None, "demo", "pretrain-2048"),
+        (None, None, "demo", "pretrain-2048"),
     ],
 )
-def test_a_run_is_called_after_its_dataset(config: object, name: str | None, expected: str) -> None:
-    assert requests.requested_name(requests.DEFAULT, {"config": config, "name": name}) == expected
+def test_a_run_is_called_after_its_dataset(config: Any, name: str | None, called: str, mixed: str) -> None:
+    parameters = {"config": config, "name": name}
+    assert requests.requested_name(requests.DEFAULT, parameters) == called
+    assert requests.requested_name(requests.DEFAULT_MIXTURE, parameters) == mixed
 
 
 class TestGroups:
@@ -266,10 +259,8 @@ class TestPolicy:
         given = {"TOKENLAKE_ALLOWED_INPUTS": inputs, "TOKENLAKE_ALLOWED_OUTPUTS": outputs}
         policy.check_paths(config, {key: value for key, value in given.items() if value is not None})
 
-    def test_without_limits_everything_is_allowed(self) -> None:
+    def test_without_limits_everything_is_allowed_and_with_them_what_is_inside(self, tmp_path: Path) -> None:
         self.check("/anywhere/*.jsonl", "/else", None, None)
-
-    def test_inside_is_allowed(self, tmp_path: Path) -> None:
         self.check(f"{tmp_path}/a/**/*.jsonl", f"{tmp_path}/out", f"/x:{tmp_path}/a", str(tmp_path))
 
     @pytest.mark.parametrize("files", ["/etc/*.conf", "a/../../x.jsonl", "allowed*/x.jsonl", "link/x.jsonl"])
@@ -279,10 +270,6 @@ class TestPolicy:
         path = files if files.startswith("/") else f"{tmp_path}/{files}"
         with pytest.raises(ConfigError, match=r"data_files of 'data'.*TOKENLAKE_ALLOWED_INPUTS"):
             self.check(path, "out", f"{tmp_path}/allowed", None)
-
-    def test_outputs_outside_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
-            self.check("a.jsonl", f"{tmp_path}x", None, str(tmp_path))
 
     @pytest.mark.parametrize("store", ["s3://lake/tokens", "s3a://lake/tokens/new", "file:///data/out/x"])
     def test_stores_inside_are_allowed(self, store: str) -> None:
@@ -308,12 +295,8 @@ class TestPolicy:
         allowed = f"s3://lake/tokens:/data/out:{tmp_path}"
         with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
             self.check("a.jsonl", store, None, allowed)
-
-    def test_literal_secrets_of_the_store_are_refused(self) -> None:
-        save = {"output_dir": "s3://lake", "storage_options": {"secret": "hunter22"}}
-        with pytest.raises(ConfigError, match="literal secret") as caught:
-            requests.resolve_request({"name": "x", "save": save}, "a.jsonl", "gpt2")
-        assert "hunter22" not in str(caught.value)
+        with pytest.raises(ConfigError, match=r"the store.*TOKENLAKE_ALLOWED_OUTPUTS"):
+            self.check("a.jsonl", f"{tmp_path}x", None, str(tmp_path))
 
     def test_an_empty_list_allows_nothing(self) -> None:
         with pytest.raises(ConfigError, match="nothing"):

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from tests.hub_support import writable_hub
 from tests.servers.hub import TOKEN, Fault, HubServer, Repo
 from tests.store.support import copy_store, shared_store
+from tokenlake import publish as push
 from tokenlake.cli.app import main
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, StoreError, VersionConflictError
 from tokenlake.integrity.verify import verify
-from tokenlake.publish import push
+from tokenlake.publish import PushProgress, PushReport, push_to_hub
 from tokenlake.publish import repository as repositories
 from tokenlake.publish.files import PublishedFile
-from tokenlake.publish.push import PushProgress, PushReport, push_to_hub
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.local import LocalStore

@@ -23,8 +23,8 @@ from tokenlake.cli.app import main
 from tokenlake.config.references import resolve_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
+from tokenlake.publish import push_to_hub
 from tokenlake.publish.files import Detector, PublishedFile, is_published, scan_texts
-from tokenlake.publish.push import push_to_hub
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.local_files import HashingFile

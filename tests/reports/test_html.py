@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.markup import Html, tag
+from tokenlake.reports import Table, label, number, to_html
 from tokenlake.reports.html import areas, bars, coloured, doubling, flow, folded, legend, page, stack
-from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 
 EVIL: Final = (

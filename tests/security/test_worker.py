@@ -223,8 +223,8 @@ def test_secrets_that_are_not_named(
             check_options(environment, key=reference)
     monkeypatch.setenv("TOKENLAKE_ALLOWED_VARIABLES", "LAKE_*")
     with pytest.raises(ConfigError, match="is not allowed on this worker"):
-        policy.require_allowed_reference(reference)  # of a push
-    policy.require_allowed_reference({"env": "LAKE_TOKEN"})
+        policy.bounded(policy.check_reference, reference)  # of a push
+    policy.bounded(policy.check_reference, {"env": "LAKE_TOKEN"})
 
 
 def test_secrets_that_turn_out_to_be_addresses(

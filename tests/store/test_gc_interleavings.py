@@ -31,7 +31,7 @@ from tokenlake.store.manifest import Manifest
 A = "a" * 64
 DATA = b"one token"
 #: What is worth a stop where three processes would take too many: the steps that decide, and the first that deletes.
-#: All steps of three are in ``tests/faults/test_interleavings.py``.
+#: All steps of three are in ``tests/faults/test_races.py``.
 DECISIONS: Final = frozenset[str | tuple[str, str]](
     {
         "swap",

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, print_json, print_tables
+from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, print_json
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError
+from tokenlake.reports import Table, label, number
 from tokenlake.reports.difference import difference_tables, headings, sentence_of
-from tokenlake.reports.table import Table, label, number
-from tokenlake.reports.terminal import stdout
+from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
 from tokenlake.store.claims import unfinished

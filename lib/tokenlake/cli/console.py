@@ -8,7 +8,10 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, final
 
 from cyclopts import (
@@ -21,17 +24,17 @@ from cyclopts import (
     validators,
 )
 from cyclopts.help import DescriptionRenderer, HelpPanel
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
+from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.config.stores import default_store, is_local, store_overrides
 from tokenlake.markup import printable, printable_json
-from tokenlake.reports.table import Column, Table, label
 from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
@@ -39,8 +42,6 @@ from tokenlake.store.catalog import Catalog
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
-_GAP: Final = 2  # between columns
-_FOLDED: Final = 24  # least width of a column whose cells are folded
 Config: TypeAlias = Annotated[str, Parameter(help="A YAML pipeline configuration.")]
 
 
@@ -98,66 +99,66 @@ def emit(value: object, json: bool, show: Callable[[], object]) -> None:
         show()
 
 
-def print_tables(tables: Iterable[Table]) -> None:
-    """Print tables on stdout, an empty line between them."""
-    console = stdout()
-    for index, table in enumerate(tables):
-        if index:
-            console.print()
-        print_table(table, console)
-
-
-def print_table(table: Table, console: Console | None = None) -> None:
-    """Print one table: headings dim, figures right-aligned, no ruled boxes.
-
-    On a terminal that is too narrow, the last column is folded; where that is not enough, each row becomes lines of a
-    heading and a value, an empty line between rows.
-    """
-    console = console or stdout()
-    if table.title:
-        console.print(Text(table.title, style="bold"))
-    cells = [[printable(cell) for cell in row] for row in table.cells()]
-    if not console.is_terminal or _fits(table, cells, console.width):
-        _print_grid(table.columns, cells, console)
-        return
-    for index, row in enumerate(cells):
-        if index:
-            console.print()
-        named = [[column.heading, cell] for column, cell in zip(table.columns, row, strict=True) if cell]
-        _print_grid((label("heading", ""), label("value", "")), named, console)
-
-
-def _fits(table: Table, cells: list[list[str]], width: int) -> bool:
-    """Whether a row is a line, but for the folded end of its last column; a table of facts is always one."""
-    headings = [column.heading for column in table.columns]
-    if len(headings) < 3:
-        return True
-    *others, last = (
-        max(cell_len(line) for row in [headings, *cells] for line in row[index].splitlines() or [""])
-        for index in range(len(headings))
-    )
-    room = width - sum(others) - _GAP * len(others)
-    return room >= (last if table.columns[-1].align == "right" else min(last, _FOLDED))
-
-
-def _print_grid(columns: Sequence[Column], cells: list[list[str]], console: Console) -> None:
-    headed = any(column.heading for column in columns)
-    shown = Grid(box=None, show_header=headed, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
-    for index, column in enumerate(columns):
-        folds = index == len(columns) - 1 and column.align == "left"
-        shown.add_column(Text(column.heading), justify=column.align, overflow="fold", no_wrap=not folds)
-    for row in cells:
-        shown.add_row(*map(Text, row))
-    with console.capture() as captured:
-        console.print(shown)
-    # rich pads every line to the table's width, which only a terminal does not mind
-    lines = captured.get().splitlines()
-    console.file.writelines((line if console.is_terminal else line.rstrip()) + "\n" for line in lines)
-
-
 def note(message: str) -> None:
     """One line on stderr."""
     stderr().print(Text(message))
+
+
+_LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
+_QUIET: Final = 0.5  # seconds before a counter shows itself
+
+
+@final
+class Counter:
+    """Bytes worked through, of a total that may come to be known only later; thread-safe.
+
+    Args:
+        what: is being done.
+        lines: where a line is printed now and then; None: whoever made it asks for :meth:`line`.
+    """
+
+    def __init__(self, what: str, lines: Console | None = None) -> None:
+        self._what, self._console, self._lock = what, lines, threading.Lock()
+        self._began = time.monotonic()
+        self._next_line = self._began + _LINE_EVERY
+        self.done, self.total = 0, 0
+
+    def add(self, more: int) -> None:
+        """Count more bytes."""
+        with self._lock:
+            self.done += more
+            self._tell()
+
+    def set(self, done: int, total: int) -> None:
+        """Say how far it is."""
+        with self._lock:
+            self.done, self.total = done, total
+            self._tell()
+
+    def line(self) -> str:
+        """``verifying: 1.20 GiB of 3.41 GiB, 912 MB/s``; nothing during the first half second."""
+        seconds = time.monotonic() - self._began
+        if seconds < _QUIET:
+            return ""
+        of = f" of {numbers.size(self.total)}" if self.total else ""
+        return f"{self._what}: {numbers.size(self.done)}{of}, {numbers.rate(self.done, seconds)}"
+
+    def _tell(self) -> None:
+        if self._console is not None and (now := time.monotonic()) >= self._next_line:
+            self._next_line = now + _LINE_EVERY
+            self._console.print(Text(self.line()))
+
+
+@contextmanager
+def counting(what: str) -> Generator[Counter]:
+    """Show bytes being worked through, when it takes a while: on a terminal as they are, elsewhere by lines."""
+    console = stderr()
+    if not console.is_terminal:
+        yield Counter(what, console)
+        return
+    counter = Counter(what)
+    with Live(console=console, get_renderable=lambda: Text(counter.line(), style="dim"), transient=True):
+        yield counter
 
 
 @final

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_table
+from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
 from tokenlake.config.refusals import raise_problems
@@ -24,8 +24,8 @@ from tokenlake.introspection import introspector
 from tokenlake.introspection.inspection import NAMES, SEQ_LENGTH, Group, Inspection
 from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.markup import printable
-from tokenlake.reports.table import Table, facts, label
-from tokenlake.reports.terminal import near, stdout
+from tokenlake.reports import Table, facts, label
+from tokenlake.reports.terminal import near, print_table, stdout
 
 FILE: Final = "tokenlake.yaml"
 

@@ -1,18 +1,30 @@
-"""``tokenlake run``."""
+"""``tokenlake run``, and what a run came to."""
 
 from __future__ import annotations
 
 import importlib
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
+from rich.text import Text
 
-from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, note, with_store
+from tokenlake import numbers
+from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
+from tokenlake.config.stores import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
-from tokenlake.prefect.launch import launch
+from tokenlake.prefect.server import launch
+from tokenlake.reports import Table, dataset, facts, label, listed, number
+from tokenlake.reports.terminal import near, print_tables, stdout
+
+if TYPE_CHECKING:
+    from tokenlake.etl.runner import BuildResult
+    from tokenlake.observability.tally import RunTally
 
 Engine = Literal["local", "store", "ray", "dask"]
 
@@ -67,7 +79,7 @@ def run(
     except (KeyboardInterrupt, CancelledError):
         command = shlex.join(["tokenlake", *sys.argv[1:]])
         raise CancelledError(f"finished units are kept. To resume:  {command}") from None
-    importlib.import_module("tokenlake.cli.progress").print_summary(result, progress.tallies, json)
+    print_summary(result, progress.tallies, json)
     return 0
 
 
@@ -76,3 +88,108 @@ running as a Prefect flow needs prefect, which is not installed
 
   pip install 'tokenlake[etl]'         to have it
   tokenlake run --no-prefect CONFIG    for the same build without Prefect"""
+
+
+def print_summary(result: BuildResult, tallies: Sequence[RunTally], json: bool) -> None:
+    """Print a finished run on stdout, for people or as JSON.
+
+    Args:
+        tallies: of each build that it was, the result's own last.
+    """
+    manifest = result.manifest
+    found = {
+        "dataset": result.dataset,
+        "version": result.version,
+        "path": result.path,
+        "status": result.status,
+        "units": {
+            "built": result.units_built,
+            "resumed": result.units_resumed,
+            "reused": result.units_reused,
+        },
+        "seconds": round(result.seconds, 3),
+        "input_bytes_built": tallies[-1].built,
+        "totals": asdict(manifest.totals),
+        "account": manifest.account.to_json(),
+        "fingerprint": manifest.fingerprint,
+        "notes": list(result.notes),
+        **({"exports": list(result.exports)} if result.exports else {}),
+        **(
+            {} if manifest.mixture is None else {"mixture": dataset.mixture_table(manifest.mixture).records()}
+        ),
+        **({"steps": _steps(tallies).records()} if len(tallies) > 1 else {}),
+    }
+    emit(found, json, lambda: _print(result, tallies))
+
+
+def _steps(tallies: Sequence[RunTally]) -> Table:
+    columns = [
+        label("what", "step"),
+        label("dataset"),
+        number("version", "version", lambda version: f"v{version}"),
+        number("units"),
+        number("built", "built now"),
+        number("written", "tokens"),
+        number("seconds", "time", numbers.duration),
+    ]
+    records = [
+        {
+            "what": tally.step.what,
+            **{name: getattr(tally.plan, name) for name in ("dataset", "version", "units")},
+            "built": tally.plan.pending,
+            # Of a version that was there nobody counted.
+            "written": tally.written or None,
+            "seconds": round(tally.seconds(), 3),
+        }
+        for tally in tallies
+    ]
+    return Table.of(columns, records, "Steps")
+
+
+def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
+    manifest, console = result.manifest, stdout()
+    name = (f"{result.dataset} v{result.version}", "bold")
+    console.print(Text.assemble(name, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
+    work = ("work", _work(result, tallies[-1]))
+    exports = [("export", near(place)) for place in result.exports]
+    tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path)), *exports])]
+    if len(tallies) > 1:
+        tables.append(_steps(tallies))
+    if manifest.mixture is not None:
+        tables.append(dataset.mixture_table(manifest.mixture))
+    tables.append(dataset.account_table(manifest))
+    if notes := [*dataset.remarks(manifest.account), *result.notes]:
+        tables.append(listed(notes, "Notes"))
+    print_tables(tables)
+    # Commands that work as printed, from this folder; and lines of Python that train, anywhere on this machine.
+    root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
+    usual = Path(default_store()).expanduser().resolve() == Path(root)
+    store = "" if usual else f" --store {shlex.quote(near(root))}"
+    commands = [f"tokenlake {command} {result.dataset}{store}" for command in ("peek", "report", "verify")]
+    path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
+    training = [
+        "import tokenlake as tl",
+        f"for batch in tl.DataLoader(tl.open({path!r}), batch_size=8, seed=0):",
+        '    batch["input_ids"]  # also segment_ids, positions, loss_mask; sharding= puts them on devices',
+    ]
+    for title, lines in (("Next", commands), ("Train", training)):
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)  # a wrapped command could not be copied
+
+
+_OUTCOMES: Final = {
+    "exists": "exists already with the same inputs and settings: nothing to do",
+    "resumed": "committed, after resuming an earlier run",
+}
+
+
+def _work(result: BuildResult, tally: RunTally) -> str:
+    if not result.units_built:
+        return f"none, {numbers.duration(result.seconds)}"
+    units = f"{numbers.plural(result.units_built, 'unit')} built"
+    for many, how in ((result.units_resumed, "resumed"), (result.units_reused, "reused")):
+        units += f", {numbers.plural(many, 'unit')} {how}" if many else ""
+    seconds = tally.seconds()
+    speed = f"{numbers.duration(seconds)}, {numbers.rate(tally.built, seconds)}"
+    return f"{units}: {numbers.size(tally.built)} in {speed}; {numbers.duration(result.seconds)} in all"

@@ -16,14 +16,14 @@ import duckdb
 import pyarrow as pa
 
 from tokenlake.cache.disk import default_folder
-from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json, print_tables
-from tokenlake.cli.progress import counting
+from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, print_json
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
 from tokenlake.query.session import sql as answer_of
 from tokenlake.query.tables import quoted, relations
-from tokenlake.reports.table import Column, Table, label
+from tokenlake.reports import Column, Table, label
+from tokenlake.reports.terminal import print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog

@@ -17,12 +17,11 @@ from tokenlake.cli.console import (
     StoreUrl,
     Workers,
     catalog_of,
+    counting,
     emit,
     note,
     print_json,
-    print_tables,
 )
-from tokenlake.cli.progress import counting
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName
@@ -31,10 +30,10 @@ from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.integrity.verify import named_version
 from tokenlake.integrity.verify import verify as check
 from tokenlake.reading.version import stored_schema
+from tokenlake.reports import Table, facts, label, listed
 from tokenlake.reports import dataset as tables
 from tokenlake.reports.card import RowFiles, metadata
-from tokenlake.reports.table import Table, facts, label, listed
-from tokenlake.reports.terminal import stdout
+from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.address import open_read_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import committing_run

@@ -31,8 +31,8 @@ from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import Target, require_apart, target_of
 from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatManifest
 from tokenlake.export.version import ExportOptions, exported
+from tokenlake.publish import commit_all, groups_of, push_to_hub
 from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
-from tokenlake.publish.push import commit_all, groups_of, push_to_hub
 from tokenlake.publish.repository import HubRepository
 from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
@@ -206,7 +206,7 @@ def make_exports(config: PipelineConfig, manifest: Manifest) -> tuple[str, ...]:
 
     Raises:
         TokenlakeError: see :func:`tokenlake.export.version.export_version` and
-            :func:`tokenlake.publish.push.push_to_hub`. The version is there; a rerun makes what is missing.
+            :func:`tokenlake.publish.push_to_hub`. The version is there; a rerun makes what is missing.
     """
     made: list[str] = []
     address, options = store_of(config), plain_options(config.save.storage_options or {})

@@ -28,8 +28,8 @@ from tokenlake.etl.job import STAGES
 from tokenlake.markup import printable, printable_json
 from tokenlake.metrics import MetricsExport, Read
 from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, source_name, step_name
+from tokenlake.reports import Table, label, number
 from tokenlake.reports.dataset import planning_line
-from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import near, stderr
 
 if TYPE_CHECKING:

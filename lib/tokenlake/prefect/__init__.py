@@ -1,4 +1,4 @@
-"""Builds as Prefect flows: ``flows`` holds the graphs, ``tasks`` the steps, ``launch`` starts them from a command.
+"""Builds as Prefect flows: ``flows`` holds the graphs, ``tasks`` the steps, ``server`` starts them from a command.
 
 The only part of the package that imports Prefect, and only ``tokenlake.cli`` imports it.
 """

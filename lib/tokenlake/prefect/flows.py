@@ -1,20 +1,31 @@
 """The flows `tokenize` and `mix`: the graph of a build and nothing else; logic lives in the tasks and the library.
 
-`work` builds units of a build of theirs that waits for others.
+`work` builds units of a build of theirs that waits for others. :func:`run_flow` runs them for a command.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, TypeAlias, cast, get_args
+from typing import Annotated, Any, Final, TypeAlias, cast, get_args
 
-from prefect import flow
-from prefect.client.schemas.objects import State
+import httpx
+from prefect import flow, get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import filters
+from prefect.client.schemas.objects import TERMINAL_STATES, State
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.events.worker import EventsWorker
+from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
+from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import BaseModel, WithJsonSchema
 
 from tokenlake import numbers
@@ -23,11 +34,13 @@ from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.config.stores import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import ENGINES, EngineName
+from tokenlake.etl.events import BuildRequested, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.store_pool import StorePool
 from tokenlake.etl.store_worker import join_build, named_build, parse_share
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
-from tokenlake.prefect.policy import require_allowed, require_allowed_job, require_allowed_store
+from tokenlake.prefect.policy import bounded, check_job, check_paths, check_store
 from tokenlake.prefect.request import (
     DEFAULT,
     DEFAULT_MIXTURE,
@@ -208,7 +221,7 @@ def work(
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         where = StoreAddress(store or default_store(), dict(storage_options or {}))
-        require_allowed_store(where.url, where.options)
+        bounded(check_store, where.url, where.options)
         part, patience = parse_share(share or "0/1"), parse_duration(wait or "0")
         log = get_run_logger().info
         with WorkerPool(workers or available_cpus()) as pool:
@@ -220,7 +233,7 @@ def work(
                 patience=patience,
                 on_unit=lambda record, seconds: log(f"unit {record.unit:05d}: {numbers.duration(seconds)}"),
                 worker=flow_run.id,
-                allow=require_allowed_job,
+                allow=partial(bounded, check_job),
             )
         return asdict(done)
     except (KeyboardInterrupt, TokenlakeError) as error:
@@ -241,7 +254,7 @@ def _run(
         if engine is None:
             request = asked(report=get_run_logger().info)
             require_flow(flow, request)
-            require_allowed(request)
+            bounded(check_paths, request)
             # Those of the runs that are started: this one has none.
             own = None if units_on == "store" and work_runs else workers
             engine = LocalEngine(request, workers=own, engine=cast("EngineName | None", units_on or None))
@@ -282,3 +295,105 @@ def _helped(engine: LocalEngine, work_runs: int, workers: int) -> AbstractContex
         why = "without the engine `store`, which waits for them"
         raise ConfigError(f"work_runs={work_runs} {why}; set engine=store")
     return WorkRuns(pool, work_runs, workers, get_run_logger().info)
+
+
+#: Seconds that the records of a finished run may take to reach the database.
+_DRAIN_SECONDS: Final = 3.0
+
+#: Finished runs that the database of an embedded server keeps. One has at most some 260 task runs, of 20 kB each.
+KEPT_RUNS: Final = 100
+
+_FORGOTTEN_AT_ONCE: Final = 10
+
+
+def run_flow(
+    served: Callable[[], Mapping[str, str]] | None,
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    workers: int | None,
+    on_event: Watcher | None,
+    units_on: EngineName | None = None,
+) -> BuildResult:
+    """Run the configuration's flow; see :func:`.server.launch`.
+
+    Args:
+        served: waits for a server of the run's own, and returns what settings access it; None: the configured one.
+    """
+    request = resolve_request(config, overrides=overrides)
+    run = tokenize if request.is_text_build else mix
+    if on_event is not None:
+        on_event(BuildRequested(request.observability))
+    with ExitStack() as stack:
+        engine = stack.enter_context(
+            LocalEngine(request, workers=workers, engine=units_on, on_event=on_event or ignore)
+        )
+        if served is not None:
+            # For a process that had imported Prefect, and with it the settings, before.
+            access: dict[Any, str] = dict(served())
+            stack.enter_context(temporary_settings(access))
+        stack.enter_context(prepared(engine))
+        stored = dict(config) if isinstance(config, Mapping) else config
+        try:
+            state = run(config=stored, workers=workers, overrides=tuple(overrides), return_state=True)
+        except httpx.TransportError as cause:
+            why = f"the Prefect server {PREFECT_API_URL.value()} stopped answering ({cause})"
+            how = "finished units are kept, and the same command resumes the run"
+            raise TokenlakeError(f"{why}; {how}") from cause
+        if served is not None:
+            # What was built is there, whatever becomes of the records.
+            with suppress(httpx.HTTPError, ObjectNotFound), get_client(sync_client=True) as client:
+                _drain(state, client)
+                forget_old_runs(client)
+        result_of_flow(state)
+        return engine.result()
+
+
+def _drain(state: State[Any], client: SyncPrefectClient) -> None:
+    """Give the server the run's last events and logs, and time to write them down, before it is stopped."""
+    EventsWorker.drain_all(timeout=_DRAIN_SECONDS)
+    APILogHandler().flush()
+    run = [one for one in [state.state_details.flow_run_id] if one is not None]
+    deadline = time.monotonic() + _DRAIN_SECONDS
+    known = -1
+    while time.monotonic() < deadline:
+        children = filters.FlowRunFilter(parent_flow_run_id=filters.FlowRunFilterParentFlowRunId(any_=run))
+        ids = [*run, *(child.id for child in client.read_flow_runs(flow_run_filter=children))]
+        runs = client.read_task_runs(
+            flow_run_filter=filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=ids))
+        )
+        if len(runs) == known and all(one.state is not None and one.state.is_final() for one in runs):
+            return
+        known = len(runs)
+        time.sleep(0.15)
+
+
+def forget_old_runs(client: SyncPrefectClient, kept: int = KEPT_RUNS) -> None:
+    """Delete our oldest finished runs beyond the newest ``kept``, a few at a time; runs of deployments stay."""
+    ours = filters.FlowFilter(name=filters.FlowFilterName(any_=[tokenize.name, mix.name]))
+    finished = filters.FlowRunFilter(
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=list(TERMINAL_STATES))),
+        deployment_id=filters.FlowRunFilterDeploymentId(is_null_=True),
+    )
+    page: dict[str, Any] = {"sort": FlowRunSort.END_TIME_DESC, "offset": kept, "limit": _FORGOTTEN_AT_ONCE}
+    old = client.read_flow_runs(flow_filter=ours, flow_run_filter=finished, **page)
+    # Another flow may have the name, but not the parameters.
+    for run in (run for run in old if {"config", "workers", "overrides"} <= run.parameters.keys()):
+        of_run = filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id]))
+        for artifact in client.read_artifacts(flow_run_filter=of_run):
+            client.delete_artifact(artifact.id)
+        client.delete_flow_run(run.id)
+
+
+def _forget_services() -> None:
+    """Take Prefect's services off the list of what the interpreter waits for at its end.
+
+    Their threads are not in a process that was forked off, as PyTorch's loaders are: the wait fails there, and the
+    process ends with 1.
+    """
+    awaited: list[Any] = getattr(threading, "_threading_atexits", [])
+    owners = [getattr(getattr(each, "func", each), "__self__", None) for each in awaited]
+    prefects = [type(owner).__module__.startswith("prefect.") for owner in owners]
+    awaited[:] = [each for each, theirs in zip(awaited, prefects, strict=True) if not theirs]
+
+
+os.register_at_fork(after_in_child=_forget_services)

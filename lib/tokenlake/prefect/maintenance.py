@@ -24,26 +24,23 @@ from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
+from tokenlake.prefect import policy
 from tokenlake.prefect.flows import Config, Count, Files, Text, Texts
-from tokenlake.prefect.policy import (
-    require_allowed_cleaning,
-    require_allowed_reference,
-    require_allowed_repository,
-    require_allowed_store,
-)
 from tokenlake.prefect.request import DEFAULT, requested_name, resolve_request
 from tokenlake.prefect.runs import final_state, run_name
 from tokenlake.prefect.tasks import (
+    DAMAGED,
+    PUSHED,
     artifact_key,
+    called,
+    emit,
     is_worth_a_retry,
     load_blocks,
     retried,
-    tell_damaged,
-    tell_pushed,
     tried_once,
 )
-from tokenlake.publish.push import PushReport, push_to_hub
-from tokenlake.reports.table import Table, label, number, to_markdown
+from tokenlake.publish import PushReport, push_to_hub
+from tokenlake.reports import Table, label, number, to_markdown
 from tokenlake.store.address import open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -119,7 +116,7 @@ def clean(
     try:
         given = [*([f"clean.output={output}"] if output else ()), *(overrides or ())]
         request = resolve_request(config, data_files, None, store, name, given, get_run_logger().info)
-        require_allowed_cleaning(request)
+        policy.bounded(policy.check_cleaning, request)
         provide_blocks(load_blocks(referenced_blocks(request)))
         cleaning = plan_cleaning(request)
         sign_units(cleaning, workers or 0)
@@ -172,7 +169,8 @@ def push_version(
     log.info("%s: %s at %s, %s", report.outcome, report.tag, report.url, numbers.size(report.bytes))
     for finding in report.findings:
         log.warning("looks like a secret: %s", finding)
-    tell_pushed(open_store(store).url, dataset, version, report)
+    facts = called(open_store(store).url, dataset, version)
+    emit(PUSHED, facts | {"url": report.url, "tag": report.tag})
     return report
 
 
@@ -181,6 +179,7 @@ _SIZE: Final = number("bytes", "size", numbers.size)
 _VERSIONS: Final = (_NAME, label("state"), number("files"), _SIZE, number("rows"), number("tokens"))
 _PROBLEMS: Final = (_NAME, *map(label, ("path", "problem", "expected", "got")))
 _SHOWN: Final = 200  # problems on a run's page; all are in its logs
+_TOLD: Final = 20  # problems in an event
 
 
 def committed_versions(catalog: Catalog, names: Sequence[str]) -> list[tuple[str, int]]:
@@ -210,7 +209,9 @@ def verify_version(store: ReadStore, dataset: str, version: int, deep: bool, wor
     for problem in report.problems:
         log.error("%s: %s: expected %s, got %s", problem.path, problem.problem, problem.expected, problem.got)
     if not report.ok:
-        tell_damaged(store.url, report)
+        facts, first = called(store.url, dataset, version), report.problems[:_TOLD]
+        problems = [f"{problem.path}: {problem.problem}" for problem in first]
+        emit(DAMAGED, facts | {"problems": len(report.problems), "first_problems": problems})
     return report
 
 
@@ -280,7 +281,7 @@ def verify(
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()
-        require_allowed_store(address)
+        policy.bounded(policy.check_store, address, {})
         opened = open_store(address)
         versions = committed_versions(Catalog(opened), names or ())
         threads = workers or available_cpus()
@@ -315,10 +316,10 @@ def push(
     """  # noqa: E501 - a line break here is a line break in the form
     try:
         address = store or default_store()
-        require_allowed_store(address)
-        require_allowed_repository(repo)
+        policy.bounded(policy.check_store, address, {})
+        policy.bounded(policy.check_repository, repo)
         reference = check_reference(token)
-        require_allowed_reference(reference)
+        policy.bounded(policy.check_reference, reference)
         dataset, version = Catalog(open_store(address)).resolve(name)
         return push_version(address, dataset, version, repo, revision or "main", reference, strict).to_json()
     except (KeyboardInterrupt, TokenlakeError) as error:

@@ -37,11 +37,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVarTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from prefect.runtime import deployment
@@ -58,6 +58,7 @@ from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
 from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
 
+_Ts = TypeVarTuple("_Ts")
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
 CALLABLES: Final = "TOKENLAKE_ALLOWED_CALLABLES"
 TOKENIZERS: Final = "TOKENLAKE_ALLOWED_TOKENIZERS"
@@ -84,47 +85,37 @@ _LINE: Final = re.compile(r"\(line (\d+)\)|:(\d+)(?::\d+)?: ")
 _OVERRIDE: Final = re.compile(r"[\w.]+ \(override\): ")
 
 
-def require_allowed(config: PipelineConfig) -> None:
-    """Check the paths and functions of a deployment's run.
+def bounded(check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
+    """Check something of a deployment's run against its worker's environment; runs of commands are not bounded.
 
     Raises:
-        ConfigError: one lies outside what the worker's environment allows.
+        ConfigError: it lies outside what the environment allows.
     """
     if deployment.id is not None:
-        check_paths(config, os.environ)
+        check(*what, os.environ)
 
 
-def require_allowed_store(store: str, options: Mapping[str, Any] | None = None) -> None:
-    """Check the store that a deployment's run looks at, and the options that it opens it with.
-
-    Raises:
-        ConfigError: it lies outside what the worker's environment allows.
-    """
-    if deployment.id is not None:
-        for reference in _named_secrets(options or {}):
-            _check_reference(reference, os.environ)
-        _check_store(store, options or {}, entries_of(os.environ.get(OUTPUTS)))
+def check_store(store: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Check the store that a run looks at, and the options that it opens it with."""
+    for reference in _named_secrets(options):
+        _check_reference(reference, environment)
+    _check_store(store, options, entries_of(environment.get(OUTPUTS)))
 
 
-def require_allowed_repository(repo: str) -> None:
-    """Check the Hub's repository that a deployment's run publishes in.
-
-    Raises:
-        ConfigError: it lies outside what the worker's environment allows.
-    """
-    if deployment.id is not None:
-        _check(f"hf://datasets/{repo}", entries_of(os.environ.get(OUTPUTS)), OUTPUTS, "the repository")
+def check_repository(repo: str, environment: Mapping[str, str]) -> None:
+    """Check the Hub's repository that a run publishes in."""
+    _check(f"hf://datasets/{repo}", entries_of(environment.get(OUTPUTS)), OUTPUTS, "the repository")
 
 
-def require_allowed_reference(reference: Mapping[str, str]) -> None:
-    """Check the secret that a deployment's run names; empty: it names none.
+def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Check the secret that a run names; empty: it names none."""
+    for each in _named_secrets({"token": reference}):
+        _check_reference(each, environment)
 
-    Raises:
-        ConfigError: it is none that the worker's environment allows.
-    """
-    if deployment.id is not None and reference:
-        (kind, name), *_ = reference.items()
-        _check_reference(EnvSecret(env=name) if kind == "env" else BlockSecret(block=name), os.environ)
+
+def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
+    """Check the configuration's file that a run names, before it is read: in `deployments`, or in what is allowed."""
+    _check(str(path), [str(deployments), *(entries_of(environment.get(CONFIGS)) or ())], CONFIGS, "config")
 
 
 def require_secret(name: str, value: str) -> None:
@@ -135,17 +126,6 @@ def require_secret(name: str, value: str) -> None:
     """
     if deployment.id is not None and ("://" in value or os.path.isfile(value)):  # noqa: PTH113 - no OSError
         raise ConfigError(f"{{block: {name}}} holds an address or the path of a file, expected a secret")
-
-
-def require_allowed_config(path: Path, deployments: Path) -> None:
-    """Check the configuration's file that a deployment's run names, before it is read.
-
-    Raises:
-        ConfigError: it lies neither in `deployments` nor in what the worker's environment allows.
-    """
-    if deployment.id is not None:
-        folders = [str(deployments), *(entries_of(os.environ.get(CONFIGS)) or ())]
-        _check(str(path), folders, CONFIGS, "config")
 
 
 @contextmanager
@@ -175,18 +155,11 @@ def contents_untold(path: str) -> Generator[None]:
         raise ConfigError("\n  ".join(own)) from None
 
 
-def require_allowed_job(job: Job) -> None:
+def check_job(job: Job, environment: Mapping[str, str]) -> None:
     """Check what a job of a plan, which lies in a store, reads and runs: whoever writes the store writes plans.
 
-    Raises:
-        ConfigError: it is nothing that the worker's environment allows.
+    Its store is checked apart.
     """
-    if deployment.id is not None:
-        check_job(job, os.environ)
-
-
-def check_job(job: Job, environment: Mapping[str, str]) -> None:
-    """Check a job against an environment; see :func:`require_allowed_job`. Its store is checked apart."""
     if not isinstance(job, UnitJob | EngineJob | SignJob):
         return  # which reads its store and nothing else
     source, entries = job.source, entries_of(environment.get(INPUTS))
@@ -200,7 +173,7 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
 
 
 def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check a configuration's inputs, outputs and functions against an environment; see :func:`require_allowed`."""
+    """Check a configuration's inputs, outputs and functions."""
     for reference in references(config):
         _check_reference(reference, environment)
     for dataset in config.datasets:
@@ -228,18 +201,8 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
         _check(f"hf://datasets/{config.save.hub_repo_id}", outputs, OUTPUTS, "save.hub_repo_id")
 
 
-def require_allowed_cleaning(config: PipelineConfig) -> None:
-    """Check what a deployment's run of the flow `clean` reads and writes.
-
-    Raises:
-        ConfigError: it lies outside what the worker's environment allows.
-    """
-    if deployment.id is not None:
-        check_cleaning(config, os.environ)
-
-
 def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
-    """Check the paths and functions of cleaning against an environment; see :func:`require_allowed_cleaning`."""
+    """Check the paths and functions of what the flow `clean` reads and writes."""
     for reference in references(config):
         _check_reference(reference, environment)
     clean, outputs = config.clean, entries_of(environment.get(OUTPUTS))

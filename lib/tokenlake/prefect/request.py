@@ -15,7 +15,7 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError
-from tokenlake.prefect.policy import contents_untold, require_allowed_config
+from tokenlake.prefect.policy import bounded, check_config, contents_untold
 from tokenlake.sources.hash_cache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
@@ -161,7 +161,7 @@ def _base(config: str | Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any
                 f" the names are {', '.join(known)}; or give the path of a YAML file"
             )
         path = named
-    require_allowed_config(path, DEPLOYMENTS)
+    bounded(check_config, path, DEPLOYMENTS)
     text = config_text(path)
     with contents_untold(str(path)):
         data = parse_yaml(text, str(path)).data

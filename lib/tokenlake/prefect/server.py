@@ -1,10 +1,9 @@
-"""A Prefect server of a run's own, in a second process, and the user's settings of Prefect.
+"""One run of a flow from a command: fast to its first unit, and nothing left behind; and the Prefect server of its own.
 
-This file is also the program of that process (:func:`serve`).
-
-Prefect is not imported here. Its server takes seconds to start, and these seconds are spent on other things: importing
-Prefect, planning, starting workers. Prefect's own temporary server would start only with the first flow, and would be
-waited for.
+The order is the point. Where the version is there already, nothing is started. Else the server starts at once, in a
+process of its own, whose program is this file, too (:func:`serve`), unless one runs already. It takes seconds; while it
+starts, this process imports Prefect, starts the workers and plans, and the flow then finds everything ready. So Prefect
+must not be imported here; its own temporary server would start only with the first flow, and would be waited for.
 
 Settings come from the environment and the user's profile. Prefect itself also reads `.env`, prefect.toml and
 pyproject.toml of the working directory, which may hold anybody's data, and one of the settings names a file that says
@@ -26,14 +25,19 @@ import sys
 import tempfile
 import threading
 import tomllib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 from urllib.parse import urlsplit
 
-from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
+
+if TYPE_CHECKING:
+    from tokenlake.etl.engines import EngineName
+    from tokenlake.etl.events import Watcher
+    from tokenlake.etl.runner import BuildResult
 
 #: Seconds for a running server to answer.
 _ANSWER_SECONDS: Final = 5.0
@@ -137,19 +141,11 @@ def is_healthy(api_url: str, seconds: float) -> bool:
 
 #: Seconds for a server to come up; the first start on an empty home makes its database.
 STARTUP_SECONDS: Final = 120.0
-
-#: Seconds for a server to end before it is killed.
-_STOP_SECONDS: Final = 8.0
-
-#: How often a server is started in one run, at most.
-_MOST_STARTS: Final = 4
-
-#: Seconds between two health checks, and for the answer to one.
-CHECK_SECONDS = 5.0
-ANSWER_SECONDS = 10.0
-
-#: Health checks in a row that nobody answers before a server is taken for frozen, and killed.
-_MOST_MISSED: Final = 3
+_STOP_SECONDS: Final = 8.0  # for a server to end before it is killed
+_MOST_STARTS: Final = 4  # of a server in one run
+CHECK_SECONDS = 5.0  # between two health checks
+ANSWER_SECONDS = 10.0  # for the answer to one
+_MOST_MISSED: Final = 3  # checks in a row that nobody answers before a server is taken for frozen, and killed
 
 #: Settings of Prefect that its client and our own server share; what the user has set stays.
 CLIENT_SETTINGS: Final = {
@@ -202,8 +198,8 @@ class EmbeddedServer:
         self._watcher = threading.Thread(target=self._watch, name="server", daemon=True)
         self._watcher.start()
 
-    def wait(self) -> None:
-        """Return when the server answers.
+    def wait(self) -> dict[str, str]:
+        """Return :attr:`access` when the server answers.
 
         Raises:
             TokenlakeError: it ended instead, or did not answer in time; with the end of its output.
@@ -214,6 +210,7 @@ class EmbeddedServer:
             self._log.seek(0)
             output = self._log.read().decode(errors="replace")[-4000:].strip() or "(nothing)"
             raise TokenlakeError(f"the embedded Prefect server did not come up; its output ends:\n{output}")
+        return self.access
 
     def stop(self) -> None:
         """End the server politely, and after some seconds anyway."""
@@ -303,6 +300,141 @@ class EmbeddedServer:
 def _close_input(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.close()
+
+
+_CANCELLING: Final = "\ncancelling; Ctrl-C again ends at once\n"
+_ENDED: Final = "\nended; finished units are kept, and the same command resumes the run\n"
+_SHOW_CURSOR: Final = "\x1b[?25h"  # which progress bars hide
+
+
+def launch(
+    config: str | Mapping[str, Any] | None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    on_event: Watcher | None = None,
+    engine: EngineName | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> BuildResult:
+    """Run the flow that a configuration is for, `tokenize` or `mix`, and return what it built.
+
+    A version that is there already is found without a flow, unless a server is configured, which is to have a record of
+    every run. Call it from the main thread.
+
+    Args:
+        config: path of a YAML file, name of one in ``deployments/``, or a mapping; None: the demo.
+        overrides: ``key=value`` texts.
+        workers: worker processes; None: one per core.
+        on_event: told everything that happens, from several threads.
+        engine: where units run; None: on this machine.
+        on_start: told that there will be a flow, before Prefect starts.
+
+    Raises:
+        CancelledError: Ctrl-C, or the run was cancelled on the server. It can be resumed.
+        TokenlakeError: what the run failed with.
+    """
+    settings = {key: value for key, value in CLIENT_SETTINGS.items() if key not in os.environ}
+    try:
+        url = configured_api_url()
+        if url is None and isinstance(config, str) and (found := _finished(config, overrides, on_event)):
+            return found
+        if on_start is not None:
+            on_start()
+        with _environment(settings | {"PREFECT_PROFILES_PATH": str(profiles_path())}), _server(url) as server:
+            with _no_collection():  # takes a second, in which the server starts
+                import_prefect()
+                from tokenlake.prefect.flows import run_flow
+            with _ended_by_a_second_interrupt(server):
+                served = None if server is None else server.wait
+                return run_flow(served, config, overrides, workers, on_event, engine)
+    except KeyboardInterrupt:
+        raise CancelledError(
+            "cancelled; finished units are kept, and the same command resumes the run"
+        ) from None
+
+
+def _finished(config: str, overrides: Sequence[str], on_event: Watcher | None) -> BuildResult | None:
+    """What was built before by the configuration of a file; None where a flow must look."""
+    with _no_collection():
+        from tokenlake.config.load import load_config
+        from tokenlake.etl.run_log import asked_before
+    # The name of a packaged configuration, no version yet, or an error that is the flow's to tell.
+    with suppress(TokenlakeError):
+        request = load_config(config, overrides)
+        if asked_before(request):
+            from tokenlake.etl.events import BuildRequested, ignore
+            from tokenlake.etl.runner import finished_build
+
+            (on_event or ignore)(BuildRequested(request.observability))
+            return finished_build(request, on_event or ignore)
+    return None
+
+
+@contextmanager
+def _server(url: str | None) -> Generator[EmbeddedServer | None]:
+    """A server of our own for as long as the context lasts; None where one is configured."""
+    if url is not None:
+        yield None
+        return
+    server = EmbeddedServer()
+    try:
+        with _environment(server.access):
+            yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Generator[None]:
+    """Environment variables that are as before afterwards: a second run must not take this one's for the user's."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+@contextmanager
+def _ended_by_a_second_interrupt(server: EmbeddedServer | None) -> Generator[None]:
+    """The first Ctrl-C cancels, which a server that hangs can delay; the second one ends this process at once."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # whoever called sees to it
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        if server is not None:
+            server.kill()
+        os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}{_ENDED}".encode())
+        # The workers end with their parent. Nothing else may be waited for: threads of Prefect's least of all.
+        os._exit(CancelledError.exit_code)
+
+    def cancel(number: int, frame: object) -> NoReturn:
+        signal.signal(signal.SIGINT, end)
+        os.write(2, _CANCELLING.encode())
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Imports make many objects and no garbage; looking for it meanwhile costs a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()
 
 
 #: Seconds that a polite stop may take before the process ends itself.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -39,16 +39,20 @@ from tokenlake.prefect.engine import LocalEngine, group_name
 from tokenlake.prefect.policy import require_secret
 from tokenlake.prefect.runs import this_run
 from tokenlake.query.report import store_report
-from tokenlake.reports.dataset import about_sources, account_table, fill, headline, remarks, splits_table
-from tokenlake.reports.mixture import mixture_table, sentence
-from tokenlake.reports.table import facts, to_markdown
+from tokenlake.reports import facts, to_markdown
+from tokenlake.reports.dataset import (
+    about_sources,
+    account_table,
+    fill,
+    headline,
+    mixture_table,
+    remarks,
+    sentence,
+    splits_table,
+)
 from tokenlake.sources.formats import has_wildcard, static_folder
 from tokenlake.store.address import open_store
 from tokenlake.store.manifest import Manifest
-
-if TYPE_CHECKING:
-    from tokenlake.integrity.findings import VerifyReport
-    from tokenlake.publish.push import PushReport
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -266,7 +270,7 @@ def _commit(engine: LocalEngine) -> Summary:
     if not found:
         told = facts_of(open_store(engine.session().plan.store).url, result.manifest)
         add_asset_metadata(dataset_asset(told["store"], result.dataset), told)
-        tell_committed(told)
+        emit(COMMITTED, told)
     return summary
 
 
@@ -329,7 +333,6 @@ PUSHED: Final = "tokenlake.version.pushed"
 _REFUSED: Final = re.compile(r"""[\s\0#?&%"'<>\[\]{}|\\^`]""")
 _LONGEST: Final = 512
 _MOST_INPUTS: Final = 16  # assets that one source's inputs are; more files are the folder that holds them
-_SHOWN: Final = 20  # problems in an event
 
 
 def asset_key(address: str) -> str:
@@ -384,7 +387,7 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
     """Return what the event of a version says, and its materialization: JSON-able, with no secret."""
     totals = manifest.totals
     return {
-        **_called(store, manifest.dataset, manifest.version),
+        **called(store, manifest.dataset, manifest.version),
         "manifest_sha256": manifest.sha256,
         "fingerprint": manifest.fingerprint,
         "kind": manifest.kind,
@@ -394,29 +397,12 @@ def facts_of(store: str, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def tell_committed(facts: Mapping[str, Any]) -> None:
-    """Emit that a version is there."""
-    _emit(COMMITTED, facts)
-
-
-def tell_damaged(store: str, report: VerifyReport) -> None:
-    """Emit that a version is damaged, with the first problems."""
-    problems = [f"{problem.path}: {problem.problem}" for problem in report.problems]
-    called = _called(store, report.dataset, report.version)
-    _emit(DAMAGED, {**called, "problems": len(problems), "first_problems": problems[:_SHOWN]})
-
-
-def tell_pushed(store: str, dataset: str, version: int, report: PushReport) -> None:
-    """Emit that a version is on the Hub."""
-    _emit(PUSHED, {**_called(store, dataset, version), "url": report.url, "tag": report.tag})
-
-
-def _called(store: str, dataset: str, version: int) -> dict[str, Any]:
+def called(store: str, dataset: str, version: int) -> dict[str, Any]:
     """Which version, in words that are a flow's parameters, too."""
     return {"dataset": dataset, "version": version, "name": f"{dataset}@v{version}", "store": store}
 
 
-def _emit(event: str, facts: Mapping[str, Any]) -> None:
+def emit(event: str, facts: Mapping[str, Any]) -> None:
     """Emit an event about a dataset; Prefect adds the run, its deployment and their tags."""
     dataset, store = facts["dataset"], facts["store"]
     labels = {

@@ -43,6 +43,7 @@ from tokenlake.query.sequences import (
 )
 from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
+from tokenlake.reports import Table, label, number, to_html
 from tokenlake.reports.difference import difference_tables, sentence_of
 from tokenlake.reports.html import (
     COLOURS,
@@ -55,7 +56,6 @@ from tokenlake.reports.html import (
     page,
     tiles,
 )
-from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore, Store

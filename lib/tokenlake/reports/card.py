@@ -17,11 +17,19 @@ from typing import Any, Final, Protocol, final
 
 from tokenlake import numbers
 from tokenlake.preference_columns import IGNORED, columns_for
-from tokenlake.reports import dataset
-from tokenlake.reports.dataset import account_table, lengths_table, remarks, sources_table
-from tokenlake.reports.mixture import mixture_table, order_table, recipe, sentence
-from tokenlake.reports.table import Table, to_markdown
+from tokenlake.reports import Table, dataset, to_markdown
+from tokenlake.reports.dataset import (
+    account_table,
+    lengths_table,
+    mixture_table,
+    order_table,
+    points_of,
+    remarks,
+    sentence,
+    sources_table,
+)
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import FIRST_ORDER, MixtureRecord
 
 _SIZES = (
     (10**3, "n<1K"),
@@ -37,6 +45,10 @@ _SIZES = (
 )
 _SAID = ("license", "language", "task_categories")
 """What a configuration says of the texts, by the Hub's names; a list of one line is YAML, too."""
+_PACK: Final = (
+    *("seq_length", "eos_token_id", "pad_token_id", "strategy", "window_tokens", "store_segment_ids"),
+    *("num_packers", "max_segments"),
+)
 _PLACE = (
     "- `file`, `position`: where the document comes from: the id of an input file (the table is in\n"
     "  `manifest.json`), and the row number or byte offset in it.\n"
@@ -195,6 +207,45 @@ def _sources(manifest: Manifest) -> str:
 
 def _table(table: Table) -> str:
     return to_markdown(Table(table.columns, table.rows))
+
+
+def recipe(manifest: Manifest, record: MixtureRecord) -> str:
+    """A configuration, as YAML, that makes the same rows again of the same parents."""
+    order, pack = record.order, manifest.config.get("build", {}).get("pack")
+    lines = [f"name: {manifest.dataset}", "datasets:"]
+    lines += [
+        f"- {{name: {json.dumps(name)}, dataset: {source.dataset}@v{source.version}, "
+        f"split: {json.dumps(source.split)}}}"
+        for name, source in record.sources.items()
+    ]
+    lines.append("mix:")
+    if order.kept:
+        # In the middle of the shares that come to so many rows.
+        shares = {name: (rows + 0.5) / record.sources[name].rows for name, rows in order.kept.items()}
+        lines.append(f"  max_fraction: {json.dumps(shares)}")
+    lines += ["  weight_schedule:"]
+    lines += [
+        f"  - {{step: {step}, weights: {json.dumps(dict(weights))}}}" for step, weights in points_of(record)
+    ]
+    lines += [
+        f"  weight_schedule_type: {order.interpolation}",
+        *(
+            f"  {key}: {getattr(order, key)}"
+            for key in ("step_rows", "block_size", "seed", "lanes", "batch_size")
+        ),
+        *([] if order.version == FIRST_ORDER else [f"  order: {order.version}"]),
+        f"  stop_strategy: {order.stop}",
+        f"  total_rows: {order.rows}",
+    ]
+    if pack:
+        seed = pack.get("shuffle_seed")
+        # In an order of its own: the manifest's, once it was read, is another than when the card was first written.
+        names = [name for name in _PACK if name in pack] + sorted(pack.keys() - {*_PACK, "shuffle_seed"})
+        lines += [] if seed is None else [f"seed: {seed}"]
+        lines += ["pack:", "  enabled: true"]
+        lines += [f"  {name}: {json.dumps(pack[name])}" for name in names if pack[name] is not None]
+        lines.append(f"  shuffle_packed: {json.dumps(seed is not None)}")
+    return "\n".join(lines) + "\n"
 
 
 CROISSANT: Final = "croissant.json"

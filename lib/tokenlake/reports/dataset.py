@@ -1,24 +1,27 @@
 """A manifest as tables: totals, tokenizers, inputs, sources, and the account with every equation filled in.
 
-And a plan in a few words: how far it is, and what becomes of documents that are longer than ``max_length``.
+Of a mixture the shares asked and achieved, epochs, and the order in words. And a plan in a few words: how far it is,
+and what becomes of documents that are longer than ``max_length``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from tokenlake import numbers
-from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.numbers import count, percent
-from tokenlake.reports.mixture import mixture_table, order_table
-from tokenlake.reports.table import Table, facts, label, number
+from tokenlake.reports import Table, facts, label, number
 from tokenlake.store.account import LAWS, Account
 from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
+
+if TYPE_CHECKING:
+    from tokenlake.config.resolved import ResolvedTokenizer
 
 
 def fill(manifest: Manifest) -> str:
@@ -357,3 +360,127 @@ def planning_line(source: str, step: str, files: int, all_files: int, bytes_: in
     if all_bytes:
         size = f"{size} of {numbers.size(all_bytes)}"
     return ", ".join(part for part in (f"{source}: {_DOING[step]}", done, size) if part)
+
+
+Points: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
+"""(step, source -> weight), steps ascending."""
+
+_MOVES: Final = {
+    "step": "each set holding until the next",
+    "linear": "moving in straight lines in between",
+    "cosine": "moving along half cosines in between",
+}
+STOPS: Final = {
+    "restart": "a source that ends starts again, in another order",
+    "first_exhausted": "it ends with the first source that does",
+    "all_exhausted": "it ends with the last source; one that ended before is skipped",
+}
+"""What becomes of a source that ends, and of the mixture then."""
+
+
+def share(value: float) -> str:
+    """``30.00%``; a tiny share keeps two digits that say something: ``0.0012%``.
+
+    >>> share(0.3), share(0.0001), share(0.0000123), share(1.0)
+    ('30.00%', '0.01%', '0.0012%', '100.00%')
+    """
+    return numbers.percent(value, 1, 2 if value == 0 or value >= 0.0001 else 4)
+
+
+def epochs(source: MixedSource) -> float | None:
+    """How often the rows of a source were drawn, on average; None of a source without rows."""
+    return source.drawn_rows / source.rows if source.rows else None
+
+
+def asked(source: MixedSource) -> float:
+    """The share that was asked of a source: of tokens where weights are of these, else of rows."""
+    return source.asked if source.asked_tokens is None else source.asked_tokens
+
+
+def mixture_table(record: MixtureRecord, title: str | None = "Mixture") -> Table:
+    """A line for each source: the share that was asked for, what it came to, and how much of it was seen."""
+    records = [
+        {
+            **source.to_json(),
+            "source": name,
+            "parent": parent(source),
+            "asked": asked(source),
+            "epochs": epochs(source),
+        }
+        for name, source in record.sources.items()
+    ]
+    # What was asked for stands beside what it is to be compared with.
+    rows = number("achieved_rows", "of rows", share)
+    tokens = number("achieved_tokens", "of tokens", share)
+    columns = (
+        label("source"),
+        label("parent", "from"),
+        number("asked", f"asked of {record.weights_by}", share),
+        *((rows, tokens) if record.weights_by == "rows" else (tokens, rows)),
+        number("epochs", "epochs", lambda value: f"{value:.2f}"),
+        number("drawn_rows", "rows drawn"),
+        number("drawn_tokens", "tokens drawn"),
+        number("unread_rows", "never drawn"),
+    )
+    return Table.of(columns, records, title)
+
+
+def order_table(record: MixtureRecord, title: str | None = "Order") -> Table:
+    """The order of the rows in words: enough to make it again."""
+    order = record.order
+    packed = " and then packed" if record.level == "documents" and record.rows.sequences else ""
+    weights = weights_in_words(points_of(record), order.interpolation, order.step_rows, record.level)
+    exact = " at whose ends the weights hold"
+    held, held_late = ("", exact) if order.version == FIRST_ORDER else (exact, "")
+    by = ", by the mean tokens of a row of each" if record.weights_by == "tokens" else ""
+    kept = ", ".join(
+        f"{name} to {numbers.count(rows)} of {numbers.count(record.sources[name].rows)} rows"
+        for name, rows in order.kept.items()
+    )
+    pairs = [
+        ("mixed", f"{record.level}{packed}"),
+        *([("shortened", kept)] if kept else []),
+        ("weights", f"{weights}{by}"),
+        ("end", f"after {numbers.count(order.rows)} {record.level}; {STOPS[order.stop]}"),
+        (
+            "order",
+            f"{numbers.plural(order.lanes, 'lane')}, batches of {numbers.count(order.batch_size)}{held}, "
+            f"blocks of {numbers.count(order.block_size)}{held_late}, seed {order.seed}",
+        ),
+    ]
+    return facts(pairs, title)
+
+
+def weights_in_words(points: Points, interpolation: str, step_rows: int, of: str) -> str:
+    """``code 30.00%, text 70.00% of documents``; of a schedule, every point and how weights move between them."""
+    if len(points) == 1:
+        return f"{_weights(points[0][1])} of {of}"
+    told = "; ".join(f"{_weights(weights)} at step {numbers.count(step)}" for step, weights in points)
+    step = f"a step being {numbers.plural(step_rows, 'row')}"
+    return f"of {of}: {told}; {_MOVES[interpolation]}, {step}"
+
+
+def parent(source: MixedSource) -> str:
+    """``web.tokens@v3``, and its split where that is not the usual one."""
+    split = "" if source.split == "train" else f" ({source.split})"
+    return f"{source.dataset}@v{source.version}{split}"
+
+
+def sentence(record: MixtureRecord) -> str:
+    """``code (31.20% of the tokens, 1.37 epochs) and web (68.80%, 0.71 epochs)``; for an introduction."""
+    *first, last = (
+        f"{name} ({share(source.achieved_tokens)} of the tokens, {epochs(source) or 0.0:.2f} epochs)"
+        for name, source in record.sources.items()
+    )
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def points_of(record: MixtureRecord) -> Points:
+    """The points of the order; their weights in the order of the sources, which JSON does not keep."""
+    return [
+        (point.step, {name: point.weights[name] for name in record.sources}) for point in record.order.points
+    ]
+
+
+def _weights(weights: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share(weight)}" for name, weight in weights.items())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from tokenlake import numbers
-from tokenlake.reports.table import Table, label, number
+from tokenlake.reports import Table, label, number
 from tokenlake.store.diff import Count, Difference, FilePair
 
 _LISTED: Final = 20  # inputs and shards of which a table names each

@@ -15,10 +15,8 @@ from typing import Any, Final, final
 from tokenlake import numbers
 from tokenlake.markup import Html, Part, tag, together
 from tokenlake.numbers import count, percent
-from tokenlake.reports import dataset
-from tokenlake.reports.dataset import CALLED
-from tokenlake.reports.mixture import asked, mixture_table, order_table, share
-from tokenlake.reports.table import Table, label, number, to_html
+from tokenlake.reports import Table, dataset, label, number, to_html
+from tokenlake.reports.dataset import CALLED, asked, mixture_table, order_table, share
 from tokenlake.store.account import LAWS, Account
 from tokenlake.store.draws import schedule_of
 from tokenlake.store.manifest import Manifest

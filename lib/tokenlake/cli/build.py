@@ -1,13 +1,16 @@
-"""``tokenlake plan``: what a run would do, for one build of texts and for a mixture."""
+"""``tokenlake plan``, ``work`` and ``clean``: what a run would do, and work without Prefect."""
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, NoReturn, final
 
+from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake import numbers
@@ -16,30 +19,38 @@ from tokenlake.cli.console import (
     Config,
     Overrides,
     StoreUrl,
+    Workers,
+    counting,
+    emit,
     note,
     print_json,
-    print_tables,
     with_store,
 )
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
-from tokenlake.errors import ConfigError
+from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
+from tokenlake.etl.cleaning import Cleaning, CleanResult
+from tokenlake.etl.engines import open_pool
 from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee
+from tokenlake.etl.pool import WorkerPool
+from tokenlake.etl.store_worker import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress
-from tokenlake.reports.dataset import expected_lengths, length_policy
-from tokenlake.reports.mixture import STOPS, share, weights_in_words
-from tokenlake.reports.table import Table, facts, label, number
-from tokenlake.reports.terminal import near, stdout
-from tokenlake.store.address import open_store
+from tokenlake.reports import Table, facts, label, number
+from tokenlake.reports.dataset import STOPS, expected_lengths, length_policy, share, weights_in_words
+from tokenlake.reports.terminal import near, print_tables, stdout
+from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.gc import parse_duration
+from tokenlake.store.ledger import UnitRecord
+from tokenlake.threads import available_cpus
 
 
 def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, json: AsJson = False) -> int:
@@ -55,34 +66,19 @@ def plan(config: Config, /, *, set_: Overrides = (), store: StoreUrl = None, jso
     """
     whole = load_config(config, with_store(set_, store))
     with RunProgress("planning") as progress:
-        found: _TextPlan | _MixPlan
-        if whole.is_text_build:
-            found = _plan_text("", whole, progress)
-        else:
-            steps = first_steps(whole)
-            # What is wrong with the last step is said before inputs are read for the first.
-            asked = foresee(whole)
-            tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
-            there = {each.source: each.version for each in tokens if each.version is not None}
-            mixed = None
-            if len(there) == len(steps):
-                progress.doing("planning the mixture")
-                mixed = planner.plan(last_step(whole, there), progress)
-            found = _MixPlan(asked, tokens, mixed)
+        found = _plan_text("", whole, progress) if whole.is_text_build else _plan_mix(whole, progress)
     beside = wanted_beside(whole)
     if json:
         print_json(found.to_json() | {"exports": beside})
         return 0
     build = found.build
     stdout().print(Text.assemble((build.name, "bold"), f" into {near(build.store)}\n"))
-    exports = [line | {"place": near(line["place"])} for line in beside]
-    print_tables([*found.tables(), *([Table.of(_EXPORTS, exports, "Exports")] if exports else [])])
+    columns = (label("option"), label("dataset"), label("form"), label("place", "where"))
+    exports = Table.of(columns, [line | {"place": near(line["place"])} for line in beside], "Exports")
+    print_tables([*found.tables(), *([exports] if beside else [])])
     for line in found.notes():
         note(line)
     return 0
-
-
-_EXPORTS: Final = (label("option"), label("dataset"), label("form"), label("place", "where"))
 
 
 def _about(value: float) -> str:
@@ -136,26 +132,21 @@ class _TextPlan:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return a record for each source, with the keys of :data:`_COLUMNS` and more."""
-        return [
-            line
-            | {
-                "dataset": self.build.name,
-                "state": "to be built" if self.version is None else f"v{self.version} exists",
-                "long": length_policy(source.tokenizer),
-                "tokenizer": near(line["tokenizer"]),
-            }
-            for line, source in zip(self._sources(), self.build.sources, strict=True)
-        ]
+        state = "to be built" if self.version is None else f"v{self.version} exists"
+        found: list[dict[str, Any]] = []
+        for line, source in zip(self._sources(), self.build.sources, strict=True):
+            shown = {"long": length_policy(source.tokenizer), "tokenizer": near(line["tokenizer"])}
+            found.append(line | shown | {"dataset": self.build.name, "state": state})
+        return found
 
     def tables(self) -> list[Table]:
         """What goes in, what becomes of long documents, what comes out."""
         policies: list[tuple[str, str]] = []
         for source in self.build.sources:
-            about = self.expected[source.name]
+            about, masked = self.expected[source.name], source.texts.masked
             long, dropped = about.long_documents, about.dropped_tokens
             amounts = (about.documents, long, about.tokens + dropped, dropped)
-            told = expected_lengths(source.tokenizer, *amounts, masked=source.texts.masked)
-            policies.append((source.name, told))
+            policies.append((source.name, expected_lengths(source.tokenizer, *amounts, masked=masked)))
         return [
             Table.of([label("source"), *_COLUMNS], self.lines(), "Inputs"),
             facts(policies, "Long documents"),
@@ -183,8 +174,8 @@ class _TextPlan:
             }
             line = {"source": name, "files": files[name], "units": units[name]}
             line |= {"bytes": self.plan.source_bytes[name], "documents": expected.documents}
-            line |= {"tokens": expected.tokens, "long_documents": long_documents}
-            found.append(line | {"tokenizer": settings.name_or_path})
+            more = {"long_documents": long_documents, "tokenizer": settings.name_or_path}
+            found.append(line | {"tokens": expected.tokens} | more)
         return found
 
     def _outcome(self) -> list[tuple[str, str]]:
@@ -214,6 +205,17 @@ def _plan_text(source: str, config: PipelineConfig, progress: RunProgress) -> _T
     made = planner.plan(config, progress)
     progress.doing(f"estimating {source} from a sample".replace("  ", " "))
     return _TextPlan(source, _committed(made), made, estimate(made))
+
+
+def _plan_mix(config: PipelineConfig, progress: RunProgress) -> _MixPlan:
+    # What is wrong with the last step is said before inputs are read for the first.
+    steps, asked, mixed = first_steps(config), foresee(config), None
+    tokens = [_plan_text(source, step, progress) for source, step in steps.items()]
+    there = {each.source: each.version for each in tokens if each.version is not None}
+    if len(there) == len(steps):
+        progress.doing("planning the mixture")
+        mixed = planner.plan(last_step(config, there), progress)
+    return _MixPlan(asked, tokens, mixed)
 
 
 def _committed(made: Plan) -> int | None:
@@ -390,3 +392,103 @@ def _end(mixture: ResolvedMixture) -> str:
 def _packed(asked: ResolvedBuild) -> str:
     assert asked.pack is not None
     return f"of {numbers.count(asked.width)} tokens, {asked.pack.strategy}"
+
+
+def work(
+    store: str,
+    /,
+    *names: Annotated[
+        str, Parameter(help="What is being built: NAME or NAME@v3; several, one after the other.")
+    ],
+    share: str = "0/1",
+    workers: Workers = None,
+    wait: str = "0",
+    json: AsJson = False,
+) -> int:
+    """Build units of a build that `tokenlake run --engine store` has planned, until none is left.
+
+    Any number of these may run, on any machines that reach the store and the inputs, and each may be killed: what is
+    finished is kept, and what is not is built by another. A machine that would make other bytes is refused.
+
+    Args:
+        store: The store: a path, s3:// or gs://.
+        share: I/N: take every Nth unit first, from the Ith on (from 0), then any that nobody builds.
+        wait: How long to wait for each plan, such as 10m. Default: not at all.
+    """
+    if not names:
+        raise ConfigError("no build is named; expected NAME or NAME@v3 after the store")
+    where, part, patience = StoreAddress.of(store), parse_share(share), parse_duration(wait)
+    done: list[WorkDone] = []
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    # A scheduler that wants the machine back sends SIGTERM, as Ctrl-C is.
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with WorkerPool(workers or available_cpus()) as pool:
+            for name in names:
+                layout = named_build(where, name, patience)
+                one = join_build(where, layout, pool, share=part, patience=patience, on_unit=_tell)
+                units = numbers.plural(one.built, "unit")
+                note(f"{layout.prefix}: {units} built here, {one.found} by others")
+                done.append(one)
+    except (KeyboardInterrupt, CancelledError):
+        note("cancelled: finished units are kept, and others build the rest")
+        return CancelledError.exit_code
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if json:
+        print_json({key: sum(getattr(one, key) for one in done) for key in ("built", "found")})
+    return 0
+
+
+def _tell(record: UnitRecord, seconds: float) -> None:
+    rows, files = numbers.plural(record.account.rows_read, "row"), f"{len(record.parts)} files"
+    sys.stderr.write(f"unit {record.unit:05d}: {rows}, {files}, {numbers.duration(seconds)}\n")
+
+
+_REASONS = (label("reason"), number("rows"), number("share", write=lambda share: f"{share:.2%}"))
+
+
+def clean(
+    config: Config,
+    /,
+    *,
+    workers: Workers = None,
+    set_: Overrides = (),
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> int:
+    """List the documents that a build is to leave out: duplicates, poor text, parts of evaluation sets.
+
+    The section `clean` of the configuration says what is looked for. The list is a Parquet file, which a build takes
+    by `exclude` of a dataset. What is found out about each document is kept in the store, in `.clean`: a run that was
+    stopped goes on, and another one reads new files alone.
+    """
+    cleaning = Cleaning(load_config(config, with_store(set_, store)))
+    pending = cleaning.pending
+    if pending:
+        total = sum(unit.bytes for unit in pending)
+        with counting("reading") as counter, open_pool(None, workers, cleaning.config.ray) as pool:
+            counter.set(0, total)
+            cleaning.sign(pool, on_progress=lambda fields: counter.add(int(fields.get("bytes", 0))))
+    result = cleaning.settle()
+    emit(result.to_json(), json, lambda: _print(result))
+    return 0
+
+
+def _print(result: CleanResult) -> None:
+    account = result.account
+    out = account.rows_read - account.kept
+    stdout().print(
+        f"{near(result.output)}: {numbers.plural(sum(account.filtered.values()), 'document')} to leave out; "
+        f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} stay"
+    )
+    if out:
+        reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))
+        reasons += ((f"bad record: {reason}", rows) for reason, rows in sorted(account.quarantined.items()))
+        rows = tuple((reason, rows, rows / account.rows_read) for reason, rows in reasons)
+        print_tables([Table(_REASONS, rows)])
+    for line in result.notes:
+        note(line)
