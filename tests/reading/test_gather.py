@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as arrays
 
 from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, rows_of, table_of
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.shuffle import EpochOrder
-from tokenlake.ragged import offsets_of
 from tokenlake.reading import arrays as runs
 from tokenlake.reading.arrays import bit_array, bit_rows, move
 from tokenlake.reading.cache import batch_cache

@@ -35,9 +35,9 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
 from tokenlake.errors import ConfigError
 from tokenlake.loader.layout import FLAT_COLUMNS, BatchLayout, moved
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
 from tokenlake.reading.arrays import BLOCKS
 from tokenlake.reading.packed import PackedGroup, segments_of
 from tokenlake.reading.version import StoredRows

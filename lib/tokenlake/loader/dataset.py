@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake import numbers
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.errors import (
     ConfigError,
     IntegrityError,
@@ -26,7 +27,6 @@ from tokenlake.errors import (
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.hf_arrow import to_hf
 from tokenlake.markup import named_facts, one_line
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows, stored_schema, verified_bytes

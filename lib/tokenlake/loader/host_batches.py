@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
@@ -27,7 +28,6 @@ from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.mixing.stream import MixtureStream
-from tokenlake.ragged import Int64
 from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows

@@ -51,9 +51,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, cast, fina
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Int32, Int64
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import Int32, Int64
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

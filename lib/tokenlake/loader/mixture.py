@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line
@@ -21,7 +22,6 @@ from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import MixtureStream, RowStream, source_order
-from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 

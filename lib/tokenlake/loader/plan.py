@@ -17,6 +17,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps
@@ -29,7 +30,6 @@ from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch, 
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.shuffle import ORDER_VERSION, EpochOrder, StoredOrder
 from tokenlake.mixing.stream import EpochStream, MixtureStream, RowStream, StreamRows
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold

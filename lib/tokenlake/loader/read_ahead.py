@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from tokenlake.ragged import Int64, offsets_of
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.reading.cache import Decoded, GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.ragged_rows import RaggedGroup

@@ -18,10 +18,10 @@ import numpy as np
 import xxhash
 
 from tokenlake import numbers
+from tokenlake.arrays import Int64
 from tokenlake.config.values import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
-from tokenlake.ragged import Int64
 
 _KEPT: Final = 3  # the first word of the keys that say which row groups are kept
 

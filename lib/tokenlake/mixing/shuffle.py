@@ -24,11 +24,11 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
+from tokenlake.arrays import Bools, Int64, offsets_of
+from tokenlake.arrays import places as places_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
-from tokenlake.ragged import Bools, Int64, offsets_of
-from tokenlake.ragged import places as places_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""

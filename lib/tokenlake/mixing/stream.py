@@ -15,12 +15,12 @@ from typing import Final, NamedTuple, final
 import numpy as np
 import xxhash
 
+from tokenlake.arrays import Int64, grouped
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.shuffle import EpochOrder, StoredOrder
-from tokenlake.ragged import Int64, grouped
 
 _AT_ONCE: Final = 1 << 18
 """Positions worked out together, where more are asked for: a lane's block is shuffled whole, however little of it is

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tokenlake.ragged import Bools, Int32
+from tokenlake.arrays import Bools, Int32
 
 LOSS: Final = 1 << 30
 """Set in an id that bears loss, in a build with a loss mask."""

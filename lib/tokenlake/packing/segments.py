@@ -9,8 +9,8 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64, cells, offsets_of, places
 from tokenlake.errors import AccountError
-from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 
 
 @final

@@ -22,11 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.arrays import Bools, Int64, Ragged, offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.explain import Provenance
 from tokenlake.mixing.random import UInt64, splitmix64
-from tokenlake.ragged import Bools, Int64, Ragged, offsets_of
 from tokenlake.store.entries import InputFileEntry
 
 _PIECES: Final = ["segment_lengths", "documents"]

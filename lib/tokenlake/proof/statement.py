@@ -28,6 +28,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.fingerprint import canonical_json
 from tokenlake.loader.buckets import BucketSteps
@@ -38,7 +39,6 @@ from tokenlake.loader.state import Opener, restored
 from tokenlake.mixing.shuffle import EpochOrder, StoredOrder
 from tokenlake.proof.rows import METHOD, EvaluationSet, RowContents, Takedown, overlap_of
 from tokenlake.proof.signature import private_key, signed, verified
-from tokenlake.ragged import Int64
 
 FORMAT: Final = 1
 NGRAM: Final = 13

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
-from tokenlake.ragged import Int64, places
+from tokenlake.arrays import Int64, places, values
 
 LONG: Final = 16
 """Ids a run from which on copying run by run is faster than looking up each id (measured)."""

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
+from tokenlake.arrays import Bools, Int32, Int64, cells, offsets_of, places, values
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 from tokenlake.reading.arrays import bit_array, bit_rows, matrix, move, numbers, packed_bits, runs
 from tokenlake.reading.cache import Group, GroupCache
 from tokenlake.reading.version import StoredRows

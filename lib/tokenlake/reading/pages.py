@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Pread
+from tokenlake.arrays import Bools, Int32, Int64, Pread
 from tokenlake.parquet.thrift import Truncated, read_struct, read_unsigned
 from tokenlake.parquet.writer import (
     BITS,
@@ -36,7 +36,6 @@ from tokenlake.parquet.writer import (
     identity_dictionary,
     unsigned,
 )
-from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.arrays import BLOCKS
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
+from tokenlake.arrays import Bools, Int64, lengths_between, offsets_of, values
 from tokenlake.column_types import arrow_type
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.ragged import Bools, Int64, lengths_between, offsets_of
 from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64, Ragged, offsets_of
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
@@ -21,7 +22,6 @@ from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
-from tokenlake.ragged import Int64, Ragged, offsets_of
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
 from tokenlake.arrays import values as plain_values
 from tokenlake.column_types import ColumnType, arrow_type
 from tokenlake.config.resolved import ResolvedPack, ResolvedPreference
@@ -26,7 +26,6 @@ from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import Packed
 from tokenlake.preference_columns import text_weights
-from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.schema import (
     ROW_GROUP_TOKENS,
     described,
