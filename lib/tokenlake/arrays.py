@@ -17,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.column_types import STRINGS
-
 Bools = npt.NDArray[np.bool_]
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -28,6 +26,9 @@ Int64s = Int64
 
 Pread = Callable[[int, int], bytes]
 """(size, offset) -> bytes, fewer only at the end of the file."""
+
+STRINGS: Final = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+"""Arrow's types of text."""
 
 _ARROW: Final[Any] = pa  # the stubs know neither buffers of numpy arrays nor what from_buffers returns
 

@@ -22,14 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int64, lengths_between, offsets_of, values
-from tokenlake.column_types import arrow_type
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
 from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows, list_lengths, list_values, narrowest
 from tokenlake.reading.shard_file import ColumnChunk, OpenShards
-from tokenlake.schema import packed_schema, preference_schema, tokens_schema
+from tokenlake.schema import arrow_type, packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry

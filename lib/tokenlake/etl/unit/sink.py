@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
 from tokenlake.arrays import values as plain_values
-from tokenlake.column_types import ColumnType, arrow_type
+from tokenlake.columns import ColumnType, text_weights
 from tokenlake.config.resolved import ResolvedPack, ResolvedPreference
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.documents import TextDocuments, taken
@@ -25,9 +25,9 @@ from tokenlake.mixing.random import key_of
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import Packed
-from tokenlake.preference_columns import text_weights
 from tokenlake.schema import (
     ROW_GROUP_TOKENS,
+    arrow_type,
     described,
     packed_schema,
     preference_schema,
