@@ -32,10 +32,10 @@ from tests.rowwise.sharded_support import Known, Plain, counted
 from tests.seeds import promise
 from tests.tokenizers.tokenizer_samples import byte_level
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.mixing.random import shuffled_by_buffer
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.threads import Prefetched
 
 
 def numbered(count: int) -> Known:

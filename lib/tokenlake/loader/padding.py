@@ -29,9 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Int64, offsets_of
-from tokenlake.config.values import expected, whole_number
+from tokenlake.config.values import arguments_of, expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.layout import arguments_of
 from tokenlake.mixing.stream import StreamRows
 from tokenlake.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.reading.version import StoredRows

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import Bools, Int32, Int64, Pread
+from tokenlake.cache.memory import BLOCKS
 from tokenlake.parquet.thrift import Truncated, read_struct, read_unsigned
 from tokenlake.parquet.writer import (
     BITS,
@@ -36,7 +37,6 @@ from tokenlake.parquet.writer import (
     identity_dictionary,
     unsigned,
 )
-from tokenlake.reading.arrays import BLOCKS
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 VALUE_BITS: Final = {0: 1, 1: 32}

@@ -20,7 +20,6 @@ from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.loss_mask import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
@@ -29,6 +28,7 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer
 from tokenlake.text.steps import open_renderer
+from tokenlake.threads import Prefetched
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks
