@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenlake.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, places
-from tokenlake.cache.memory import BLOCKS
 from tokenlake.errors import ConfigError
 from tokenlake.loader.options import FLAT_COLUMNS, BatchLayout, moved
 from tokenlake.reading.packed import PackedGroup, segments_of
+from tokenlake.reading.pages import BLOCKS
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.manifest import Manifest
 

@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int32, Int64, offsets_of
-from tokenlake.cache.memory import BLOCKS
 from tokenlake.columns import columns_for, parts_of
-from tokenlake.reading.pages import Unfamiliar, pages_of, parse_header, stored_body, varint
+from tokenlake.reading.pages import BLOCKS, Unfamiliar, pages_of, parse_header, stored_body, varint
 from tokenlake.store.manifest import Manifest
 
 IDS: Final = "input_ids"
