@@ -26,11 +26,11 @@ from tokenlake.loader.explain import explain as explain
 from tokenlake.loader.grain import grain_dataset as grain_dataset
 from tokenlake.loader.grain import grain_source as grain_source
 from tokenlake.loader.hf import hf_dataset as hf_dataset
-from tokenlake.loader.layout import BatchBalance as BatchBalance
-from tokenlake.loader.layout import BatchLayout as BatchLayout
 from tokenlake.loader.loader import DataLoader as DataLoader
 from tokenlake.loader.loader import LoaderMetrics as LoaderMetrics
 from tokenlake.loader.mixture import Mixture as Mixture
+from tokenlake.loader.options import BatchBalance as BatchBalance
+from tokenlake.loader.options import BatchLayout as BatchLayout
 from tokenlake.loader.orbax import LoaderRestore as LoaderRestore
 from tokenlake.loader.orbax import LoaderSave as LoaderSave
 from tokenlake.loader.padding import BatchPadding as BatchPadding

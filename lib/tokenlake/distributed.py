@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from tokenlake.config.values import whole_number
 from tokenlake.errors import NotAvailableError
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.shards import Row
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.threads import Prefetched
 
 _OF_RAY: Final = ("RayPreprocessor", "RayTokenizeWorker", "tokenize_with_ray")
 

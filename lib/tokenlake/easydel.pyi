@@ -1,10 +1,10 @@
 """The names of EasyDeL's data package and where each is defined: `easydel.py` reads this list, too."""
 
+from tokenlake.cache.disk import CacheMetadata as CacheMetadata
 from tokenlake.cache.disk import DiskCache as DiskCache
 from tokenlake.cache.manager import DatasetCache as DatasetCache
+from tokenlake.cache.manager import MemoryCache as MemoryCache
 from tokenlake.cache.manager import TreeCacheManager as TreeCacheManager
-from tokenlake.cache.memory import CacheMetadata as CacheMetadata
-from tokenlake.cache.memory import MemoryCache as MemoryCache
 from tokenlake.config.pipeline import MixStageConfig as MixStageConfig
 from tokenlake.config.pipeline import WeightSchedulePoint as WeightSchedulePoint
 from tokenlake.config.stages import CacheStageConfig as CacheStageConfig

@@ -137,3 +137,14 @@ _IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x2
 def one_line(text: str) -> str:
     """``text`` as :func:`printable` shows it, its line ends and tabs made visible, too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def is_encodable(text: str) -> bool:
+    """Say whether a text can be encoded as UTF-8: it holds no half of a surrogate pair."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.etl.outputs_support import build_here, notes, settings, tree, write_jsonl
 from tokenlake.cli.app import main
-from tokenlake.column_types import JSON, NULL, arrow_type, column_type, fits, joined, settled
+from tokenlake.columns import JSON, NULL
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import BadRecordError, ConfigError
@@ -24,7 +24,7 @@ from tokenlake.etl.plan.source import type_of
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit.documents import Keeper, as_json
-from tokenlake.schema import LogicalHasher
+from tokenlake.schema import LogicalHasher, arrow_type, column_type, fits, joined, settled
 from tokenlake.sources.rows import Rows
 
 # Types

@@ -22,7 +22,7 @@ import tokenlake as tl
 from tests.loader.jax_checks import check_batch, reference
 from tokenlake.errors import IntegrityError
 from tokenlake.loader.jax import Placement
-from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.threads import Prefetched
 
 ROWS, LENGTH = 8, 32
 

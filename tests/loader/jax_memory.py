@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import tokenlake as tl
 from tests.loader.jax_checks import reference
 from tokenlake.loader.jax import Placement
-from tokenlake.reading.arrays import Blocks
+from tokenlake.reading.pages import Blocks
 
 LENGTH = 256
 

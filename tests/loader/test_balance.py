@@ -14,7 +14,7 @@ import tokenlake as tl
 from tests.loader.support import Batch, ids, same
 from tokenlake.errors import ConfigError
 from tokenlake.loader.explain import Document, explain_step, steps_of_document
-from tokenlake.loader.layout import dealt
+from tokenlake.loader.options import dealt
 from tokenlake.loader.plan import host_load
 
 Data = tl.Dataset | tl.Mixture

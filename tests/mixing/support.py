@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.mixture import SourceMixture
-from tokenlake.ragged import Int64
 
 
 def row_at(mixture: SourceMixture, position: int) -> tuple[str, int, int, int]:

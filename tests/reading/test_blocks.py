@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from tokenlake.reading.arrays import Blocks
+from tokenlake.reading.pages import Blocks
 
 
 def address(array: np.ndarray) -> int:

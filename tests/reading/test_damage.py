@@ -25,7 +25,7 @@ from tests.reading.shards import (
     stored,
 )
 from tokenlake.errors import IntegrityError
-from tokenlake.reading.arrays import one_batch
+from tokenlake.reading.shard_file import one_batch
 from tokenlake.reading.version import StoredRows, check_values
 from tokenlake.schema import tokens_schema
 from tokenlake.store.address import open_store

@@ -15,14 +15,13 @@ from hypothesis.extra import numpy as arrays
 
 from tests.reading.support import BOS, LENGTH, chosen_rows, lake_of, placed, rows_of, table_of
 from tests.tokenizers.tokenizer_samples import sentencepiece
+from tokenlake.arrays import offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.order import EpochOrder
-from tokenlake.ragged import offsets_of
-from tokenlake.reading import arrays as runs
-from tokenlake.reading.arrays import bit_array, bit_rows, move
-from tokenlake.reading.cache import batch_cache
-from tokenlake.reading.gather import Part, Pieces, take_documents, take_packed
+from tokenlake.reading import gather as runs
+from tokenlake.reading.gather import Part, Pieces, bit_array, bit_rows, move, take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import packed_schema
 from tokenlake.store.base import Store
@@ -52,7 +51,7 @@ def _stored(lake: Store, sources: list[StoredRows], source: Any, row: Any) -> li
 def test_packed_rows_come_as_stored_in_the_order_they_are_asked_for(lake: Store, number: int) -> None:
     sources = [rows_of(lake, "plain"), rows_of(lake, "plain", "validation")]
     source, row = chosen_rows(sources, number, seed=number)
-    batch = take_packed(sources, *placed(sources, source, row), cache=batch_cache(1 << 20))
+    batch = take_packed(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read)
     batch.validate(full=True)
     assert batch.schema == packed_schema(LENGTH)
     assert batch.to_pylist() == _stored(lake, sources, source, row)
@@ -61,7 +60,7 @@ def test_packed_rows_come_as_stored_in_the_order_they_are_asked_for(lake: Store,
 def test_a_stored_loss_mask_comes_along(lake: Store) -> None:
     sources = [rows_of(lake, "learned", "validation"), rows_of(lake, "learned")]
     source, row = chosen_rows(sources, 100, seed=1)
-    batch = take_packed(sources, *placed(sources, source, row), cache=batch_cache(1 << 20))
+    batch = take_packed(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read)
     batch.validate(full=True)
     assert batch.schema == packed_schema(LENGTH, loss_mask=True)
     assert batch.to_pylist() == _stored(lake, sources, source, row)
@@ -72,7 +71,7 @@ def test_rows_without_a_mask_learn_all_but_padding_and_bos(lake: Store, bos_id: 
     sources = [rows_of(lake, "learned"), rows_of(lake, "plain")]
     source, row = chosen_rows(sources, 300, seed=2)
     bos = bos_id if with_bos else None
-    batch = take_packed(sources, *placed(sources, source, row), cache=batch_cache(1 << 20), bos_id=bos)
+    batch = take_packed(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read, bos_id=bos)
     expected = _stored(lake, sources, source, row)
     for stored in expected:
         stored.setdefault("loss_mask", _all_but_bos(stored, bos))
@@ -95,16 +94,16 @@ def test_an_id_that_is_bos_only_counts_where_a_document_begins(lake: Store) -> N
     row = next(at for at, each in enumerate(stored) if each["documents"][0]["start"] > 0)
     first = stored[row]["input_ids"][0]
     place = placed(sources, np.array([0]), np.array([row]))
-    batch = take_packed(sources, *place, cache=batch_cache(0), bos_id=first)
+    batch = take_packed(sources, *place, read=batch_cache(0).read, bos_id=first)
     assert batch.to_pylist()[0]["loss_mask"][0] is True
 
 
 def test_no_rows_are_a_batch_without_rows(lake: Store) -> None:
     none = np.zeros(0, np.int64)
     for name, masked in (("plain", False), ("learned", True)):
-        batch = take_packed([rows_of(lake, name)], none, none, none, cache=batch_cache(0))
+        batch = take_packed([rows_of(lake, name)], none, none, none, read=batch_cache(0).read)
         assert (len(batch), batch.schema) == (0, packed_schema(LENGTH, loss_mask=masked))
-    documents = take_documents([rows_of(lake, "texts")], none, none, none, cache=batch_cache(0))
+    documents = take_documents([rows_of(lake, "texts")], none, none, none, read=batch_cache(0).read)
     assert [len(part) for part in documents[:4]] == [0, 1, 0, 0]
 
 
@@ -112,7 +111,7 @@ def test_each_row_group_is_decoded_once_a_call_even_if_nothing_is_kept(lake: Sto
     sources = [rows_of(lake, "plain"), rows_of(lake, "learned")]
     place = placed(sources, *chosen_rows(sources, 2000, seed=3))
     cache = batch_cache(0)
-    take_packed(sources, *place, cache=cache)
+    take_packed(sources, *place, read=cache.read)
     distinct = len(set(zip(place[0].tolist(), place[1].tolist(), strict=True)))
     assert cache.decoded.groups == distinct == sum(len(rows.group_rows) for rows in sources)
     assert cache.decoded.rows == sum(rows.rows for rows in sources)
@@ -126,7 +125,7 @@ def test_an_epoch_read_batch_by_batch_holds_every_stored_row_once(lake: Store) -
     for first in range(0, order.rows, 16):
         lane, place = layout.locate(np.arange(first, min(first + 16, order.rows)))
         group, row = order.at(3, lane, place)
-        batches += take_packed([rows], np.zeros_like(group), group, row, cache=cache).to_pylist()
+        batches += take_packed([rows], np.zeros_like(group), group, row, read=cache.read).to_pylist()
     stored = table_of(lake, rows).to_pylist()
     assert batches != stored
     assert sorted(map(repr, batches)) == sorted(map(repr, stored))
@@ -154,7 +153,7 @@ def test_documents_come_as_stored_without_their_padding(
     monkeypatch.setattr(runs, "LONG", long)
     sources = [rows_of(lake, name, split) for name in names for split in ("train", "validation")]
     source, row = chosen_rows(sources, 200, seed=4)
-    found = take_documents(sources, *placed(sources, source, row), cache=batch_cache(1 << 20))
+    found = take_documents(sources, *placed(sources, source, row), read=batch_cache(1 << 20).read)
     expected = _stored(lake, sources, source, row)
     kept = [_unpadded(stored) for stored in expected]
     assert found.offsets.tolist() == offsets_of([len(ids) for ids in kept]).tolist()
@@ -184,7 +183,7 @@ def test_documents_without_a_mask_learn_all_but_bos(lake: Store, bos_id: int, fe
     sources = [rows_of(lake, "answers"), rows_of(lake, "left"), rows_of(lake, "texts")]
     source, row = chosen_rows(sources, 4 if few else 400, seed=6)
     place = placed(sources, source, row)
-    found = take_documents(sources, *place, cache=batch_cache(1 << 20), bos_id=bos_id)
+    found = take_documents(sources, *place, read=batch_cache(1 << 20).read, bos_id=bos_id)
     assert found.learned is not None
     expected: list[bool] = []
     begins = 0
@@ -203,14 +202,14 @@ def test_datasets_that_do_not_fit_each_other_are_refused(lake: Store) -> None:
     one, cache = np.zeros(1, np.int64), batch_cache(0)
     plain, texts = rows_of(lake, "plain"), rows_of(lake, "texts")
     with pytest.raises(ConfigError, match=r"kind packed, got .* texts@v1/train \(tokens\)"):
-        take_packed([plain, texts], one, one, one, cache=cache)
+        take_packed([plain, texts], one, one, one, read=cache.read)
     with pytest.raises(ConfigError, match=r"kind tokens, got plain@v1/train \(packed, 32 ids a row\)"):
-        take_documents([plain], one, one, one, cache=cache)
+        take_documents([plain], one, one, one, read=cache.read)
     with pytest.raises(ConfigError, match="kind packed, got none"):
-        take_packed([], one, one, one, cache=cache)
+        take_packed([], one, one, one, read=cache.read)
     longer = StoredRows(lake, replace(rows_of(lake, "learned").manifest, seq_length=64), "train")
     with pytest.raises(ConfigError, match=r"different lengths .* 32 ids a row.* 64 ids a row"):
-        take_packed([plain, longer], one, one, one, cache=cache)
+        take_packed([plain, longer], one, one, one, read=cache.read)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,7 @@ def test_rows_that_are_not_there_are_refused(
     sources = [rows_of(lake, "plain"), rows_of(lake, "learned")]
     asked = (np.array([0, each]) for each in (source, group, row))
     with pytest.raises(ConfigError, match=match):
-        take_packed(sources, *asked, cache=batch_cache(0))
+        take_packed(sources, *asked, read=batch_cache(0).read)
 
 
 # Runs and bits

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from tests.seeds import promise
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import LengthManager
+from tokenlake.arrays import Ragged
+from tokenlake.columns import IGNORED
 from tokenlake.errors import ConfigError
-from tokenlake.preference_columns import IGNORED
-from tokenlake.ragged import Ragged
 from tokenlake.text.lengths import (
     BUDGET_STRATEGIES,
     BudgetStrategy,

@@ -13,8 +13,8 @@ import tokenlake as tl
 from tests.seeds import promise
 from tests.text.preference_support import Reference, chatml, llama
 from tests.tokenizers.tokenizer_samples import from_spec, sentencepiece
+from tokenlake.arrays import Ragged, offsets_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.preference_ids import Joiner
 from tokenlake.text.transform import Example, MapTransform
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
-from tokenlake.arrays import is_ascii
+from tokenlake.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
-from tokenlake.ragged import Ragged
 from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
 from tokenlake.tokenizers.encoder import Encoded, Encoder, SpecialScan
 from tokenlake.tokenizers.fast import WINDOW

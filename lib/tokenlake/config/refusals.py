@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tokenlake.column_types import RESERVED
+from tokenlake.columns import RESERVED, columns_for
 from tokenlake.config.section import MAX_SPLIT_NAME
 from tokenlake.config.stages import KWARGS, CacheStageConfig
 from tokenlake.config.stores import scheme_of
 from tokenlake.errors import ConfigError
-from tokenlake.preference_columns import columns_for
 
 if TYPE_CHECKING:
     from tokenlake.config.dataset import DatasetConfig

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from tokenlake.column_types import ColumnType
+from tokenlake.columns import ColumnType, Method, Trainer
 from tokenlake.config.formats import SourceType
 from tokenlake.config.quality_constants import QualityFilters
-from tokenlake.preference_columns import Method, Trainer
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
@@ -231,7 +230,7 @@ class ResolvedSource:
         subset, split: of a dataset on the Hub.
         delimiter: between the cells of CSV, None for what the extension says.
         texts: what makes texts of the rows.
-        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.column_types`; the type is None
+        kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.schema`; the type is None
             until the plan looked at the inputs.
         num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
         cache_enabled: take equal units over from other versions.

@@ -23,10 +23,10 @@ from pydantic import (
     model_validator,
 )
 
+from tokenlake.columns import Method, Trainer
 from tokenlake.config.section import Quality, Section, Switch, Text, problem, shown
 from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
-from tokenlake.preference_columns import Method, Trainer
 
 _FUNCTION: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 

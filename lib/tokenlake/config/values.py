@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tokenlake.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 MIB: Final = 1 << 20
 
@@ -94,3 +98,21 @@ def parse_size(value: int | str) -> int:
 
 def _plain(word: object) -> str:
     return str(word).casefold().replace("-", "_").replace(" ", "_")
+
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def arguments_of(kind: type[Options], name: str, asked: Any, words: Mapping[str, Options]) -> Options:
+    """Read an option: an instance, one of `words`, or a mapping of arguments; ConfigError where it is none of these."""
+    if isinstance(asked, kind):
+        return asked
+    if isinstance(asked, str) and asked in words:
+        return words[asked]
+    names = [field.name for field in fields(kind)]
+    if not isinstance(asked, Mapping) or not all(each in names for each in cast("Mapping[str, Any]", asked)):
+        others = "".join(f"{word!r}, " for word in words)
+        raise ConfigError(
+            f"{name}: got {asked!r}, must be {others}a {kind.__name__}, or a mapping of {', '.join(names)}"
+        )
+    return kind(**cast("Mapping[str, Any]", asked))

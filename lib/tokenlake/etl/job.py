@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from tokenlake._version import __version__
-from tokenlake.column_types import ColumnType
+from tokenlake.columns import ColumnType
 from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
 from tokenlake.sources.inputs import FileRange, InputFile
@@ -179,7 +179,7 @@ class UnitJob(_Target):
         bad_budget: bad records after which the whole build cannot succeed any more.
         loss_mask: whether rows say which of their tokens bear loss.
         attention_mask: whether unpacked rows say which of their ids are not padding.
-        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.column_types`.
+        kept: (name, type) of the dataset's columns of kept fields, see :mod:`tokenlake.schema`.
         files: write exactly so many files for each split, whatever their size; None: as `max_shard_size` says.
     """
 

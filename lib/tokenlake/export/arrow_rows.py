@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.column_types import JSON, arrow_type, column_type
+from tokenlake.columns import JSON
 from tokenlake.errors import BadRecordError
+from tokenlake.schema import arrow_type, column_type
 from tokenlake.sources.rows import Row, names_in
 
 _ARROW: Final[Any] = pa
@@ -39,7 +40,7 @@ LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenla
 class RowsToArrow:
     """Makes batches of rows.
 
-    A column has the type of its values in the first batch, of those in :mod:`tokenlake.column_types`; values of several
+    A column has the type of its values in the first batch, of those in :mod:`tokenlake.schema`; values of several
     kinds are an error. Later values must be of that type, or become it exactly (1 and 1.0). NumPy arrays are lists of
     their own kind of number, and dates, bytes and decimals what Arrow has for them.
 

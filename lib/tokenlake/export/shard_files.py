@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.column_types import STRINGS
+from tokenlake.arrays import STRINGS
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.export.arrow_rows import is_list, text_of

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import cells, offsets_of
 from tokenlake.config.values import MIB, parse_size, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.export.arrow_rows import is_list
@@ -26,7 +27,6 @@ from tokenlake.export.manifest import (
     put_manifest,
 )
 from tokenlake.export.shard_files import DEFAULT_NAMING, FilesByValue, ShardFiles, check_naming, edges_of
-from tokenlake.ragged import cells, offsets_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore

@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Int64s, values
+from tokenlake.arrays import Int64s, offsets_of, values
+from tokenlake.columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.integrity.findings import Problem
-from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
-from tokenlake.ragged import offsets_of
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes
 from tokenlake.reading.version import DAMAGE, stored_schema

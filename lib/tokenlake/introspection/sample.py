@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from tokenlake.column_types import STRINGS
+from tokenlake.arrays import STRINGS
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading

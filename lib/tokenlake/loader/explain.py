@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.loader.dataset import PIECES, PLACE, Dataset, Provenance, whole_numbers
 from tokenlake.loader.dataset import open as open_dataset
@@ -33,7 +34,6 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.options import LoaderKeywords, LoaderOptions
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.steps import BatchStep
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.packed import attention
 from tokenlake.reading.version import stored_schema
 from tokenlake.store.catalog import Catalog, read_record

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns
 from tokenlake.loader.dataset import Dataset
@@ -22,17 +23,15 @@ from tokenlake.loader.options import WORKER_CACHE_BYTES, LoaderOptions
 from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.loader.ragged_batch import RaggedAssembler, ragged_columns
-from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, Prefetched
+from tokenlake.loader.read_ahead import DecodedAhead, DecodedGroup, GroupCache
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.ragged import Int64
-from tokenlake.reading.cache import GroupCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.local import LocalStore
-from tokenlake.threads import available_cpus
+from tokenlake.threads import Prefetched, available_cpus
 
 _LOCAL, _REMOTE = 4, 16  # threads that decode, at most
 _FIRST: Final = 2  # steps planned before the first batch: the others wait until that is on its way

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, MissingExtraError
-from tokenlake.loader.layout import BatchLayout
-from tokenlake.ragged import Int64
+from tokenlake.loader.options import BatchLayout
 from tokenlake.threads import end_threads
 
 try:

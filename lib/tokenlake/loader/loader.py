@@ -12,17 +12,15 @@ from tokenlake.errors import ConfigError
 from tokenlake.loader.batch import Batch
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.host_batches import HostBatches, HostReader
-from tokenlake.loader.layout import BatchBalance
 from tokenlake.loader.mixture import Mixture
-from tokenlake.loader.options import LoaderKeywords, LoaderOptions
+from tokenlake.loader.options import BatchBalance, LoaderKeywords, LoaderOptions
 from tokenlake.loader.padding import TruncationCount
 from tokenlake.loader.plan import BatchPlan
-from tokenlake.loader.read_ahead import DecodedAhead
+from tokenlake.loader.read_ahead import Decoded, DecodedAhead
 from tokenlake.loader.state import position_of, state_of
 from tokenlake.loader.steps import Position
 from tokenlake.markup import named_facts
 from tokenlake.metrics import Metric
-from tokenlake.reading.cache import Decoded
 
 
 @final

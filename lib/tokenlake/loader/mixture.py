@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.markup import named_facts, one_line
@@ -20,7 +21,6 @@ from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture, Stop, check_o
 from tokenlake.mixing.order import EpochOrder, MixtureStream, RowStream, source_order
 from tokenlake.mixing.random import key_of
 from tokenlake.mixing.schedule import WeightScheduler, constant, row_weights
-from tokenlake.ragged import Int64
 
 _WEIGHTS_BY: Final = ("rows", "tokens")
 

@@ -28,11 +28,10 @@ from typing import Any, Final, Literal, Self, final, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tokenlake.config.values import expected, whole_number
+from tokenlake.arrays import Int64, offsets_of
+from tokenlake.config.values import arguments_of, expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.layout import arguments_of
 from tokenlake.mixing.order import StreamRows
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.ragged_rows import TokenRun, narrowest
 from tokenlake.reading.version import StoredRows
 

@@ -17,13 +17,13 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps
 from tokenlake.loader.dataset import Dataset
-from tokenlake.loader.layout import dealt
 from tokenlake.loader.mixture import Mixture, Part, divisor_of, mixture_parts
-from tokenlake.loader.options import LoaderOptions
+from tokenlake.loader.options import LoaderOptions, dealt
 from tokenlake.loader.padding import BatchPadding, LengthIndex
 from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
@@ -36,7 +36,6 @@ from tokenlake.mixing.order import (
     StoredOrder,
     StreamRows,
 )
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 
 _LANES_BYTES: Final = 512 << 20  # that all lanes of a run on one host hold

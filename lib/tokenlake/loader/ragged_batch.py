@@ -26,6 +26,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.loader.batch import (
     FROM_LOSS,
     Batch,
@@ -37,7 +38,6 @@ from tokenlake.loader.batch import (
     used_again,
 )
 from tokenlake.loader.padding import LengthIndex, Side
-from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.reading.ragged_rows import IDS, LABEL, RaggedGroup, TokenRun
 from tokenlake.reading.version import StoredRows
 

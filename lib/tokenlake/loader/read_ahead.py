@@ -3,29 +3,126 @@
 The order of rows is known in advance, so that nothing has to be guessed: threads decode the row group that is needed
 next and is not there yet, and where memory is full, the one goes that is needed last (Belady 1966), unless it is needed
 before the new one. So decoding runs evenly ahead of a trainer, some steps far and no further than memory reaches.
-
-:class:`Prefetched` makes items ahead, in order, at most so many at a time. Each thread draws the next item under a lock
-and leaves a promise of what it makes of it; the reader takes the promises in the order in which they were left, and
-waits as long as the first of them takes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Final, Generic, TypeAlias, TypeVar, final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
 import numpy as np
+import pyarrow as pa
 
-from tokenlake.ragged import Int64, offsets_of
-from tokenlake.reading.cache import Decoded, GroupCache
+from tokenlake.arrays import Int64, offsets_of
+from tokenlake.cache.disk import Entry
+from tokenlake.cache.manager import MemoryCache
 from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.ragged_rows import RaggedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.threads import start_thread
+
+K = TypeVar("K")
+T = TypeVar("T", pa.RecordBatch, PackedGroup, PackedGroup | RaggedGroup)
+Group = tuple[StoredRows, int]
+"""A dataset, and the number of a row group."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a cache has done.
+
+    Attributes:
+        hits: row groups that were asked for and were there.
+        groups, rows: decoded, once for each time.
+        bytes: of the decoded row groups in memory.
+        seconds: that threads spent on reading and decoding, summed over them.
+    """
+
+    hits: int = 0
+    groups: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = field(default=0.0, compare=False)
+
+    def __add__(self, other: Decoded) -> Decoded:
+        hits, groups, rows = self.hits + other.hits, self.groups + other.groups, self.rows + other.rows
+        return Decoded(hits, groups, rows, self.bytes + other.bytes, self.seconds + other.seconds)
+
+
+@final
+class GroupCache(Generic[K, T]):
+    """Decoded row groups; may be used by several threads.
+
+    One that two threads ask for at once is decoded by one of them, and the other waits.
+
+    Args:
+        max_bytes: of decoded row groups; the last one stays, however large.
+        decode: makes of a key what is kept.
+        first_out: which of those that are kept goes where there is no room, in the order in which they were used; None:
+            the one that was used longest ago.
+        lock: that `first_out` is called under; None: one of its own.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int,
+        decode: Callable[[K], T],
+        *,
+        first_out: Callable[[Iterable[K]], K] | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+    ) -> None:
+        self._decode = decode
+        self._groups: MemoryCache[K] = MemoryCache(
+            None, max_bytes, size_of=lambda found: measure(found)[1], first_out=first_out, stay=1, lock=lock
+        )
+        self._decoded, self._found, self._counting = Decoded(), 0, Lock()
+
+    @property
+    def decoded(self) -> Decoded:
+        """What was done so far."""
+        return self._decoded + Decoded(hits=self._groups.stats["hits"] + self._found)
+
+    @property
+    def groups(self) -> MemoryCache[K]:
+        """What is here, and what is being decoded."""
+        return self._groups
+
+    def read(self, key: K) -> T:
+        """Return a row group, decoded before or now; errors are those of decoding it."""
+        return self._groups.compute(key, lambda: self._decode_now(key)).value
+
+    def hit(self, count: int) -> None:
+        """Account for row groups that were found in :attr:`groups`; under its lock."""
+        self._found += count
+
+    def _decode_now(self, key: K) -> Entry:
+        began = time.perf_counter()
+        found = self._decode(key)
+        rows, size = measure(found)
+        with self._counting:
+            self._decoded += Decoded(0, 1, rows, size, time.perf_counter() - began)
+        return Entry(found)
+
+
+def batch_cache(max_bytes: int) -> GroupCache[Group, pa.RecordBatch]:
+    """Return a cache of whole rows, all columns as stored."""
+    return GroupCache(max_bytes, lambda key: key[0].read(key[1]))
+
+
+def measure(found: pa.RecordBatch | PackedGroup | RaggedGroup) -> tuple[int, int]:
+    """Return rows and bytes of a decoded row group."""
+    if isinstance(found, PackedGroup | RaggedGroup):
+        return found.rows, found.nbytes
+    return found.num_rows, found.get_total_buffer_size()
+
 
 _NEVER: Final = 1 << 62
 
@@ -226,126 +323,3 @@ class DecodedAhead:
             return uses[0]
         self._uses.pop(number, None)
         return _NEVER
-
-
-Drawn = TypeVar("Drawn")
-Made = TypeVar("Made")
-
-
-@final
-class Prefetched(Generic[Drawn, Made]):
-    """An iterator over ``make(item)`` for the items of an iterator, which threads run ahead of.
-
-    Threads start with the first item that is asked for, and end with the last one, with an error, or when the iterator
-    is closed or forgotten.
-
-    Args:
-        items: closed with this iterator, if they can be.
-        make: called by the threads, for several items at once where there are several threads.
-        workers: how many threads.
-        ahead: results that are ready ahead, at most; 0: none, and no thread.
-    """
-
-    def __init__(
-        self, items: Iterator[Drawn], make: Callable[[Drawn], Made], *, workers: int = 1, ahead: int
-    ) -> None:
-        self._queue = _Queue(items, make, ahead)
-        self._workers = workers if ahead else 0
-        self._threads: list[threading.Thread] = []
-
-    def __iter__(self) -> Prefetched[Drawn, Made]:
-        return self
-
-    def __next__(self) -> Made:
-        """Return the next result, however long it takes; whatever a thread raised is raised here, in its place."""
-        if len(self._threads) < self._workers:
-            # Threads know the queue alone, so that a forgotten iterator is collected and closes it.
-            self._threads = [
-                start_thread(self._queue.work, end=self._queue.close, name=f"tokenlake-prefetch-{number}")
-                for number in range(self._workers)
-            ]
-        try:
-            return self._queue.next() if self._workers else self._queue.make_next()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Stop the threads and wait for them; what is being drawn is drawn to its end."""
-        self._queue.close()
-        for thread in self._threads:
-            thread.join()
-        if (close := getattr(self._queue.items, "close", None)) is not None:
-            close()  # once no thread draws
-
-    def __del__(self) -> None:
-        self._queue.close()
-
-
-@final
-class _Queue(Generic[Drawn, Made]):
-    def __init__(self, items: Iterator[Drawn], make: Callable[[Drawn], Made], ahead: int) -> None:
-        self.items, self._make, self._ahead = items, make, ahead
-        self._drawing, self._changed = threading.Lock(), threading.Condition()
-        self._promised: deque[Future[Made]] = deque()
-        self._unread = 0  # promises left, less those that were taken and kept
-        self._ended = self._closed = False
-
-    def work(self) -> None:
-        """Draw and make until there is nothing more to do."""
-        while True:
-            with self._drawing:
-                promise = self._promise()
-                if promise is None:
-                    return
-                try:
-                    item = next(self.items)
-                except BaseException as error:  # also StopIteration: nothing comes after it
-                    self._ended = True
-                    promise.set_exception(error)
-                    return
-            try:
-                promise.set_result(self._make(item))
-            except StopIteration as error:  # would look like the end of the items
-                promise.set_exception(RuntimeError(f"making a batch raised {error!r}"))
-            except BaseException as error:
-                promise.set_exception(error)
-            del item, promise
-
-    def next(self) -> Made:
-        with self._changed:
-            self._changed.wait_for(lambda: self._promised or self._closed)
-            if not self._promised:
-                raise StopIteration
-            promise = self._promised.popleft()
-        try:
-            return promise.result()
-        finally:
-            del promise  # an error refers to this frame
-            with self._changed:
-                self._unread -= 1
-                self._changed.notify_all()
-
-    def make_next(self) -> Made:
-        """Make one without a thread."""
-        if self._closed:
-            raise StopIteration
-        return self._make(next(self.items))
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._promised.clear()
-            self._changed.notify_all()
-
-    def _promise(self) -> Future[Made] | None:
-        """Leave a promise once there is room for it; None where nothing more comes."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._unread < self._ahead or self._ended or self._closed)
-            if self._ended or self._closed:
-                return None
-            promise = Future[Made]()
-            self._promised.append(promise)
-            self._unread += 1
-            self._changed.notify_all()
-            return promise

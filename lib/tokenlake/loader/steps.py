@@ -21,9 +21,9 @@ from typing import Any, Self, cast, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import Int64
 
 Points = tuple[tuple[int, int], ...]
 """(first step, number), steps ascending from 0; the last number holds for ever."""

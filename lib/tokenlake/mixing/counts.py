@@ -38,6 +38,7 @@ import numpy as np
 import xxhash
 
 from tokenlake import numbers
+from tokenlake.arrays import Int64
 from tokenlake.config.values import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
@@ -48,7 +49,6 @@ from tokenlake.mixing.schedule import (
     eased_area,
     in_units,
 )
-from tokenlake.ragged import Int64
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""

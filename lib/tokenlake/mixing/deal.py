@@ -28,11 +28,11 @@ from typing import Final, final
 import numpy as np
 import xxhash
 
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts, Tallies
 from tokenlake.mixing.random import WORD, extended, key_of, shuffled, splitmix64
 from tokenlake.mixing.schedule import SchedulePiece, WeightScheduler
-from tokenlake.ragged import Int64
 
 _LEAST_GROUP: Final = 128  # slots of a lane: enough for 8 sources that change, or 11 that do not
 _KEPT: Final = 4  # groups whose cells are kept

@@ -26,8 +26,8 @@ from typing import Final, Self, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64, offsets_of
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import Int64, offsets_of
 
 _ENDLESS: Final = (1 << 63) - 1
 

@@ -22,13 +22,13 @@ from typing import Any, Final, Literal, final, get_args
 
 import numpy as np
 
+from tokenlake.arrays import Int64
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal, Dealt, EvenDeal
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.schedule import WeightScheduler, check_weight_names
-from tokenlake.ragged import Int64
 
 Stop = Literal["restart", "first_exhausted", "all_exhausted"]
 ORDERS: Final = (2, 3)

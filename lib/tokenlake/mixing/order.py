@@ -29,12 +29,12 @@ from typing import Final, NamedTuple, final
 import numpy as np
 import xxhash
 
+from tokenlake.arrays import Bools, Int64, grouped, offsets_of
+from tokenlake.arrays import places as places_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout, lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import WORD, Permutation, UInt64, extended, key_of, values_at
-from tokenlake.ragged import Bools, Int64, grouped, offsets_of
-from tokenlake.ragged import places as places_of
 
 ORDER_VERSION: Final = 2
 """What a seed, lanes and a window mean; whatever is written in an order, or stands in the middle of one, names it."""

@@ -27,8 +27,8 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Int64, grouped
 from tokenlake.errors import ConfigError
-from tokenlake.ragged import Int64, grouped
 
 UInt64 = npt.NDArray[np.uint64]
 Item = TypeVar("Item")

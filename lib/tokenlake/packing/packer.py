@@ -19,12 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import binary_over
+from tokenlake.arrays import Bools, Int32, Int64, binary_over, offsets_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.segments import Packed, Segments, Stretch
 from tokenlake.packing.strategies import greedy_segments, plan_segments
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of
 
 
 def join_documents(ids: Int32, offsets: Int64, prefix: Int32, suffix: Int32) -> Int32:

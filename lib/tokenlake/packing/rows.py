@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tokenlake.arrays import Int32, offsets_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
@@ -21,7 +22,6 @@ from tokenlake.mixing.random import key_of, shuffled
 from tokenlake.packing.packer import open_packer
 from tokenlake.packing.segments import LOSS, Packed, learned, marked, plain
 from tokenlake.packing.strategies import STRATEGIES
-from tokenlake.ragged import Int32, offsets_of
 
 Row = dict[str, Any]
 GivenDocument = tuple[Int32, tuple[int, int], frozenset[str]]

@@ -12,8 +12,8 @@ from typing import Any, Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64, cells, offsets_of, places
 from tokenlake.errors import AccountError
-from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
 
 LOSS: Final = 1 << 30
 """Set in an id that bears loss, in a build with a loss mask."""

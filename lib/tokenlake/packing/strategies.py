@@ -48,9 +48,9 @@ from typing import Final, final
 
 import numpy as np
 
+from tokenlake.arrays import Bools, Int64, offsets_of, places
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.packing.segments import Rests, Segments, from_rests, small
-from tokenlake.ragged import Bools, Int64, offsets_of, places
 
 
 def greedy_segments(lengths: Int64, capacity: int, max_segments: int | None = None) -> Segments:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.arrays import Bools, Int64, Ragged, offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.buckets import BucketSteps
 from tokenlake.loader.dataset import Dataset
@@ -36,7 +37,6 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.mixing.order import EpochOrder, StoredOrder
 from tokenlake.mixing.random import UInt64, splitmix64
-from tokenlake.ragged import Bools, Int64, Ragged, offsets_of
 from tokenlake.store.entries import InputFileEntry
 
 _PIECES: Final = ["segment_lengths", "documents"]

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake import numbers
+from tokenlake.arrays import Int64
 from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.options import LoaderOptions
@@ -41,7 +42,6 @@ from tokenlake.query.sequences import (
     shortened,
     spread,
 )
-from tokenlake.ragged import Int64
 from tokenlake.reading.version import verified_bytes
 from tokenlake.reports import Table, label, number, to_html
 from tokenlake.reports.difference import difference_tables, sentence_of

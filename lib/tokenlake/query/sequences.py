@@ -18,12 +18,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from tokenlake.arrays import values
+from tokenlake.arrays import Int64, offsets_of, values
+from tokenlake.columns import columns_for, id_weights
 from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.loader.dataset import Provenance
 from tokenlake.numbers import count, plural
-from tokenlake.preference_columns import columns_for, id_weights
-from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog

@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenlake.columns import id_weights
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.preference_columns import id_weights
 from tokenlake.reading.version import REMEDY, require_same, stored_schema
 from tokenlake.store.account import Account
 from tokenlake.store.base import ReadStore

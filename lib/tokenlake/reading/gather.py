@@ -1,12 +1,12 @@
 """Any rows of several datasets, in any order, as one batch.
 
-Each row group is decoded once for a call, and let go unless the cache keeps it: what is wanted of it is taken to its
+Each row group is decoded once for a call, and let go unless the caller keeps it: what is wanted of it is taken to its
 places at once. Only what has many lengths is collected first, since where a run goes depends on those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, final
@@ -15,14 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
+from tokenlake.arrays import Bools, Int32, Int64, cells, offsets_of, places, values
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.ragged import Bools, Int32, Int64, cells, offsets_of, places
-from tokenlake.reading.arrays import bit_array, bit_rows, matrix, move, numbers, packed_bits, runs
-from tokenlake.reading.cache import Group, GroupCache
-from tokenlake.reading.version import StoredRows
+from tokenlake.reading.version import StoredRows, runs
 from tokenlake.schema import DOCUMENT, packed_schema
 from tokenlake.store.manifest import Kind
+
+ReadGroup = Callable[[tuple[StoredRows, int]], pa.RecordBatch]
+
+
+LONG: Final = 16
+"""Ids a run from which on copying run by run is faster than looking up each id (measured)."""
 
 
 @final
@@ -48,7 +51,7 @@ def wanted_parts(
     source: Int64,
     group: Int64,
     row: Int64,
-    cache: GroupCache[Group, pa.RecordBatch],
+    read: ReadGroup,
 ) -> Iterator[Part]:
     """Yield each row group that n wanted rows lie in, once, in the order they are stored.
 
@@ -80,7 +83,7 @@ def wanted_parts(
     for begin, end in pairwise([*begins.tolist(), len(places)]):
         there = places[begin:end]
         rows = sources[int(source[there[0]])]
-        yield Part(rows, cache.read((rows, int(group[there[0]]))), row[there], there)
+        yield Part(rows, read((rows, int(group[there[0]]))), row[there], there)
 
 
 def check_kind(sources: Sequence[StoredRows], kind: Kind) -> None:
@@ -259,7 +262,7 @@ def take_packed(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache[Group, pa.RecordBatch],
+    read: ReadGroup,
     bos_id: int | None = None,
 ) -> pa.RecordBatch:
     """Return sequences of packed datasets of one length.
@@ -267,7 +270,7 @@ def take_packed(
     Args:
         sources: the datasets.
         source, group, row: of each wanted row, int64[n]: index of its dataset, row group in it, row in that.
-        cache: where row groups are decoded.
+        read: (dataset, number of a row group) -> the row group, decoded, all columns.
         bos_id: what begins a document; None where nothing does.
 
     Returns:
@@ -283,7 +286,7 @@ def take_packed(
     ids = np.empty((len(source), length), np.int32)
     learned = np.empty((len(source), -(-length // 8)), np.uint8) if masked else None
     pieces: list[Pieces] = []
-    for part in wanted_parts(sources, source, group, row, cache):
+    for part in wanted_parts(sources, source, group, row, read):
         wanted = Pieces.of(part)
         ids[part.places] = np.take(matrix(part.batch, "input_ids"), part.rows, axis=0)
         if learned is not None:
@@ -298,7 +301,7 @@ def take_documents(
     group: Int64,
     row: Int64,
     *,
-    cache: GroupCache[Group, pa.RecordBatch],
+    read: ReadGroup,
     bos_id: int | None = None,
 ) -> StoredDocuments:
     """Return documents of token datasets, without the padding that some have; arguments as of :func:`take_packed`.
@@ -311,11 +314,11 @@ def take_documents(
     masked = any(rows.has_loss_mask for rows in sources)
     lengths, file, position = np.empty((3, len(source)), np.int64)
     parts: list[Texts] = []
-    for part in wanted_parts(sources, source, group, row, cache):
+    for part in wanted_parts(sources, source, group, row, read):
         found = Texts.of(part, _NO_ID if bos_id is None else bos_id, masked=masked)
         lengths[part.places] = found.lengths
-        file[part.places] = numbers(part.batch, "file")[part.rows]
-        position[part.places] = numbers(part.batch, "position")[part.rows]
+        file[part.places] = values(part.batch.column("file"))[part.rows]
+        position[part.places] = values(part.batch.column("position"))[part.rows]
         parts.append(found)
     offsets = offsets_of(lengths)
     ids = np.empty(offsets[-1], np.int32)
@@ -345,3 +348,50 @@ def _packed_batch(ids: Int32, learned: npt.NDArray[np.uint8] | None, pieces: Pie
         else:
             columns.append(pa.FixedSizeListArray.from_arrays(held[name], type=kind))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    """Return a column of rows of one length as [rows, length], a view of it but for bits."""
+    column: Any = batch.column(name)
+    size = column.type.list_size
+    return values(column.values.slice(column.offset * size, len(column) * size)).reshape(-1, size)
+
+
+def bit_rows(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.uint8]:
+    """Return a column of rows of bits of one length as [rows, ceil(length / 8)], a view of it if 8 divides that."""
+    column: Any = batch.column(name)
+    size = column.type.list_size
+    bits = column.values.slice(column.offset * size, len(column) * size)
+    if size % 8 or bits.offset % 8:
+        return packed_bits(values(bits).reshape(-1, size))
+    return np.frombuffer(bits.buffers()[1], np.uint8, len(bits) // 8, bits.offset // 8).reshape(-1, size // 8)
+
+
+def packed_bits(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """Return rows of bits, eight in a byte, the first lowest: uint8[rows, ceil(length / 8)]."""
+    return np.packbits(rows, axis=1, bitorder="little")
+
+
+def bit_array(rows: npt.NDArray[np.uint8], length: int) -> Any:
+    """Return the bits of all rows, `length` of each, as one Arrow array; a view of them if 8 divides the length."""
+    if length % 8:
+        return pa.array(
+            np.unpackbits(rows, axis=1, count=length, bitorder="little").reshape(-1).view(np.bool_)
+        )
+    return pa.Array.from_buffers(pa.bool_(), len(rows) * length, [None, pa.py_buffer(rows.data)])
+
+
+def move(
+    source: npt.NDArray[Any], start: Int64, target: npt.NDArray[Any], begin: Int64, lengths: Int64
+) -> None:
+    """Copy ``source[start[i]:start[i] + lengths[i]]`` to ``target[begin[i]:]`` for each of n runs."""
+    if lengths.sum() < LONG * len(lengths):
+        target[places(begin, lengths)] = source[places(start, lengths)]
+        return
+    # Slices of memory views are the cheapest copies that Python has.
+    there, here = target.view(np.uint8).data, source.view(np.uint8).data
+    width = source.itemsize
+    for first, to, size in zip(
+        (start * width).tolist(), (begin * width).tolist(), (lengths * width).tolist(), strict=True
+    ):
+        there[to : to + size] = here[first : first + size]

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, cut_runs, offsets_of
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, cut_runs, offsets_of, values
 from tokenlake.reading import pages
-from tokenlake.reading.arrays import one_batch
-from tokenlake.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes
+from tokenlake.reading.shard_file import ColumnChunk, Footer, OpenShards, ShardBytes, one_batch
 
 IDS: Final = "input_ids"
 LENGTHS: Final = "segment_lengths"

@@ -15,7 +15,9 @@ a chunk's size; a page's header says what a decoder will believe.
 
 from __future__ import annotations
 
+import weakref
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, final
 
@@ -24,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import Pread
+from tokenlake.arrays import Bools, Int32, Int64, Pread
 from tokenlake.parquet.thrift import Truncated, read_struct, read_unsigned
 from tokenlake.parquet.writer import (
     BITS,
@@ -36,8 +38,6 @@ from tokenlake.parquet.writer import (
     identity_dictionary,
     unsigned,
 )
-from tokenlake.ragged import Bools, Int32, Int64
-from tokenlake.reading.arrays import BLOCKS
 
 UNFOLDED_BYTES: Final = 1 << 30  # what little may unfold to
 VALUE_BITS: Final = {0: 1, 1: 32}
@@ -50,6 +50,51 @@ _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _DETAILS: Final = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # the header's field for each kind of page
 _OURS: Final = {1, 2, 3, 4, 5}  # fields of data pages; statistics, the last, are empty or left out
 _HEADER_SIZES: Final = (192, 64 << 10, 16 << 20)  # nearly all fit the first; statistics may be long
+
+
+_KEPT: Final = 128 << 20  # bytes of free blocks of one size, or two blocks
+
+
+@final
+class Blocks:
+    """Blocks of memory, each of them used by one owner at a time; may be used by several threads.
+
+    Fresh memory is dear: the system gives it page by page, and each page is a fault at its first touch, which for a row
+    group comes to a tenth of decoding it. What a cache lets go of is therefore written again by the next row group.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[Any]] = {}
+
+    def take(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return `size` bytes of any content, uint8[size].
+
+        They are given to others when nothing refers to this array any more, nor to any view of it.
+        """
+        whole = _rounded(size)
+        free = self._free.get(whole)
+        if free is None:
+            free = self._free.setdefault(whole, deque(maxlen=max(2, _KEPT // whole)))
+        try:
+            block: Any = free.pop()
+        except IndexError:
+            block = pa.allocate_buffer(whole)
+        # A view of an array refers to the array that the memory belongs to. Since that of a block belongs to a
+        # buffer, which is no array, all views refer to this one.
+        taken = np.ndarray(size, np.uint8, block)
+        # May be called at any moment, by any thread: it takes no lock. What does not fit pushes the oldest out.
+        weakref.finalize(taken, free.append, block).atexit = False
+        return taken
+
+
+BLOCKS: Final = Blocks()
+"""Those of this process: row groups of all datasets have much the same size."""
+
+
+def _rounded(size: int) -> int:
+    """Return at most an eighth more, so that there are few sizes."""
+    step = max(1 << 12, 1 << max(size.bit_length() - 4, 0))
+    return max(-(-size // step), 1) * step
 
 
 class Bomb(ValueError):

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.preference_columns import columns_for, parts_of
-from tokenlake.ragged import Bools, Int32, Int64, offsets_of
-from tokenlake.reading.arrays import BLOCKS
-from tokenlake.reading.pages import Unfamiliar, pages_of, parse_header, stored_body, varint
+from tokenlake.arrays import Bools, Int32, Int64, offsets_of
+from tokenlake.columns import columns_for, parts_of
+from tokenlake.reading.pages import BLOCKS, Unfamiliar, pages_of, parse_header, stored_body, varint
 from tokenlake.store.manifest import Manifest
 
 IDS: Final = "input_ids"

@@ -394,3 +394,9 @@ class OpenShards:
                 self._open.clear()
             else:
                 self._open.pop(shard, None)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return a table as one batch, without a copy where its columns are whole, as those of a row group are."""
+    batches = table.to_batches()
+    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]

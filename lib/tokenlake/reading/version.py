@@ -21,16 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import values
-from tokenlake.column_types import arrow_type
+from tokenlake.arrays import Bools, Int64, lengths_between, offsets_of, values
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.ragged import Bools, Int64, lengths_between, offsets_of
-from tokenlake.reading.arrays import one_batch, runs
 from tokenlake.reading.packed import LEARNED, PackedGroup, PackedReader
 from tokenlake.reading.pages import VALUE_BITS, Unfamiliar, check_unfolded
 from tokenlake.reading.ragged_rows import RaggedGroup, RaggedRows, list_lengths, list_values, narrowest
-from tokenlake.reading.shard_file import ColumnChunk, OpenShards
-from tokenlake.schema import packed_schema, preference_schema, tokens_schema
+from tokenlake.reading.shard_file import ColumnChunk, OpenShards, one_batch
+from tokenlake.schema import arrow_type, packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
@@ -54,6 +51,12 @@ def stored_schema(manifest: Manifest) -> pa.Schema:
         pieces = "segment_ids" in names
         return packed_schema(manifest.width, store_segment_ids=pieces, loss_mask=masked)
     return tokens_schema(loss_mask=masked, attention_mask=bool(build.get("attention_mask")), kept=kept)
+
+
+def runs(batch: pa.RecordBatch, name: str) -> tuple[Any, Int64]:
+    """Return the values of a list column (an Arrow array) and where each row's begin, int64[rows + 1]."""
+    column: Any = batch.column(name)
+    return column.values, values(column.offsets).astype(np.int64)
 
 
 def check_types(schema: pa.Schema, expected: pa.Schema) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 from tokenlake import numbers
-from tokenlake.preference_columns import IGNORED, columns_for
+from tokenlake.columns import IGNORED, columns_for
 from tokenlake.reports import Table, dataset, to_markdown
 from tokenlake.reports.dataset import (
     account_table,

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from tokenlake.config.stages import LoadStageConfig
 from tokenlake.config.values import whole_number
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.mixing.random import key_of, shuffled_by_buffer
 from tokenlake.rowwise.shards import Row, RowMeter, RowPosition
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.threads import Prefetched
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Any]

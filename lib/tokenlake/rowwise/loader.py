@@ -17,11 +17,11 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.loader import DataLoader
 from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.padding import BatchPadding
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.rowwise.batches import Arrays, Filling, RowLoader
 from tokenlake.rowwise.files import FileBacked
 from tokenlake.rowwise.shards import Row, RowMeter, section
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.threads import Prefetched
 
 Item = TypeVar("Item")
 

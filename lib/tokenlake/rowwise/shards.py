@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.loader.read_ahead import Prefetched
+from tokenlake.threads import Prefetched
 
 Item = TypeVar("Item")
 Model = TypeVar("Model", bound=BaseModel)

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, final
 
 import numpy as np
 
+from tokenlake.arrays import Int64, Ragged, offsets_of
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import resolve_source
@@ -19,9 +20,7 @@ from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
-from tokenlake.loader.read_ahead import Prefetched
 from tokenlake.packing.segments import LOSS, learned, plain
-from tokenlake.ragged import Int64, Ragged, offsets_of
 from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
@@ -29,6 +28,7 @@ from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import without_nulls
 from tokenlake.text.rendering import Rendered, Renderer
 from tokenlake.text.steps import open_renderer
+from tokenlake.threads import Prefetched
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.gate import choose_encoder
 from tokenlake.tokenizers.manager import LoadedTokenizer, TokenizerManager, with_masks

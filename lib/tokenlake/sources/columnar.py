@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
-from tokenlake.column_types import STRINGS
+from tokenlake.arrays import STRINGS, Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import InputFile, damaged

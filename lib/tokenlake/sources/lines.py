@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from tokenlake.arrays import Int64s
-from tokenlake.ragged import offsets_of
+from tokenlake.arrays import Int64s, offsets_of
 from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import FileRange, InputBytes, changed
 from tokenlake.sources.opening import ByteStream

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Int64s, no_text, select
+from tokenlake.arrays import Int64s, no_text, offsets_of, select
 from tokenlake.config.formats import FORMATS, Format
-from tokenlake.ragged import offsets_of
 from tokenlake.sources.batch import (
     ALL,
     BLOCK_BYTES,

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import is_utf8, no_text, select, text_over
-from tokenlake.ragged import offsets_of
+from tokenlake.arrays import is_utf8, no_text, offsets_of, select, text_over
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, damaged
 from tokenlake.sources.lines import (

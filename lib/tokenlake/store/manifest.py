@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tokenlake import numbers
+from tokenlake.columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.errors import IntegrityError
 from tokenlake.markup import named_facts
-from tokenlake.preference_columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.store.account import Account, require_equal
 from tokenlake.store.entries import (
     FileEntry,
@@ -297,7 +297,7 @@ def _check_config(document: SealedDocument) -> None:
     for index, (_, kind) in enumerate(() if shape.build is UNSET else shape.build.kept):
         if isinstance(kind, str) and kind in _PLAIN:
             continue
-        from tokenlake.column_types import arrow_type
+        from tokenlake.schema import arrow_type
 
         try:
             arrow_type(kind)

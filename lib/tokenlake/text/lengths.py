@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, Self, final, get_args
 import numpy as np
 import numpy.typing as npt
 
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of
+from tokenlake.columns import IGNORED
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.preference_columns import IGNORED
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.result import Result, attempt
 from tokenlake.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import Encoder

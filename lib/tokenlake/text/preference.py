@@ -15,9 +15,9 @@ from typing import Any, Final, NoReturn, cast, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.columns import Method, text_weights
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.preference_columns import Method, text_weights
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of
 from tokenlake.text.chat.renderer import Chat, Conversations

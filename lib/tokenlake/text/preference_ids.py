@@ -15,9 +15,9 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, common_prefix, total_lengths
+from tokenlake.columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
 from tokenlake.config.resolved import ResolvedPreference
-from tokenlake.preference_columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, common_prefix, total_lengths
 from tokenlake.schema import preference_fields
 
 MOVED: Final = "prompt_border_moved"

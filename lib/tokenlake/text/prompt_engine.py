@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
+from tokenlake.arrays import Bools, Int32, Ragged, offsets_of
+from tokenlake.columns import IGNORED
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.section import path_of
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.texts import PromptConfig
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
-from tokenlake.preference_columns import IGNORED
-from tokenlake.ragged import Bools, Int32, Ragged, offsets_of
 from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad

@@ -35,10 +35,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import text_of_strings
-from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import ResolvedPrompt
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
+from tokenlake.markup import is_encodable
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.rendering import Column, byte_sizes, join_pieces
 from tokenlake.tokenizers.encoder import SpecialScan

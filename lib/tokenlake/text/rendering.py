@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import select, string_buffers, text_of_strings
-from tokenlake.column_types import is_encodable
-from tokenlake.ragged import Bools, Int64, offsets_of
+from tokenlake.arrays import Bools, Int64, offsets_of, select, string_buffers, text_of_strings
+from tokenlake.markup import is_encodable
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.tokenizers.offsets import Spans
 

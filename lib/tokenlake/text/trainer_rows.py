@@ -7,10 +7,10 @@ from dataclasses import fields as fields_of
 from functools import partial
 from typing import Any, Final, Literal, final
 
+from tokenlake.columns import IGNORED, METHODS, TRAINERS, Method, Trainer
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedPreference
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.preference_columns import IGNORED, METHODS, TRAINERS, Method, Trainer
 from tokenlake.sources.rows import Row, Rows
 from tokenlake.text.preference import PreferenceRenderer, settled_preference
 from tokenlake.text.preference_ids import Joiner, preference_batch

@@ -10,8 +10,8 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int64
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.ragged import Bools, Int64
 from tokenlake.sources.rows import Fault, Row, Rows, column_of
 
 Example = Row

@@ -41,8 +41,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenlake.arrays import Bools, Int32, Int64
 from tokenlake.config.values import require_one_of
-from tokenlake.ragged import Bools, Int32, Int64
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 

@@ -34,8 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import taken, values
-from tokenlake.ragged import Int64
+from tokenlake.arrays import Int64, taken, values
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _SPACE: Final = "\u2581"

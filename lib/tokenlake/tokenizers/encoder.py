@@ -19,10 +19,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import is_ascii, select, string_buffers, taken, text_of_strings, values
+from tokenlake.arrays import (
+    Bools,
+    Int32,
+    Int64,
+    Ragged,
+    is_ascii,
+    offsets_of,
+    select,
+    string_buffers,
+    taken,
+    text_of_strings,
+    values,
+)
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenizerError
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import UnicodeGuard
 from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles

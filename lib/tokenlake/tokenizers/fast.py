@@ -21,9 +21,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import string_buffers
+from tokenlake.arrays import Int32, Int64, Ragged, offsets_of, string_buffers
 from tokenlake.errors import EngineMismatchError, MissingExtraError
-from tokenlake.ragged import Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import deliberate
 

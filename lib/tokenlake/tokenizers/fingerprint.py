@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tokenlake.arrays import text_over
+from tokenlake.arrays import offsets_of, text_over
 from tokenlake.errors import TokenizerError
-from tokenlake.ragged import offsets_of
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.reference import ReferenceEngine
 

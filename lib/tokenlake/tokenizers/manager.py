@@ -9,10 +9,10 @@ from typing import Any, final
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.arrays import Int32, Ragged
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.fingerprint import canonical_json
-from tokenlake.ragged import Int32, Ragged
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
 from tokenlake.tokenizers.fingerprint import describe, identity

@@ -20,8 +20,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import blocks, is_ascii, string_buffers, taken, values
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of, places
+from tokenlake.arrays import (
+    Bools,
+    Int32,
+    Int64,
+    Ragged,
+    blocks,
+    is_ascii,
+    offsets_of,
+    places,
+    string_buffers,
+    taken,
+    values,
+)
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
 from tokenlake.tokenizers.fast import IdEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles

@@ -24,9 +24,8 @@ from typing import Any, Final, cast, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import blocks, string_buffers
+from tokenlake.arrays import Int32, Int64, Ragged, blocks, offsets_of, string_buffers
 from tokenlake.errors import ConfigError, MissingExtraError, TokenizerError
-from tokenlake.ragged import Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
 

@@ -39,9 +39,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from tokenlake.arrays import string_buffers, text_over
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of, string_buffers, text_over
 from tokenlake.errors import MissingExtraError
-from tokenlake.ragged import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.tokenizers.allowlist import flat, model_type
 from tokenlake.tokenizers.fast import GigatokenEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles

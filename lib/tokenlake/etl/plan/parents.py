@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, final
 
-from tokenlake.arrays import Int64
+from tokenlake.arrays import Int64, lengths_between
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
 from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
-from tokenlake.ragged import lengths_between
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals

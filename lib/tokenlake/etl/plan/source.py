@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, Final
 
-from tokenlake.column_types import JSON, NULL, ColumnType, column_type, joined, settled
+from tokenlake.columns import JSON, NULL, ColumnType
 from tokenlake.config.resolved import (
     MESSAGES_FIELDS,
     ResolvedBuild,
@@ -25,6 +25,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.schema import column_type, joined, settled
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of

@@ -16,9 +16,10 @@ import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import Bools, Int64, string_buffers
-from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
+from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.schema import arrow_type, column_type, fits, joined
 from tokenlake.sources.batch import (
     BLOCK_BYTES,
     RAW_LIMIT,

@@ -12,11 +12,10 @@ from typing import Any, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int32, Int64
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of
 from tokenlake.config.resolved import ResolvedFim, ResolvedPrompt, ResolvedTokenizer
 from tokenlake.etl.unit.infilling import Infilling, Stretches
 from tokenlake.packing.segments import learned, marked, plain
-from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.text.truncation import continuing_tokens, cut_texts, pieces, whole_cut
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 from tokenlake.tokenizers.offsets import Spans

@@ -24,11 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import string_buffers, text_over
+from tokenlake.arrays import Bools, Ragged, offsets_of, string_buffers, text_over
 from tokenlake.config.resolved import FIM_ROOM, ResolvedFim
 from tokenlake.errors import TokenizerError
 from tokenlake.mixing.random import Int64, UInt64, extended, key_of
-from tokenlake.ragged import Bools, Ragged, offsets_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
 

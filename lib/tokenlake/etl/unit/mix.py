@@ -17,10 +17,10 @@ import numpy as np
 from tokenlake.arrays import Int64
 from tokenlake.etl.job import CLOCK, NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
+from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.order import MixtureStream
 from tokenlake.mixing.random import key_of
-from tokenlake.reading.cache import batch_cache
 from tokenlake.reading.gather import take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
@@ -158,10 +158,10 @@ def mix_unit(
         CLOCK.switch("load")
         place = (rows, step.source, step.group, step.row)
         if isinstance(out, SequencesOut):
-            found = take_packed(*place, cache=cache, bos_id=bos)
+            found = take_packed(*place, read=cache.read, bos_id=bos)
             CLOCK.switch("pack")
             return out.add(found, step.source)
-        documents = take_documents(*place, cache=cache, bos_id=bos)
+        documents = take_documents(*place, read=cache.read, bos_id=bos)
         CLOCK.switch("pack")
         return out.add(documents, step.source)
 
@@ -269,7 +269,7 @@ def repack_unit(
                 place = source, np.full(count, group), np.arange(count)
                 CLOCK.switch("load")
                 documents = take_documents(
-                    [rows], *place, cache=batch_cache(0), bos_id=bos
+                    [rows], *place, read=batch_cache(0).read, bos_id=bos
                 )  # each is read once
                 CLOCK.switch("pack")
                 tokens = out.add(documents, source)

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.arrays import FlatRows, Int32, Int64
+from tokenlake.arrays import FlatRows, Int32, Int64, places
 from tokenlake.errors import StoreError
 from tokenlake.etl.job import CLOCK
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
-from tokenlake.ragged import places
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.base import Store

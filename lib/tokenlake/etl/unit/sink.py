@@ -14,9 +14,9 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Level, Ragged, offsets_of
 from tokenlake.arrays import values as plain_values
-from tokenlake.column_types import ColumnType, arrow_type
+from tokenlake.columns import ColumnType, text_weights
 from tokenlake.config.resolved import ResolvedPack, ResolvedPreference
 from tokenlake.etl.job import UnitJob
 from tokenlake.etl.unit.documents import TextDocuments, taken
@@ -24,10 +24,9 @@ from tokenlake.etl.unit.parts import Padding, PartWriter, RowsFile, row_of
 from tokenlake.mixing.random import key_of
 from tokenlake.packing.packer import join_documents, open_packer
 from tokenlake.packing.segments import LOSS, Packed, learned, plain
-from tokenlake.preference_columns import text_weights
-from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.schema import (
     ROW_GROUP_TOKENS,
+    arrow_type,
     described,
     packed_schema,
     preference_schema,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, FlatRows, Int32, Int64
+from tokenlake.arrays import Bools, FlatRows, Int32, Int64, Ragged, offsets_of
 from tokenlake.errors import AccountError, ConfigError, IntegrityError
 from tokenlake.etl.job import MixJob, ParentVersion, RepackJob, RowsOut
 from tokenlake.etl.unit.parts import Padding, PartWriter
@@ -25,7 +25,6 @@ from tokenlake.etl.unit.sink import (
     rows_schema,
 )
 from tokenlake.packing.segments import LOSS, learned, marked
-from tokenlake.ragged import Ragged, offsets_of
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import select, taken, text_of_strings
+from tokenlake.arrays import Int64, select, taken, text_of_strings
 from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError, TemplateMismatchError, TokenlakeError
-from tokenlake.ragged import Int64
 from tokenlake.sources.rows import Fault, Rows
 from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import LEFT, RIGHT, ChatTemplate, LossOptions, RenderedChat, Skeleton

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, cast, final
 
 from tokenlake.arrays import text_of_strings
-from tokenlake.column_types import is_encodable
 from tokenlake.config.resolved import MESSAGES_FIELDS
 from tokenlake.errors import BadRecordError, ConfigError
+from tokenlake.markup import is_encodable
 from tokenlake.sources.rows import Fault, Row
 from tokenlake.text.chat.messages import ConversationReader, in_field, tools_of, without_nulls
 from tokenlake.text.chat.template import FORGED, MAX_TEMPLATE, ChatTemplate, texts_in

@@ -1,7 +1,8 @@
-"""The columns that preference trainers read, by method and by whose trainers they are.
+"""Names and types of columns as plain values, known without Arrow: of kept fields, and those that trainers read.
 
-Read on their sources in 2026 (TRL 1.10, EasyDeL 0.3). A row is made of parts: a ``prompt`` and its answers
-(``chosen`` and ``rejected``, or one ``completion``), each a run of ids. Two forms are in use:
+**Columns of preference trainers**, by method and by whose trainers they are: read on their sources in 2026 (TRL 1.10,
+EasyDeL 0.3). A row is made of parts: a ``prompt`` and its answers (``chosen`` and ``rejected``, or one ``completion``),
+each a run of ids. Two forms are in use:
 
 - the answers alone beside the prompt (TRL: dpo, kto: ``prompt_ids, chosen_ids, rejected_ids``);
 - prompt and answer together, with an attention mask and with labels that are -100 over the prompt (EasyDeL, and
@@ -21,7 +22,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal, final, get_args
+from typing import Any, Final, Literal, TypeAlias, final, get_args
+
+ColumnType: TypeAlias = str | dict[str, Any]
+"""A type that travels in jobs, stands in manifests and is part of identity: a name (``int64``, ``large_string``,
+``timestamp[us, tz=UTC]``; as Arrow spells it), ``{"list": type}`` or ``{"struct": [[name, type], ...]}``. ``json``
+stands for values of no one type: each is JSON text; ``null`` is what is known of a column that has held no value yet.
+"""
+
+JSON: Final = "json"
+NULL: Final = "null"
+
+RESERVED: Final = frozenset(
+    {"input_ids", "attention_mask", "loss_mask", "labels", "file", "position"}
+    | {"split", "shard", "row", "filename", "file_row_number"}
+)
+"""Names, in lower case, that a kept field cannot have: columns of every row, and what views in SQL add to them."""
 
 Method = Literal["dpo", "orpo", "cpo", "reward", "kto", "bco", "grpo"]
 Trainer = Literal["easydel", "trl"]
