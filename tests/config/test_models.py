@@ -12,7 +12,7 @@ from pydantic import SecretStr, ValidationError
 from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, WeightSchedulePoint
-from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
+from tokenlake.config.section import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.stages import (
     CacheStageConfig,
     LoadStageConfig,

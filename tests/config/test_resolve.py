@@ -19,11 +19,10 @@ from pydantic import SecretStr, ValidationError
 
 from tokenlake.config import resolve as resolve_module
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
 from tokenlake.config.refusals import REFUSALS, ROADS, Refusal
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import identity, resolve, source_identity
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedChat,
@@ -34,7 +33,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.section import Section, field_texts
 from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.stores import store_overrides
+from tokenlake.config.values import store_overrides
 from tokenlake.errors import ConfigError, NotAvailableError
 
 

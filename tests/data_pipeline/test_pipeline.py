@@ -21,7 +21,7 @@ from tests.text.chat_samples import MARKED_CHATML, speaking, write
 from tests.tokenizers.tokenizer_samples import save, sentencepiece
 from tokenlake import load_config
 from tokenlake.cli.app import main
-from tokenlake.config.data_module import pipeline_of
+from tokenlake.config.load import pipeline_of
 from tokenlake.data_pipeline import DataPipeline
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset

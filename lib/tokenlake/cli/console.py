@@ -29,7 +29,7 @@ from rich.text import Text
 
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
-from tokenlake.config.stores import default_store, is_local, store_overrides
+from tokenlake.config.values import default_store, is_local, store_overrides
 from tokenlake.markup import printable, printable_json
 from tokenlake.reports.table import Column, Table, label
 from tokenlake.reports.terminal import stderr, stdout

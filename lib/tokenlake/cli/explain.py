@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, emit, note
 from tokenlake.cli.progress import counting
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.export.version import export_version
 from tokenlake.publish.push import SCANNED_ROWS, PushReport, push_to_hub

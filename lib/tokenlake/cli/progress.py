@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.cli.console import emit, print_tables
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.reports import dataset
 from tokenlake.reports.mixture import mixture_table
 from tokenlake.reports.table import Table, facts, label, listed, number

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note, print_tables
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset

@@ -23,7 +23,7 @@ from tokenlake.cli.console import (
     print_tables,
 )
 from tokenlake.cli.progress import counting
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName
 from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport

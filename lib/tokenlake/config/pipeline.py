@@ -22,7 +22,6 @@ from tokenlake.config.section import (
     Fraction,
     Path,
     Positive,
-    Quality,
     Section,
     Seed,
     Size,
@@ -255,7 +254,7 @@ class CleanConfig(Section):
     output: Path | None = None
     """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
 
-    filters: Quality = ()
+    filters: stages.Quality = ()
     """Published filters of quality, by name: gopher_repetition, gopher_quality, c4, fineweb."""
 
     contamination: Annotated[ContaminationConfig | None, AfterValidator(_needs_sets)] = None

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from tokenlake.column_types import ColumnType
-from tokenlake.config.formats import SourceType
-from tokenlake.config.quality_constants import QualityFilters
+from tokenlake.config.values import QualityFilters, SourceType
 from tokenlake.preference_columns import Method, Trainer
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")

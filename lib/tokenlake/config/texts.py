@@ -23,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from tokenlake.config.section import Quality, Section, Switch, Text, problem, shown
+from tokenlake.config.section import Section, Switch, Text, problem, shown
+from tokenlake.config.stages import Quality
 from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
 from tokenlake.preference_columns import Method, Trainer

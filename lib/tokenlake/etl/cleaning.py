@@ -23,14 +23,12 @@ from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierLis
 from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
 from tokenlake.clean.words import EvaluationNgrams
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig, signing_of
-from tokenlake.config.refusals import raise_problems
-from tokenlake.config.resolve import resolve_source
+from tokenlake.config.refusals import raise_problems, store_problems
+from tokenlake.config.resolve import resolve_source, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
-from tokenlake.config.secret import plain_options
-from tokenlake.config.stores import store_of, store_problems
+from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore

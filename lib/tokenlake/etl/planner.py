@@ -20,10 +20,9 @@ from typing import Any, Final, TypeAlias
 from tokenlake import numbers
 from tokenlake.compact import CompactTuple
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import card_identity, identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import card_identity, identity, resolve, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
 from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
@@ -38,8 +37,15 @@ from tokenlake.etl.plan.left_out import (
 )
 from tokenlake.etl.plan.parents import FoundParent, find_parents
 from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
+from tokenlake.etl.plan.source import (
+    PlannedTokenizer,
+    check_room,
+    kept_sources,
+    notes_on_kept,
+    padded,
+    plan_tokenizers,
+    settle,
+)
 from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_ranges, range_identity
 from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined

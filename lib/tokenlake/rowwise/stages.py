@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, dump_yaml
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
-from tokenlake.config.secret import plain_options
+from tokenlake.config.section import plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
 from tokenlake.export.directory import FolderTarget, Target, require_apart

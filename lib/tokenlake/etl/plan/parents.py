@@ -11,7 +11,7 @@ from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
+from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.ragged import lengths_between
 from tokenlake.store.base import Store, read_files

@@ -20,7 +20,7 @@ from tokenlake.etl import job as jobs
 from tokenlake.etl.plan.left_out import Exclusion
 from tokenlake.etl.plan.mixture import MixForecast
 from tokenlake.etl.plan.parents import FoundParent
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer
+from tokenlake.etl.plan.source import PlannedTokenizer
 from tokenlake.markup import named_facts, one_line
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.account import Account
