@@ -34,7 +34,7 @@ from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
-from tokenlake.etl.plan.units import range_identity
+from tokenlake.etl.plan.plan import range_identity
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool, Progress
 from tokenlake.etl.runner import run_each
