@@ -10,7 +10,7 @@ it is by :class:`tokenlake.data_pipeline.DataPipeline`, and translated for a bui
 | `dataset.splits` | an entry of `datasets` each: `split`, `splits`, `num_rows` |
 | `dataset.column_mapping` | `datasets.format_fields` |
 | `dataset.streaming` | `streaming` |
-| `dataset.stages` | `packing`: `pack.enabled` and `pack.seq_length` |
+| `dataset.stages` | `packing`: `pack`, of rows of `tokenizer.max_length` |
 | `tokenizer` | `datasets.tokenizer`, with `padding: max_length` and `truncation: true` unless they are written |
 | `prompt_template` | `datasets.prompt` |
 | `save`, `name` | `save`, `name` |

@@ -294,6 +294,11 @@ class ResolvedPack:
     max_segments: int | None = None
     shuffle_seed: int | None = None
 
+    @property
+    def width(self) -> int:
+        """Ids of a row."""
+        return self.seq_length
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedParent:

@@ -10,7 +10,7 @@ secret is, not what it is: ``{env: HF_TOKEN}``, an environment variable of the p
 ``{block: NAME}``, a Prefect block, which the flows resolve.
 
 Each section rewrites its own errors, so that a model which is built directly and a YAML file which is loaded give the
-same sentences. Numbers and texts are strict: ``seq_length: yes`` or ``"2048"`` is a mistake to report, not one to guess
+same sentences. Numbers and texts are strict: ``batch_size: yes`` or ``"8"`` is a mistake to report, not one to guess
 at.
 """
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.column_types import STRINGS
+from tokenlake.column_types import STRINGS, is_list
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.export.arrow_rows import is_list, text_of
+from tokenlake.export.arrow_rows import text_of
 from tokenlake.export.manifest import FileFormat, FlatFile, file_mode
 from tokenlake.schema import open_writer
 from tokenlake.store.local_files import HashingFile

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tokenlake.column_types import is_list
 from tokenlake.config.values import MIB, parse_size, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.export.arrow_rows import is_list
 from tokenlake.export.directory import NEW, Target, target_of
 from tokenlake.export.manifest import (
     FOLDER,

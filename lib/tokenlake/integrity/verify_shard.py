@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import Int64s, values
+from tokenlake.column_types import is_list
 from tokenlake.integrity.findings import Problem
 from tokenlake.preference_columns import IGNORED, Method, Part, Trainer, TrainerColumn, columns_for
 from tokenlake.ragged import offsets_of
@@ -210,7 +211,7 @@ def _nulls(column: Any) -> bool:
         kind, children = chunk.type, list[Any]()
         if pa.types.is_struct(kind):
             children = [chunk.field(index) for index in range(kind.num_fields)]
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        elif is_list(kind):
             children = [chunk.flatten()]
         if chunk.null_count > 0 or any(map(_nulls, children)):
             return True

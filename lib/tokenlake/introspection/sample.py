@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from tokenlake.column_types import STRINGS
+from tokenlake.column_types import STRINGS, is_list
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
@@ -353,7 +353,7 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
         fields = [anything.field(index) for index in range(anything.num_fields)]
         inner = tuple((field.name, shape_of_type(field.type, field.nullable)) for field in fields)
         return Shape("struct", fields=inner, nullable=nullable)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
     if kind in STRINGS:
         return Shape("string", nullable=nullable)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
-from tokenlake.column_types import STRINGS
+from tokenlake.column_types import STRINGS, is_list
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import InputFile, damaged
@@ -264,7 +264,7 @@ def _unfolded_bytes(column: Any) -> int:
     if pa.types.is_map(kind):
         entries = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
         return _unfolded_bytes(column.view(pa.list_(entries)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _unfolded_bytes(column.flatten())
     if not pa.types.is_dictionary(kind):
         return column.nbytes

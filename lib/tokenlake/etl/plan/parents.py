@@ -351,7 +351,7 @@ def rows_out(
         ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
         pack=pack,
-        width=pack.seq_length if pack else parents[0].width,
+        width=pack.width if pack else parents[0].width,
         prefix=prefix,
         suffix=suffix,
         whole=tuple(name for name, (_, _, whole) in each.items() if whole),
