@@ -349,16 +349,6 @@ def test_a_unit_decodes_at_most_a_fifth_more_bytes_than_it_takes(lake: Lake) -> 
 # When work is the same
 
 
-def test_a_longer_mixture_keeps_the_units_that_it_had(lake: Lake) -> None:
-    for name in "ab":
-        lake.put(name)
-    mix = {"lanes": 2, "unit_rows": 100}
-    short, long = (lake.plan(["a", "b"], mix={**mix, "total_rows": rows}) for rows in (450, 900))
-    assert short.fingerprint != long.fingerprint
-    same = [one.fingerprint == other.fingerprint for one, other in zip(short.units, long.units, strict=False)]
-    assert same == [True] * 4 + [False]
-
-
 def test_versions_of_equal_content_mix_to_the_same_version(lake: Lake) -> None:
     for version in (1, 2):
         for name in "ab":

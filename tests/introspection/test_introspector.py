@@ -111,17 +111,6 @@ def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Pat
     assert group.rows == pytest.approx(9000, rel=0.02)
 
 
-def test_json_lines_need_no_type_and_an_array_named_so_does(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.json", [{"text": text} for text in prose(20)])
-    (group,) = inspect(tmp_path).groups
-    assert group.rows == 20
-    assert "type" not in group.entry
-    (tmp_path / "a.json").unlink()
-    (tmp_path / "b.jsonl").write_text(json.dumps([{"text": "a"}, {"text": "b"}]))
-    (group,) = inspect(tmp_path).groups
-    assert (group.rows, group.entry["type"]) == (2, "json")
-
-
 def test_csv_with_another_delimiter_and_line_breaks_in_quotes(tmp_path: Path) -> None:
     lines = ["Nr.;Raw Content;Größe"] + [
         f'{i:04};"{text}\nsecond; line";NA' for i, text in enumerate(prose(9000))
