@@ -191,6 +191,11 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
 
 def test_what_is_not_available_is_listed_at_once_and_shows_no_secret() -> None:
     assert "2 problems" in refusal(NotAvailableError, {"cache_path": "x"}, cache={"enabled": False})
+    said = refusal(
+        NotAvailableError, {"exclude": "https://host/x.parquet"}, save={"output_dir": "https://b/s"}
+    )
+    assert "datasets.code.exclude: https:// is not available" in said
+    assert "save.output_dir: https:// is not available" in said
     options = {"storage_options": {"secret": "hf_Super"}, "tokenizer_kwargs": {"token": "hf_Super"}}
     save = {"push_to_hub": True, "hub_repo_id": "a/b", "hub_token": "hf_Super"}
     assert "hf_Super" not in refusal(NotAvailableError, options, save=save)

@@ -111,6 +111,26 @@ def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Pat
     assert group.rows == pytest.approx(9000, rel=0.02)
 
 
+def test_relative_paths_stay_relative_and_a_field_of_several_types_is_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
+    write_lines(tmp_path / "in" / "a-1.jsonl", records)
+    write_parquet(tmp_path / "in" / "a-2.parquet", {"text": ["a"]})
+    write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
+    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
+    assert (text.entry["data_files"], chat.entry["data_files"]) == (
+        ["in/a-1.jsonl", "in/a-2.parquet"],
+        "in/chat.jsonl",
+    )
+    types = {f.name: (f.type, f.nullable) for f in text.features}
+    assert types == {"text": ("string", True), "x": ("mixed", True), "y": ("double", True)}
+    (tmp_path / "b.jsonl").write_text(json.dumps([{"text": "a"}, {"text": "b"}]))
+    (group,) = inspect("b.jsonl").groups
+    assert (group.rows, group.entry["type"]) == (2, "json")
+
+
 def test_csv_with_another_delimiter_and_line_breaks_in_quotes(tmp_path: Path) -> None:
     lines = ["Nr.;Raw Content;Größe"] + [
         f'{i:04};"{text}\nsecond; line";NA' for i, text in enumerate(prose(9000))
