@@ -26,7 +26,7 @@ import tokenlake
 import tokenlake.easydel
 from tokenlake.cli import COMMANDS
 from tokenlake.cli.app import main
-from tokenlake.config.data_module import DataModuleConfig
+from tokenlake.config.dataset import DataModuleConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.section import Section, field_texts
 from tokenlake.lazy_names import load, stub_names

@@ -245,6 +245,12 @@ _COARSE: Final = {"timestamp[s]": "timestamp[ms]", "time32[s]": "time32[ms]", "d
 # dictionaries are their values, seconds are milliseconds, because Parquet knows no seconds.
 
 
+def is_list(kind: Any) -> bool:
+    """Return whether values of an Arrow type are lists, whatever their layout."""
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
 def column_type(kind: Any) -> ColumnType:
     """Return the type of an Arrow column; what Parquet cannot hold as it is (unions, maps, extensions) is JSON text."""
     types = pa.types
@@ -254,7 +260,7 @@ def column_type(kind: Any) -> ColumnType:
         return "large_string"
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return "large_binary"
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         inner = column_type(kind.value_type)
         return JSON if inner == JSON else {"list": inner}
     if types.is_struct(kind):

@@ -5,24 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import SecretStr, ValidationError
 
 from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import MixStageConfig, PipelineConfig, WeightSchedulePoint
-from tokenlake.config.secret import BlockSecret, EnvSecret, literal_secrets
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
+from tokenlake.config.section import BlockSecret, EnvSecret, literal_secrets
 from tokenlake.config.stages import (
-    CacheStageConfig,
-    LoadStageConfig,
-    ObservabilityConfig,
     PackStageConfig,
-    RayConfig,
     SaveStageConfig,
     SourceStageConfig,
     TokenizerConfig,
-    TokenizeStageConfig,
 )
 
 
@@ -30,6 +24,10 @@ def refusal(model: type[Any], /, **options: Any) -> str:
     with pytest.raises(ValidationError) as error:
         model(**options)
     return str(error.value)
+
+
+def at(step: int, name: str) -> dict[str, Any]:
+    return {"step": step, "weights": {name: 1.0}}
 
 
 def two(**options: Any) -> PipelineConfig:
@@ -59,63 +57,6 @@ def test_a_missing_section_means_its_defaults_which_are_those_of_the_specificati
             section = section[int(part)] if part.isdecimal() else getattr(section, part)
         assert {name: getattr(section, name) for name in values} == values
     assert config.pack.include_segment_ids and config.pack.shuffle_buffer_factor == 10
-
-
-def test_the_seeds_dataset_snippet() -> None:
-    def my_transform_fn(row: dict[str, Any]) -> dict[str, Any]:
-        return row
-
-    config = DatasetConfig(
-        data_files="data/*.parquet",
-        name="my_dataset",
-        type="parquet",
-        split="train",
-        num_rows=10000,
-        tokenizer="meta-llama/Llama-2-7b",
-        tokenizer_kwargs={"use_fast": True},
-        cache_path="./cache/my_dataset",
-        cache_enabled=True,
-        save_path="./output/my_dataset",
-        save_format="parquet",
-        content_field="text",
-        additional_fields=["metadata"],
-        format_callback=my_transform_fn,
-        format_fields={"old_name": "new_name"},
-    )
-    assert config.tokenizer == "meta-llama/Llama-2-7b"
-    assert config.format_callback is my_transform_fn
-    assert config.model_dump(mode="json")["format_callback"].endswith("my_transform_fn")
-
-
-def test_the_seeds_pipeline_snippets() -> None:
-    config = PipelineConfig(
-        datasets=[
-            DatasetConfig(name="dataset1", data_files="data/*.parquet", tokenizer="meta-llama/Llama-2-7b")
-        ],
-        default_tokenizer="meta-llama/Llama-2-7b",
-        streaming=True,
-        seed=42,
-        tokenize=TokenizeStageConfig(max_length=2048, cache_tokenized=True, remove_columns=["text"]),
-        mix=MixStageConfig(
-            weights={"code": 0.3, "text": 0.7},
-            weight_schedule=[
-                WeightSchedulePoint(step=0, weights={"code": 0.2, "text": 0.8}),
-                WeightSchedulePoint(step=10000, weights={"code": 0.5, "text": 0.5}),
-            ],
-            weight_schedule_type="linear",
-            seed=42,
-        ),
-        pack=PackStageConfig(
-            enabled=True, seq_length=2048, eos_token_id=2, pad_token_id=0, shuffle_packed=True
-        ),
-        load=LoadStageConfig(batch_size=8, shuffle_buffer_size=10000),
-        save=SaveStageConfig(enabled=True, output_dir="./out", num_shards=100, hub_token="hf_xxx"),
-        ray=RayConfig(enabled=True, num_workers=8, resources_per_worker={"CPU": 2}),
-        observability=ObservabilityConfig(),
-    )
-    assert config.get_dataset_by_name("dataset1") is config.datasets[0]
-    assert config.get_dataset_by_name("dataset2") is None
-    assert isinstance(config.save.hub_token, SecretStr)
 
 
 def test_a_tokenizer_is_a_text_a_mapping_or_a_config() -> None:
@@ -190,50 +131,35 @@ def test_validate_gives_the_messages_of_the_specification() -> None:
     assert two().validate() == []
 
 
-def test_weights_must_sum_to_one() -> None:
-    assert "Weights must sum to 1.0, got 0.6" in refusal(MixStageConfig, weights={"a": 0.3, "b": 0.3})
-    assert "Weights must sum to 1.0, got 0.5" in refusal(WeightSchedulePoint, step=0, weights={"a": 0.5})
-    assert MixStageConfig(weights={"a": 1 / 3, "b": 1 / 3, "c": 1 / 3 + 5e-7}).weights
-    assert MixStageConfig(seed=0).seed == 0
-
-
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
         (SaveStageConfig, {"format": "parqet"}, ["format", "'parqet'", "'arrow'", "did you mean 'parquet'?"]),
-        (SaveStageConfig, {"format": "Parquet"}, ["did you mean 'parquet'?"]),
-        (SaveStageConfig, {"compression": "snappy"}, ["compression", "'snappy'", "'zstd'"]),
         (SaveStageConfig, {"max_shard_size": "5 zb"}, ["max_shard_size", "'5 zb'", "'500MB'"]),
-        (SaveStageConfig, {"num_shards": 0}, ["num_shards", "got 0", "greater than 0"]),
         (SaveStageConfig, {"num_shard": 1}, ["num_shard", "unknown key", "did you mean 'num_shards'?"]),
         (SaveStageConfig, {"output_dir": ""}, ["output_dir", "got ''", "a path or URL"]),
-        (PackStageConfig, {"strategy": "firstfit"}, ["strategy", "did you mean 'first_fit'?"]),
         (PackStageConfig, {"seq_length": -1}, ["seq_length", "got -1", "greater than 0"]),
         (PackStageConfig, {"seq_length": True}, ["seq_length", "got True", "integer"]),
         (PackStageConfig, {"seq_length": "2048"}, ["seq_length", "got '2048'", "integer"]),
         (PackStageConfig, {"enabled": "yes"}, ["enabled", "got 'yes'", "boolean"]),
-        (PackStageConfig, {"eos_token_id": -1}, ["eos_token_id", "got -1"]),
         (PackStageConfig, {"seq_length": 64, "window_tokens": 63}, ["window_tokens", "63", "64"]),
-        (MixStageConfig, {"stop_strategy": "stop"}, ["stop_strategy", "'stop'", "'restart'"]),
         (MixStageConfig, {"weights": {"a": -1.0, "b": 2.0}}, ["weights", "got -1.0"]),
         (MixStageConfig, {"weights": {"a": float("nan")}}, ["weights", "got nan"]),
         (MixStageConfig, {"weight_schedule": []}, ["at least one point"]),
+        (MixStageConfig, {"weight_schedule": [at(5, "a"), at(5, "a")]}, ["steps must grow"]),
+        (MixStageConfig, {"weight_schedule": [at(0, "a"), at(5, "b")]}, ["must weigh the same datasets"]),
+        (MixStageConfig, {"weights": {"a": 0.3, "b": 0.3}}, ["Weights must sum to 1.0, got 0.6"]),
+        (
+            DatasetConfig,
+            {"data_files": "x", "storage_options": {"f": object()}},
+            ["option 'f' is of type object"],
+        ),
         (MixStageConfig, {"total_rows": 1, "epochs": 2}, ["total_rows and epochs", "at most one"]),
-        (LoadStageConfig, {"batch_size": 0}, ["batch_size", "got 0"]),
-        (CacheStageConfig, {"cache_type": "disc"}, ["cache_type", "did you mean 'disk'?"]),
-        (RayConfig, {"num_workers": -2}, ["num_workers", "got -2"]),
-        (ObservabilityConfig, {"log_level": "info"}, ["log_level", "did you mean 'INFO'?"]),
-        (SourceStageConfig, {"on_bad_record": "skip"}, ["on_bad_record", "'skip'", "'quarantine'"]),
         (SourceStageConfig, {"max_bad_fraction": 1.5}, ["max_bad_fraction", "got 1.5"]),
-        (SourceStageConfig, {"splits": {"train": 0.9}}, ["splits", "must sum to 1.0, got 0.9"]),
         (SourceStageConfig, {"splits": {"a-b": 1.0}}, ["splits", "'a-b'"]),
         (SourceStageConfig, {"splits": {"a": 1.0, "b": 0.0}}, ["splits", "got 0.0"]),
-        (TokenizeStageConfig, {"engine": "gigatokens"}, ["engine", "did you mean 'gigatoken'?"]),
-        (TokenizerConfig, {"name_or_path": "x", "max_length": 0}, ["max_length", "got 0"]),
         (TokenizerConfig, {"name_or_path": "x", "padding": "left"}, ["padding", "got 'left'", "'longest'"]),
-        (DatasetConfig, {"data_files": "x", "type": "jsnol"}, ["type", "did you mean 'jsonl'?"]),
         (DatasetConfig, {"data_files": "x", "name": "a/b"}, ["name", "'a/b'", "letters, digits"]),
-        (DatasetConfig, {"data_files": "x", "num_rows": -1}, ["num_rows", "got -1"]),
         (DatasetConfig, {"data_files": "x", "tokenizer": 5}, ["tokenizer", "got 5", "Hub id"]),
         (DatasetConfig, {"data_files": "x", "tokenizer": {"name": "x"}}, ["tokenizer.name", "unknown key"]),
         (DatasetConfig, {"data_files": "x", "format_fields": {"a": "c", "b": "c"}}, ["same new name"]),
@@ -246,7 +172,6 @@ def test_weights_must_sum_to_one() -> None:
         (PipelineConfig, {"name": "Llama 2"}, ["name", "'Llama 2'", "lower-case"]),
         (PipelineConfig, {"pack": 5}, ["pack", "got 5", "must be a mapping of keys"]),
         (PipelineConfig, {"datasets": [{"data_files": "x", "split": ""}]}, ["datasets.0.split", "got ''"]),
-        (PipelineConfig, {"seed": -1}, ["seed", "got -1"]),
     ],
 )
 def test_a_wrong_value_names_key_value_what_is_allowed_and_the_nearest_match(
@@ -255,18 +180,6 @@ def test_a_wrong_value_names_key_value_what_is_allowed_and_the_nearest_match(
     message = refusal(model, **options)
     for word in words:
         assert word in message
-
-
-def test_a_schedule_grows_and_weighs_the_same_datasets_at_every_point() -> None:
-    at = [{"step": 5, "weights": {"a": 1.0}}, {"step": 5, "weights": {"a": 1.0}}]
-    assert "steps must grow" in refusal(MixStageConfig, weight_schedule=at)
-    names = [{"step": 0, "weights": {"a": 1.0}}, {"step": 5, "weights": {"b": 1.0}}]
-    assert "must weigh the same datasets" in refusal(MixStageConfig, weight_schedule=names)
-
-
-def test_numpy_integers_are_integers() -> None:
-    config = PackStageConfig(seq_length=np.int64(512))  # type: ignore[arg-type]
-    assert type(config.seq_length) is int
 
 
 TOKEN = "hf_SuperSecretToken"
@@ -316,11 +229,3 @@ def test_a_wrong_secret_is_refused_without_showing_it(options: dict[str, Any]) -
     assert "12345" not in message
     assert "SuperSecret" not in message
     assert "SuperSecret" not in refusal(PipelineConfig, save=[options])
-
-
-def test_pad_token_is_no_credential() -> None:
-    kwargs = {"pad_token": "<pad>", "use_fast": True}
-    assert DatasetConfig(data_files="x", tokenizer_kwargs=kwargs).tokenizer_kwargs == kwargs
-    assert "option 'f' is of type object" in refusal(
-        DatasetConfig, data_files="x", storage_options={"f": object()}
-    )

@@ -11,19 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from tokenlake.config import resolve as resolve_module
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import identity, source_identity
 from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig, dump_yaml
+from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import REFUSALS, ROADS, Refusal
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import identity, resolve, source_identity
 from tokenlake.config.resolved import (
     ResolvedBuild,
     ResolvedChat,
@@ -34,7 +30,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.section import Section, field_texts
 from tokenlake.config.stages import TokenizerConfig
-from tokenlake.config.stores import store_overrides
+from tokenlake.config.values import store_overrides
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -58,39 +54,6 @@ def refusal(kind: type[ConfigError], dataset: dict[str, Any] | None = None, **se
 # What a build consumes
 
 
-def test_a_resolved_build_is_flat_and_complete() -> None:
-    splits = {"validation": 0.25, "train": 0.75}
-    found = build(
-        {"data_files": ["b", "a"], "type": "txt", "text_mode": "lines", "splits": splits},
-        pack={"enabled": True, "seq_length": 512, "eos_token_id": 0, "pad_token_id": 1},
-        source={"on_bad_record": "quarantine", "unit_size": "1MB"},
-        seed=0,
-    )
-    (source,), pack = found.sources, found.pack
-    assert (found.name, found.store, found.seed, found.unit_size) == ("demo", "./artifacts", 0, 1 << 20)
-    assert (found.max_shard_size, found.compression) == (524288000, "zstd")
-    assert (source.name, source.data_files) == ("code", ("b", "a"))
-    assert (source.type, source.text_mode) == ("text", "lines")
-    assert (source.on_bad_record, source.max_bad_fraction) == ("quarantine", 0.001)
-    assert source.splits == (("train", 0.75), ("validation", 0.25))
-    assert pack is not None
-    assert (pack.seq_length, pack.eos_token_id, pack.pad_token_id) == (512, 0, 1)
-    assert (pack.strategy, pack.include_segment_ids, pack.store_segment_ids) == ("greedy", True, False)
-
-
-def test_sources_keep_the_order_of_the_configuration() -> None:
-    datasets = [{"data_files": "z", "name": "z"}, {"data_files": "a"}, {"data_files": "m", "name": "m"}]
-    found = resolve(PipelineConfig(name="demo", datasets=datasets, default_tokenizer="gpt2"))
-    assert [source.name for source in found.sources] == ["z", "dataset_1", "m"]
-
-
-def test_the_store_is_the_configured_one_then_the_environments_then_artifacts() -> None:
-    environ = {"TOKENLAKE_STORE": "/lake"}
-    assert resolve(config(save={"output_dir": "/mine"}), environ).store == "/mine"
-    assert resolve(config(), environ).store == "/lake"
-    assert resolve(config(), {}).store == "./artifacts"
-
-
 @pytest.mark.parametrize("url", ["s3://lake/tokens", "S3A://lake", "gs://lake/a/b", "gcs://lake"])
 def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None:
     options = {"endpoint_url": "https://here", "key": {"env": "KEY"}, "secret": SecretStr("hunter22")}
@@ -107,18 +70,12 @@ def test_a_store_in_a_bucket_with_options_that_are_no_identity(url: str) -> None
         ({"output_dir": "s3://hunter2@lake/a"}, "has a user name or password in it"),
         ({"output_dir": "gs://lake/a?token=hunter2"}, "has a query in it"),
         ({"output_dir": "/a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
-        ({"output_dir": "file:///a", "storage_options": {"key": "hunter2"}}, "is local and takes none"),
     ],
 )
 def test_a_store_that_cannot_be(save: dict[str, Any], message: str) -> None:
     found = refusal(ConfigError, save=save)
     assert message in found
     assert "hunter2" not in found
-
-
-def test_another_store_takes_no_options_of_a_bucket_to_a_folder() -> None:
-    assert store_overrides("s3://lake/b") == ['save.output_dir="s3://lake/b"']
-    assert store_overrides("/b") == ["save.storage_options=null", 'save.output_dir="/b"']
 
 
 def test_a_dataset_overrides_its_stage() -> None:
@@ -136,47 +93,6 @@ def test_a_dataset_overrides_its_stage() -> None:
     assert overrides.tokenizer.special_tokens_in_text == "fail"
 
 
-@pytest.mark.parametrize(
-    ("dataset", "stage", "pipeline", "name"),
-    [("d", "s", "p", "d"), (None, "s", "p", "s"), (None, None, "p", "p"), ("d", None, None, "d")],
-)
-def test_the_tokenizer_of_the_dataset_goes_before_the_stages_before_the_pipelines(
-    dataset: str | None, stage: str | None, pipeline: str | None, name: str
-) -> None:
-    found = build({"tokenizer": dataset}, tokenize={"default_tokenizer": stage}, default_tokenizer=pipeline)
-    assert found.sources[0].tokenizer.name_or_path == name
-
-
-def test_the_stages_max_length_applies_unless_the_dataset_sets_its_own() -> None:
-    stage = {"max_length": 77}
-    assert build().sources[0].tokenizer.max_length == 2048
-    assert build(tokenize=stage).sources[0].tokenizer.max_length == 77
-    plain = {"tokenizer": {"name_or_path": "x"}}
-    assert build(plain, tokenize=stage).sources[0].tokenizer.max_length == 77
-    own = {"tokenizer": {"name_or_path": "x", "max_length": 5}}
-    assert build(own, tokenize=stage).sources[0].tokenizer.max_length == 5
-    # A dump writes every key down; it must not turn what is inherited into something of its own.
-    written = load_config(config(plain, tokenize=stage).model_dump(mode="json"))
-    assert resolve(written).sources[0].tokenizer.max_length == 77
-
-
-@pytest.mark.parametrize(
-    ("asked", "packing", "truncated"),
-    [(None, True, False), (None, False, True), (True, True, True), (False, False, False)],
-)
-def test_truncation_is_off_when_packing_follows_and_on_otherwise_unless_asked_for(
-    asked: bool | None, packing: bool, truncated: bool
-) -> None:
-    tokenizer = {"tokenizer": {"name_or_path": "x", "truncation": asked}}
-    resolved = build(tokenizer, pack={"enabled": packing}).sources[0].tokenizer
-    assert resolved.long_documents == ("truncate" if truncated else "keep")
-
-
-def test_a_build_survives_json() -> None:
-    for found in (build(pack={"enabled": True}), build()):
-        assert msgspec.convert(json.loads(json.dumps(dataclasses.asdict(found))), ResolvedBuild) == found
-
-
 # What is refused
 
 
@@ -187,14 +103,10 @@ def test_what_is_missing_is_an_error_that_lists_everything() -> None:
     assert "2 problems" in str(error.value)
     assert "name: missing" in str(error.value)
     assert "datasets.dataset_0.tokenizer: missing" in str(error.value)
+    assert "pack.seq_length: set, but packing is off" in refusal(ConfigError, pack={"seq_length": 512})
+    assert "text_mode" in refusal(ConfigError, {"type": "jsonl", "text_mode": "lines"})
     with pytest.raises(ConfigError, match="At least one dataset is required"):
         resolve(PipelineConfig(name="demo"))
-
-
-def test_pack_options_without_packing_and_lines_of_no_text_are_errors() -> None:
-    assert "pack.seq_length: set, but packing is off" in refusal(ConfigError, pack={"seq_length": 512})
-    assert build(pack={"enabled": False, "seq_length": 512, "strategy": "pool"}).pack is None
-    assert "text_mode" in refusal(ConfigError, {"type": "jsonl", "text_mode": "lines"})
 
 
 MODELS: dict[str, Any] = {
@@ -260,19 +172,6 @@ def test_a_default_is_never_refused_and_another_value_always_with_what_to_use_in
         assert "is not available in a build; instead: " in message
 
 
-@pytest.mark.parametrize(
-    ("dataset", "save", "what"),
-    [
-        ({"exclude": "https://host/x.parquet"}, {}, "datasets.code.exclude: https://"),
-        ({}, {"output_dir": "https://bucket.example.org/store"}, "save.output_dir: https://"),
-    ],
-)
-def test_what_a_build_reads_and_writes_is_not_just_any_url(
-    dataset: dict[str, Any], save: dict[str, Any], what: str
-) -> None:
-    assert f"{what} is not available" in refusal(NotAvailableError, dataset, save=save)
-
-
 def test_what_is_harmless_passes_and_changes_nothing() -> None:
     harmless = build(
         {
@@ -292,6 +191,11 @@ def test_what_is_harmless_passes_and_changes_nothing() -> None:
 
 def test_what_is_not_available_is_listed_at_once_and_shows_no_secret() -> None:
     assert "2 problems" in refusal(NotAvailableError, {"cache_path": "x"}, cache={"enabled": False})
+    said = refusal(
+        NotAvailableError, {"exclude": "https://host/x.parquet"}, save={"output_dir": "https://b/s"}
+    )
+    assert "datasets.code.exclude: https:// is not available" in said
+    assert "save.output_dir: https:// is not available" in said
     options = {"storage_options": {"secret": "hf_Super"}, "tokenizer_kwargs": {"token": "hf_Super"}}
     save = {"push_to_hub": True, "hub_repo_id": "a/b", "hub_token": "hf_Super"}
     assert "hf_Super" not in refusal(NotAvailableError, options, save=save)
@@ -339,81 +243,6 @@ def test_what_changes_bytes_changes_the_identity(dataset: dict[str, Any], sectio
     assert ids(build(dataset, **{**PACKED, **sections})) != ids(build(**PACKED))
 
 
-def test_max_length_is_identity_only_where_it_acts() -> None:
-    longer: dict[str, Any] = {"tokenize": {"max_length": 99}}
-    assert ids(build(**PACKED, **longer)) == ids(build(**PACKED))
-    assert ids(build(**longer)) != ids(build())
-
-
-RUNTIME = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": st.sampled_from(["other", "demo2"]),
-        "streaming": st.booleans(),
-        "seed": st.integers(0, 9),
-        "load": st.fixed_dictionaries({"batch_size": st.integers(1, 99), "drop_last": st.booleans()}),
-        "ray": st.fixed_dictionaries({"num_workers": st.integers(1, 9)}),
-        "save": st.fixed_dictionaries({"output_dir": st.sampled_from(["/a", "b"]), "enabled": st.booleans()}),
-        "source": st.fixed_dictionaries(
-            {
-                "hash_threads": st.integers(1, 64),
-                "max_bad_fraction": st.floats(0.0, 1.0),
-                "max_expansion": st.floats(1.0, 1e9),
-            }
-        ),
-        "tokenize": st.fixed_dictionaries({"engine": st.sampled_from(["auto", "gigatoken", "tokenizers"])}),
-        "pack": st.fixed_dictionaries(
-            {"enabled": st.just(True), "seq_length": st.just(512), "include_segment_ids": st.booleans()}
-        ),
-    },
-)
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    sections=RUNTIME,
-    dataset=st.fixed_dictionaries(
-        {},
-        optional={
-            "data_files": st.sampled_from(["/elsewhere/*.jsonl", ["a", "b"]]),
-            "tokenizer": st.sampled_from(["/a/copy/of/it", {"name_or_path": "y", "trust_remote_code": True}]),
-            "exclude": st.just("/takedowns.parquet"),
-            "max_bad_fraction": st.floats(0.0, 1.0),
-        },
-    ),
-)
-def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
-    sections: dict[str, Any], dataset: dict[str, Any]
-) -> None:
-    assert ids(build(dataset, **{**PACKED, **sections})) == ids(build(**PACKED))
-
-
-def packed(seed: int | None = None, **pack: Any) -> ResolvedBuild:
-    return build(seed=seed, pack={"enabled": True, "seq_length": 512, **pack})
-
-
-def test_the_seed_is_identity_only_where_rows_are_shuffled() -> None:
-    assert ids(packed(seed=1)) == ids(packed(seed=2)) == ids(packed(shuffle_packed=False))
-    assert ids(packed(seed=1, shuffle_packed=True)) != ids(packed(seed=2, shuffle_packed=True))
-    assert ids(packed(seed=0, shuffle_packed=True)) == ids(packed(shuffle_packed=True))
-
-
-def test_rows_are_shuffled_unless_asked_otherwise_where_the_strategy_reorders_documents() -> None:
-    def seed_of(seed: int | None = None, **pack: Any) -> int | None:
-        found = packed(seed, **pack).pack
-        assert found is not None
-        return found.shuffle_seed
-
-    assert [seed_of(strategy=name) for name in ("greedy", "pool", "first_fit", "best_fit")] == [None, 0, 0, 0]
-    assert seed_of(strategy="pool", shuffle_packed=False) is None
-    assert seed_of(seed=7, shuffle_packed=True) == 7
-
-
-def test_the_number_of_packers_is_identity_only_for_the_pool() -> None:
-    assert ids(packed(num_packers=2)) == ids(packed())
-    assert ids(packed(num_packers=2, strategy="pool")) != ids(packed(strategy="pool"))
-
-
 def test_the_identity_is_pinned() -> None:
     """A change here makes every dataset ever built look new: change it on purpose or not at all."""
     found = build(**PACKED)
@@ -445,16 +274,62 @@ def test_the_identity_is_pinned() -> None:
     assert identity(build())["pack"] is None
 
 
-def test_a_dumped_configuration_resolves_to_the_same_build() -> None:
-    written = config({"splits": {"b": 0.5, "a": 0.5}}, pack={"enabled": True}, tokenize={"max_length": 9})
-    again = load_config(json.loads(json.dumps(written.model_dump(mode="json"))))
-    assert resolve(again, {}) == resolve(written, {})
-    assert dump_yaml(again) == dump_yaml(written)
-
-
 def test_a_worker_gets_the_records_without_importing_pydantic_or_yaml() -> None:
     code = (
         "import sys, tokenlake.config.resolved, tokenlake.etl.job; "
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'yaml')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_what_a_section_says_holds_until_a_nearer_one_says_another() -> None:
+    def tokenizer(dataset: Any, **sections: Any) -> ResolvedTokenizer:
+        return build({"tokenizer": dataset}, **sections).sources[0].tokenizer
+
+    stage: dict[str, Any] = {"default_tokenizer": "s", "max_length": 77}
+    found = [tokenizer(own, tokenize=stage, default_tokenizer="p") for own in ("d", None)]
+    assert [(each.name_or_path, each.max_length) for each in found] == [("d", 77), ("s", 77)]
+    assert tokenizer(None, default_tokenizer="p").name_or_path == "p"
+    assert tokenizer({"name_or_path": "x", "max_length": 5}, tokenize=stage).max_length == 5
+    # A dump writes every key down; it must not turn what is inherited into something of its own.
+    written = config({"tokenizer": {"name_or_path": "x"}}, tokenize=stage).model_dump(mode="json")
+    assert resolve(load_config(written)).sources[0].tokenizer.max_length == 77
+    for asked, packing, policy in ((None, True, "keep"), (None, False, "truncate"), (True, True, "truncate")):
+        cut = tokenizer({"name_or_path": "x", "truncation": asked}, pack={"enabled": packing})
+        assert cut.long_documents == policy
+    environ = {"TOKENLAKE_STORE": "/lake"}
+    assert resolve(config(save={"output_dir": "/mine"}), environ).store == "/mine"
+    assert (resolve(config(), environ).store, build().store) == ("/lake", "./artifacts")
+    assert store_overrides("/b") == ["save.storage_options=null", 'save.output_dir="/b"']
+
+
+def test_an_option_that_does_nothing_is_no_identity() -> None:
+    def packed(seed: int | None = None, **pack: Any) -> str:
+        return ids(build(seed=seed, pack={"enabled": True, "seq_length": 512, **pack}))
+
+    assert packed(seed=1) == packed(seed=2) == packed(shuffle_packed=False) == packed(num_packers=2)
+    assert packed(seed=1, shuffle_packed=True) != packed(seed=2, shuffle_packed=True)
+    assert packed(seed=0, strategy="pool") == packed(strategy="pool", shuffle_packed=True)
+    assert packed(strategy="pool") != packed(strategy="pool", shuffle_packed=False)
+    assert packed(num_packers=2, strategy="pool") != packed(strategy="pool")
+    longer: dict[str, Any] = {"tokenize": {"max_length": 99}}
+    assert ids(build(**PACKED, **longer)) == ids(build(**PACKED))
+    assert ids(build(**longer)) != ids(build())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sections"),
+    [
+        ({}, {"name": "other", "streaming": False, "seed": 9}),
+        ({}, {"load": {"batch_size": 9, "drop_last": False}, "ray": {"num_workers": 9}}),
+        ({}, {"save": {"output_dir": "/a", "enabled": True}, "tokenize": {"engine": "tokenizers"}}),
+        ({}, {"source": {"hash_threads": 9, "max_bad_fraction": 0.5, "max_expansion": 1e9}}),
+        ({}, {"pack": {**PACKED["pack"], "include_segment_ids": False}}),
+        ({"data_files": ["a", "b"], "exclude": "/takedowns.parquet", "max_bad_fraction": 0.5}, {}),
+        ({"tokenizer": {"name_or_path": "/a/copy/of/it", "trust_remote_code": True}}, {}),
+    ],
+)
+def test_paths_workers_engines_and_other_runtime_options_are_no_identity(
+    dataset: dict[str, Any], sections: dict[str, Any]
+) -> None:
+    assert ids(build(dataset, **{**PACKED, **sections})) == ids(build(**PACKED))

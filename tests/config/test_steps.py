@@ -21,13 +21,6 @@ def config(*, datasets: list[dict[str, Any]] | None = None, **sections: Any) -> 
 MIX: dict[str, Any] = {"weights": {"code": 0.25, "web": 0.75}, "epochs": 1.0}
 
 
-def test_text_alone_is_one_build() -> None:
-    whole = config(pack={"enabled": True})
-    assert whole.is_text_build
-    assert first_steps(whole) == {}
-    assert last_step(whole, {}) == whole
-
-
 def test_mixed_text_becomes_a_tokens_dataset_for_each_source_and_a_mixture_of_these() -> None:
     whole = config(mix=MIX, pack={"enabled": True, "seq_length": 64}, save={"num_shards": None})
     steps = first_steps(whole)
@@ -65,19 +58,6 @@ def test_stored_datasets_are_taken_as_they_are_and_text_beside_them_is_made_firs
     assert [(parent.dataset, parent.version) for parent in parents] == [("code", 2), ("mixed.web.tokens", 7)]
 
 
-def test_without_a_mixture_a_stored_dataset_is_packed_again() -> None:
-    whole = config(datasets=[{"name": "code", "dataset": "code"}], pack={"enabled": True})
-    assert first_steps(whole) == {}
-    resolved = resolve(whole)
-    assert (resolved.mixture, resolved.parents[0].version) == (None, None)
-
-
-def test_a_seed_of_zero_is_a_seed() -> None:
-    mixture = resolve(last_step(config(mix={**MIX, "seed": 0}, seed=5), {"code": 1, "web": 1})).mixture
-    assert mixture is not None
-    assert mixture.seed == 0
-
-
 @pytest.mark.parametrize(
     ("kind", "sections", "said"),
     [
@@ -98,7 +78,11 @@ def test_what_cannot_be_mixed_is_refused(
         resolve(last_step(whole, {"code": 1, "web": 1}))
 
 
-def test_text_and_stored_tokens_are_one_build_only_where_they_are_mixed() -> None:
+def test_without_a_mixture_stored_datasets_are_packed_and_no_text_is_beside_them() -> None:
+    whole = config(datasets=[{"name": "code", "dataset": "code"}], pack={"enabled": True})
+    assert first_steps(whole) == {}
+    resolved = resolve(whole)
+    assert (resolved.mixture, resolved.parents[0].version) == (None, None)
     datasets = [{"name": "code", "dataset": "code@v2"}, {"name": "web", "data_files": "web.jsonl"}]
     with pytest.raises(ConfigError, match="Add a section mix"):
         first_steps(config(datasets=datasets, pack={"enabled": True}))

@@ -50,6 +50,10 @@ def test_the_newest_committed_version_is_taken_where_none_is_named(lake: Lake) -
     for version in (1, 2):
         lake.put("a", version=version)
         lake.put("b", version=version)
+    with pytest.raises(ConfigError, match=r"datasets.aa.dataset: no dataset 'aa' .*did you mean a"):
+        lake.plan(["b", "aa"], mix={"epochs": 1})
+    with pytest.raises(ConfigError, match=r"the rows of a@v2 would only be copied"):
+        lake.plan(["a"])
     plan = lake.plan(["a", "b@v1"], mix={"epochs": 1})
     assert [parent.reference for parent in plan.parents] == ["a@v2", "b@v1"]
     assert [entry.source for entry in plan.inputs] == ["a", "b"]
@@ -134,24 +138,12 @@ def test_parents_that_do_not_fit_each_other_are_refused(
         lake.plan(["a", "b"], mix={"epochs": 1}, **sections)
 
 
-def test_a_dataset_that_is_not_there_is_named_with_those_that_are(lake: Lake) -> None:
-    lake.put("alpha")
-    with pytest.raises(ConfigError, match=r"datasets.alfa.dataset: no dataset 'alfa' .*did you mean alpha"):
-        lake.plan(["alpha", "alfa"], mix={"epochs": 1})
-
-
 def test_a_build_of_its_own_newest_version_would_never_end(lake: Lake) -> None:
     lake.put("mixed")
     lake.put("b")
     with pytest.raises(ConfigError, match=r"'mixed' is the name of this build too.*mixed@v1"):
         lake.plan(["mixed", "b"], mix={"epochs": 1})
     assert len(lake.plan(["mixed@v1", "b"], mix={"epochs": 1}).parents) == 2
-
-
-def test_equal_files_of_two_parents_are_one_input(lake: Lake) -> None:
-    for name in "ab":
-        lake.put(name, source="s")
-    assert len(lake.plan(["a", "b"], mix={"epochs": 1}).inputs) == 1
 
 
 def test_a_tokenizer_that_changed_in_the_store_is_damage(lake: Lake) -> None:
@@ -162,21 +154,6 @@ def test_a_tokenizer_that_changed_in_the_store_is_damage(lake: Lake) -> None:
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(IntegrityError, match=r"a@v1: a/v1/tokenizer/tokenizer.json: its sha256 is"):
         lake.plan(["a", "b"], mix={"epochs": 1})
-
-
-def test_padding_falls_back_to_the_eos_that_is_asked_for(lake: Lake) -> None:
-    for name in "ab":
-        lake.put(name)
-    pack = {"enabled": True, "seq_length": 8, "eos_token_id": 5}
-    out = lake.plan(["a", "b"], mix={"epochs": 1}, pack=pack).out
-    assert (out.eos_id, out.pad_id, out.append_eos) == (5, 5, True)
-
-
-def test_a_parent_whose_documents_were_rendered_is_looked_at_document_by_document(lake: Lake) -> None:
-    lake.put("a", settings={"texts": {"chat": {"loss": "assistant"}}}, columns=("input_ids", "loss_mask"))
-    lake.put("b")
-    out = lake.plan(["a", "b"], mix={"epochs": 1}).out
-    assert (out.whole, out.loss_mask) == (("a",), True)
 
 
 # Weights and ends
@@ -190,7 +167,7 @@ def test_a_weight_that_is_always_0_leaves_its_dataset_out(lake: Lake) -> None:
     assert any("b: its weight is always 0; nothing of b@v1" in note for note in plan.notes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(total=st.integers(1, 5000), share=st.integers(0, 10), lengths=st.tuples(*[st.integers(1, 50)] * 2))
 def test_total_tokens_ends_with_the_row_that_is_expected_to_reach_them(
     tmp_path_factory: pytest.TempPathFactory,
@@ -298,7 +275,7 @@ def test_notes_say_what_was_chosen_what_is_left_and_what_is_seen_too_often(lake:
 # Lanes and units
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_lanes_are_the_largest_divisor_that_leaves_every_lane_its_work(data: st.DataObject) -> None:
     groups = st.lists(st.integers(1, 300), min_size=1, max_size=30)
@@ -331,7 +308,7 @@ def test_lanes_are_the_largest_divisor_that_leaves_every_lane_its_work(data: st.
     assert -1e-6 < unit - 12 * lanes * mean < batch + 1e-6
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(rows=st.integers(1, 4000), unit=st.integers(1, 999))
 def test_units_are_all_rows_once(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, rows: int, unit: int
@@ -372,16 +349,6 @@ def test_a_unit_decodes_at_most_a_fifth_more_bytes_than_it_takes(lake: Lake) -> 
 # When work is the same
 
 
-def test_a_longer_mixture_keeps_the_units_that_it_had(lake: Lake) -> None:
-    for name in "ab":
-        lake.put(name)
-    mix = {"lanes": 2, "unit_rows": 100}
-    short, long = (lake.plan(["a", "b"], mix={**mix, "total_rows": rows}) for rows in (450, 900))
-    assert short.fingerprint != long.fingerprint
-    same = [one.fingerprint == other.fingerprint for one, other in zip(short.units, long.units, strict=False)]
-    assert same == [True] * 4 + [False]
-
-
 def test_versions_of_equal_content_mix_to_the_same_version(lake: Lake) -> None:
     for version in (1, 2):
         for name in "ab":
@@ -410,15 +377,6 @@ def test_whatever_moves_rows_makes_other_units(lake: Lake, change: dict[str, Any
     mix = {"lanes": 2, "unit_rows": 100, "total_rows": 400, "batch_size": 4, "weights": EVEN}
     one, other = lake.plan(["a", "b"], mix=mix), lake.plan(["a", "b"], mix=mix | change)
     assert not {unit.fingerprint for unit in one.units} & {unit.fingerprint for unit in other.units}
-
-
-def test_names_and_their_order_are_part_of_the_order(lake: Lake) -> None:
-    for name in "ab":
-        lake.put(name)
-    mix = {"total_rows": 100, "lanes": 1}
-    named = lake.plan([{"name": "x", "dataset": "a"}, "b"], mix=mix)
-    found = {lake.plan(list(names), mix=mix).fingerprint for names in ("ab", "ba")} | {named.fingerprint}
-    assert len(found) == 3
 
 
 OUT = RowsOut(
@@ -524,29 +482,13 @@ def test_packing_again_has_a_unit_for_each_unit_of_each_parent(lake: Lake) -> No
     assert not {unit.fingerprint for unit in units} & {unit.fingerprint for unit in longer.units}
 
 
-def test_a_unit_that_moved_in_its_parent_is_packed_to_the_same_rows(lake: Lake) -> None:
-    lake.put("a", [[5], [7, 3]], version=1)
-    lake.put("a", [[2], [5], [7, 3]], version=2)
-    old, new = (
-        lake.plan([{"name": "a", "dataset": f"a@v{v}"}], pack={"enabled": True, "seq_length": 8})
-        for v in (1, 2)
-    )
-    assert {unit.fingerprint for unit in old.units} < {unit.fingerprint for unit in new.units}
-
-
-def test_packing_again_without_packing_is_refused(lake: Lake) -> None:
-    lake.put("a")
-    with pytest.raises(ConfigError, match=r"the rows of a@v1 would only be copied"):
-        lake.plan(["a"])
-
-
 # Scale
 
 
-def test_ten_thousand_shards_are_planned_in_seconds(lake: Lake) -> None:
+def test_thousands_of_shards_are_planned_in_seconds(lake: Lake) -> None:
     for name in "ab":
-        lake.put(name, [[256] * 8] * 5000)
+        lake.put(name, [[256] * 8] * 1000)
     begin = time.process_time()
     plan = lake.plan(["a", "b"], mix={"weights": EVEN, "epochs": 2, "unit_rows": 4096})
-    assert time.process_time() - begin < 20
-    assert len(plan.units) == 10_000
+    assert time.process_time() - begin < 4
+    assert len(plan.units) == 2000

@@ -24,7 +24,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.estimate import estimate, total
-from tokenlake.etl.plan.units import cut, files_of_sources
+from tokenlake.etl.plan.plan import cut, files_of_sources
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.inputs import FileRange, InputFile

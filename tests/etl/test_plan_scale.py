@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.planning import make_tree, measure_planning
+from benchmarks.planning import make_tree
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.errors import ConfigError
@@ -23,7 +23,7 @@ from tokenlake.etl.planner import make_plan
 from tokenlake.etl.session import BadRecordBudget, BuildSession
 from tokenlake.store.layout import Layout
 
-MANY = 2000
+MANY = 1000
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +75,14 @@ def test_five_times_the_files_are_five_times_the_work(planned: Callable[..., Pla
     assert few.total() > MANY // 5
     assert many.total() < 7 * few.total()
     assert not [name for name, count in many.items() if count > 10 * MANY]
-
-
-def test_judging_bad_records_does_not_go_through_all_units_for_each(planned: Callable[..., Plan]) -> None:
-    calls = _calls(lambda: planned(MANY))
-    assert calls["_most_in_range"] == MANY  # when it is planned
-    plan = planned(MANY)
-    calls = _calls(lambda: BadRecordBudget(plan))
-    assert calls["_most_in_range"] == MANY  # and once per build
-    budget = BadRecordBudget(plan)
-    # half of the files of three rows; half of 201 bytes, at most a record in two bytes
-    assert sum(budget._most.values()) == MANY // 2 * 3 + MANY // 2 * 101  # pyright: ignore[reportPrivateUsage]
+    assert many["_most_in_range"] == MANY
 
 
 def test_a_unit_of_thousands_of_files_is_a_job(planned: Callable[..., Plan], tmp_path: Path) -> None:
     plan = planned(MANY)
-    assert 1 < len(plan.units) < 60
+    assert 1 <= len(plan.units) < 30
+    # half of the files of three rows; half of 201 bytes, at most a record in two bytes
+    assert sum(BadRecordBudget(plan)._most.values()) == MANY // 2 * 104  # pyright: ignore[reportPrivateUsage]
     session = BuildSession.open({}, plan=plan)
     largest = max(plan.units, key=lambda unit: len(unit.ranges))
     assert len(largest.ranges) > 100
@@ -150,10 +142,3 @@ def test_a_wrong_where_is_an_error_before_any_work(planned: Callable[..., Plan])
     with pytest.raises(ConfigError, match=r"^datasets\.s\.where: 'length\(text' cannot be used"):
         planned(MANY, events.append, where="length(text")
     assert not events
-
-
-def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
-    rows = measure_planning(tmp_path, files=200)
-    assert [goal for _, _, goal in rows if goal is not None] == [20.0, float(1 << 30)]
-    assert all(value >= 0 or "hash" in what for what, value, _ in rows)
-    assert 50e6 < {what: value for what, value, _ in rows}["peak memory, bytes"] < 1e9

@@ -133,41 +133,6 @@ def test_the_same_after_a_kill_and_after_a_repair(store: Path) -> None:
     assert [each.dataset for each in third.manifest.parents] == ["again"]
 
 
-def test_packed_again_it_needs_no_mixture(store: Path) -> None:
-    asked = {**mixture(store), "mix": {}}
-    asked["datasets"] = asked["datasets"][:1]
-    made = build_dataset(asked, workers=2)
-    assert set(made.manifest.splits) == {"train", "test", "eval_python"}
-    assert made.manifest.held_out == {"python": "eval_python"}
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (
-            lambda root: (root / "code" / "a.jsonl").unlink(),
-            r"is not what it was: a.jsonl of python is gone; expected",
-        ),
-        (
-            lambda root: shutil.rmtree(root / "code"),
-            r"is not what it was: .*code.*Restore it; or build code-tokens",
-        ),
-        (
-            lambda root: write_jsonl(root / "code" / "a.jsonl", notes(3)),
-            r"datasets.code.retokenize: the text of code-tokens@v1 is not what it was: a.jsonl of python is \d+ bytes",
-        ),
-        (
-            lambda root: shutil.rmtree(root / "store" / "code-tokens" / "v1" / "runs"),
-            r"no run of it kept one; write data_files in place of dataset",
-        ),
-    ],
-)
-def test_what_is_gone_or_changed_is_told(store: Path, spoil: Any, message: str) -> None:
-    spoil(store.parent)
-    with pytest.raises(ConfigError, match=message):
-        build_dataset(mixture(store), workers=1)
-
-
 def test_what_is_no_text_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = mixture(store) | {"name": "packed", "mix": {}}
     packed["datasets"] = [{"name": "web", "dataset": "web-tokens@v1"}]
@@ -183,3 +148,24 @@ def test_what_is_no_text_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch
         load_config({"datasets": [{"data_files": "x.jsonl", "retokenize": True}]})
     with pytest.raises(ConfigError, match=r"datasets.code.retokenize: true, but there is no tokenizer"):
         planner.plan({**mixture(store), "default_tokenizer": None})
+
+
+def test_what_is_gone_or_changed_is_told(store: Path) -> None:
+    def refused(message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            planner.plan(asked)
+
+    code = store.parent / "code"
+    asked: Config = {**mixture(store), "mix": {}}
+    asked["datasets"] = asked["datasets"][:1]
+    asked["pack"] = {"enabled": False}
+    write_jsonl(code / "a.jsonl", notes(3))
+    refused(
+        r"datasets.code.retokenize: the text of code-tokens@v1 is not what it was: a.jsonl of python is \d+ bytes"
+    )
+    (code / "a.jsonl").unlink()
+    refused(r"is not what it was: a.jsonl of python is gone; expected")
+    shutil.rmtree(code)
+    refused(r"is not what it was: .*code.*Restore it; or build code-tokens")
+    shutil.rmtree(store / "code-tokens" / "v1" / "runs")
+    refused(r"no run of it kept one; write data_files in place of dataset")

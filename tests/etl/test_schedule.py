@@ -23,11 +23,6 @@ def test_slots_are_busy_to_the_end_whatever_dies(seed: int, failures: float) -> 
     assert 1 <= found.end / found.ideal < LATER + failures / 10  # a slot that dies is away for a minute
 
 
-def test_more_slots_than_units_end_with_the_longest_unit() -> None:
-    found = simulate([5.0, 1.0, 7.0], 10, 0.0, 0)
-    assert (found.end, found.done) == (7.0, 3)
-
-
 def test_units_come_in_plan_order_but_for_the_largest() -> None:
     schedule = Schedule({0: 10, 1: 11, 2: 100, 3: 9, 4: 300, 5: 10}, 0)
     assert [schedule.take(0.0) for _ in range(7)] == [*((unit, 0.0) for unit in (4, 0, 1, 2, 3, 5)), None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import yaml
 
 from tests.seeds import promise
 from tests.servers.hub import TOKEN, HubServer, hub
-from tokenlake import DatasetIntrospector, build_dataset, load_config
+from tokenlake import DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.sources import hub_repo as hubhttp
 
@@ -82,14 +81,6 @@ def test_subsets_splits_and_the_columns_of_the_one_that_was_asked_for(books: Hub
     ]
 
 
-def test_without_a_subset_the_first_is_looked_at_and_said_so(books: HubServer) -> None:
-    found = DatasetIntrospector("org/books", type="hf").inspect()
-    assert found.groups[0].rows == 60
-    assert [finding.what for finding in found.findings] == [
-        "this is subset 'en', the first of en, de: none of them is the default one"
-    ]
-
-
 def test_a_subset_without_train_shows_the_split_it_has(books: HubServer) -> None:
     found = DatasetIntrospector("org/books", type="hf", subset="de").inspect()
     assert found.groups[0].rows == 7
@@ -113,22 +104,6 @@ def test_a_url_is_looked_at_as_a_file(books: HubServer) -> None:
     assert (found.files, found.groups[0].rows, found.configs) == (4, 65, ())
     assert [(split.name, split.files) for split in found.splits] == [("test", 1), ("train", 3)]
     assert found.bytes_read < 4 * 65536
-
-
-def test_the_proposal_builds_from_the_hub(books: HubServer, tmp_path: Path, tokenizer_dir: Path) -> None:
-    books.repo(
-        "org/mixed",
-        {
-            "data/train.jsonl": b"".join(json.dumps({"text": f"{i}"}).encode() + b"\n" for i in range(9)),
-            "data/test.jsonl": b'{"text": "no"}\n',
-        },
-    )
-    config = tmp_path / "mixed.yaml"
-    config.write_text(
-        DatasetIntrospector("org/mixed", type="hf", tokenizer=str(tokenizer_dir)).inspect().proposal
-    )
-    result = build_dataset(load_config(config, [f"save.output_dir={tmp_path}/store"]), workers=1)
-    assert result.manifest.account.documents == 9
 
 
 @promise(112, 299, 300)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tokenlake import ColumnMapper, DatasetIntrospector
+from tokenlake import DatasetIntrospector
 from tokenlake.errors import ConfigError, SourceNotFoundError
 from tokenlake.introspection import sample
 from tokenlake.introspection.file_group import LOOKED_INTO
@@ -92,29 +92,12 @@ def test_json_lines_are_estimated_from_their_beginning(tmp_path: Path) -> None:
     assert not any(feature.nullable for feature in group.features)
 
 
-def test_a_small_file_is_counted_and_compressed_ones_are_read(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in prose(50)])
-    write_lines(tmp_path / "b.jsonl.gz", [{"text": text, "lang": None} for text in prose(30)])
-    (group,) = inspect(tmp_path).groups
-    assert (group.rows, group.rows_exact, group.formats) == (80, True, {"jsonl.gz": 2})
-    types = {f.name: (f.type, f.nullable) for f in group.features}
-    assert types == {"text": ("string", False), "lang": ("null", True)}
-
-
 def test_a_compressed_file_is_estimated_whatever_the_decompressor_reads_ahead(tmp_path: Path) -> None:
     numbers = [os.urandom(40).hex() for _ in range(20_000)]
     write_lines(tmp_path / "a.jsonl.gz", [{"text": text} for text in numbers])
     (group,) = inspect(tmp_path).groups
     assert not group.rows_exact
     assert group.rows == pytest.approx(20_000, rel=0.1)
-
-
-def test_types_that_change_between_records_are_called_mixed(tmp_path: Path) -> None:
-    records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
-    write_lines(tmp_path / "a.jsonl", records)
-    (group,) = inspect(tmp_path).groups
-    types = {f.name: (f.type, f.nullable) for f in group.features}
-    assert types == {"text": ("string", False), "x": ("mixed", True), "y": ("double", True)}
 
 
 def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Path) -> None:
@@ -128,14 +111,23 @@ def test_a_json_array_larger_than_the_look_is_cut_between_elements(tmp_path: Pat
     assert group.rows == pytest.approx(9000, rel=0.02)
 
 
-def test_json_lines_need_no_type_and_an_array_named_so_does(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.json", [{"text": text} for text in prose(20)])
-    (group,) = inspect(tmp_path).groups
-    assert group.rows == 20
-    assert "type" not in group.entry
-    (tmp_path / "a.json").unlink()
+def test_relative_paths_stay_relative_and_a_field_of_several_types_is_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = [{"text": "a", "x": 1, "y": 1}, {"text": "b", "x": "one", "y": 1.5}, {"text": "c", "y": None}]
+    write_lines(tmp_path / "in" / "a-1.jsonl", records)
+    write_parquet(tmp_path / "in" / "a-2.parquet", {"text": ["a"]})
+    write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
+    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
+    assert (text.entry["data_files"], chat.entry["data_files"]) == (
+        ["in/a-1.jsonl", "in/a-2.parquet"],
+        "in/chat.jsonl",
+    )
+    types = {f.name: (f.type, f.nullable) for f in text.features}
+    assert types == {"text": ("string", True), "x": ("mixed", True), "y": ("double", True)}
     (tmp_path / "b.jsonl").write_text(json.dumps([{"text": "a"}, {"text": "b"}]))
-    (group,) = inspect(tmp_path).groups
+    (group,) = inspect("b.jsonl").groups
     assert (group.rows, group.entry["type"]) == (2, "json")
 
 
@@ -233,12 +225,6 @@ def test_a_column_can_be_named(tmp_path: Path) -> None:
         inspect(tmp_path, columns={"text": "esay"})
 
 
-def test_the_mapper_can_be_chosen(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"texxt": "a", "other": "b"}])
-    assert inspect(tmp_path).groups[0].mapping.get("text").how == "fuzzy"
-    assert inspect(tmp_path, mapper=ColumnMapper(0.95)).groups[0].mapping.get("text") is None
-
-
 # -- several files
 
 
@@ -258,15 +244,6 @@ def test_files_of_different_kinds_are_groups_of_their_own(tmp_path: Path) -> Non
     }
 
 
-def test_files_that_can_be_read_alike_are_one_entry_whatever_their_formats(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", {"text": prose(20)})
-    write_lines(tmp_path / "b.jsonl", [{"text": text, "url": "u"} for text in prose(10)])
-    (group,) = inspect(tmp_path).groups
-    assert group.formats == {"jsonl": 1, "parquet": 1}
-    assert group.entry["data_files"] == str(tmp_path)
-    assert [(f.name, f.nullable) for f in group.features] == [("text", True), ("url", True)]
-
-
 def test_names_suggest_splits_and_a_split_can_be_chosen(tmp_path: Path) -> None:
     for name, count in (("train", 3), ("test", 1)):
         for i in range(count):
@@ -281,16 +258,6 @@ def test_names_suggest_splits_and_a_split_can_be_chosen(tmp_path: Path) -> None:
         inspect(tmp_path, split="dev")
 
 
-def test_relative_paths_stay_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lines(tmp_path / "in" / "a-1.jsonl", [{"text": "a"}])
-    write_lines(tmp_path / "in" / "a-2.jsonl", [{"text": "a"}])
-    write_lines(tmp_path / "in" / "chat.jsonl", [{"messages": CHAT}])
-    monkeypatch.chdir(tmp_path)
-    chat, text = sorted(inspect("in").groups, key=lambda group: group.kind)
-    assert text.entry["data_files"] == "in/a-*.jsonl"
-    assert chat.entry["data_files"] == "in/chat.jsonl"
-
-
 def test_nothing_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="holds nothing"):
         inspect(tmp_path)
@@ -299,15 +266,6 @@ def test_nothing_there_is_an_error(tmp_path: Path) -> None:
         inspect(tmp_path / "boks.jsonl")
     with pytest.raises(ConfigError, match="rows: got -1"):
         inspect(tmp_path, rows=-1)
-
-
-def test_the_pieces_are_those_of_the_whole(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [{"text": "a", "id": 1}])
-    looked = DatasetIntrospector(tmp_path)
-    assert looked.configs() == ()
-    assert looked.splits() == ()
-    assert looked.features() == looked.inspect().groups[0].features
-    assert json.loads(json.dumps(looked.inspect().to_json()))["groups"][0]["rows"] == 1
 
 
 def test_sample_records_are_cut_and_come_from_several_files(tmp_path: Path) -> None:
@@ -442,7 +400,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, counted: Counted) -> None:
-    noise = [os.urandom(3000).hex() for _ in range(2000)]  # 12 MB
+    noise = [os.urandom(3000).hex() for _ in range(1500)]  # 9 MB
     for i in range(12):
         kind = ("jsonl", "jsonl.gz", "parquet")[i % 3]
         if kind == "parquet":
@@ -462,22 +420,13 @@ def test_a_look_reads_at_most_a_few_megabytes_of_a_few_files(tmp_path: Path, cou
     assert len(opened) <= LOOKED_INTO
 
 
-def test_three_thousand_files_are_listed_and_eight_opened(tmp_path: Path, counted: Counted) -> None:
-    for i in range(3000):
+def test_of_hundreds_of_files_eight_are_opened(tmp_path: Path, counted: Counted) -> None:
+    for i in range(300):
         (tmp_path / f"{chr(97 + i % 26)}{i}.txt").write_text("tiny")
     found = inspect(tmp_path)
-    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (3000, 3000, True)
+    assert (found.files, found.groups[0].rows, found.groups[0].rows_exact) == (300, 300, True)
     assert len(counted.bytes) == LOOKED_INTO
     assert found.groups[0].entry["data_files"] == str(tmp_path)
-
-
-def test_rows_of_many_parquet_files_are_estimated_from_a_few(tmp_path: Path, counted: Counted) -> None:
-    first = write_parquet(tmp_path / "a-0.parquet", {"text": prose(30)})
-    for i in range(1, 100):
-        (tmp_path / f"a-{i}.parquet").hardlink_to(first)
-    (group,) = inspect(tmp_path).groups
-    assert (group.rows, group.rows_exact) == (3000, False)
-    assert len(counted.bytes) == LOOKED_INTO
 
 
 def test_columns_too_large_for_a_look_are_left_out_of_the_sample(tmp_path: Path, counted: Counted) -> None:

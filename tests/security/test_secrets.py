@@ -23,7 +23,7 @@ from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.config import references
 from tokenlake.config.load import load_config
 from tokenlake.config.references import HIDDEN, provide_blocks, remember, resolve_options, scrub
-from tokenlake.config.secret import referenced_blocks
+from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import ConfigError, SourceError, WorkerError, without_credentials
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.builds import config_of
 from tests.sources.support import COMPRESS, PACK, Source, one, renamed, written
-from tokenlake.etl.plan.units import _most_in_range
+from tokenlake.etl.planner import _most_in_range
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.inputs import FileRange
 from tokenlake.sources.listing import list_inputs

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizers import tokenizer_samples as samples
 from tokenlake import PipelineConfig
-from tokenlake.config.identity import source_identity
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import resolve, source_identity
 from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.config.stages import TruncationSide, TruncationStrategy
 from tokenlake.errors import ConfigError

@@ -18,10 +18,9 @@ import yaml
 
 from tests.lazily import lazily
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml, json_schema
-from tokenlake.config.resolve import resolve, resolve_source
+from tokenlake.config.resolve import resolve, resolve_source, source_identity
 from tokenlake.config.resolved import ResolvedSource, ResolvedTexts
 from tokenlake.config.texts import callable_name
 from tokenlake.errors import BadRecordError, ConfigError

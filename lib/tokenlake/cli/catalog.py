@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.reports import Table, label, number
 from tokenlake.reports.difference import difference_tables, headings, sentence_of

@@ -33,7 +33,7 @@ from rich.text import Text
 from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
-from tokenlake.config.stores import default_store, is_local, store_overrides
+from tokenlake.config.values import default_store, is_local, store_overrides
 from tokenlake.markup import printable, printable_json
 from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store

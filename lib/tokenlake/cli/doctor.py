@@ -23,7 +23,7 @@ from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, StoreUrl, emit
-from tokenlake.config.stores import default_store, is_local
+from tokenlake.config.values import default_store, is_local
 from tokenlake.errors import TokenlakeError, without_credentials
 from tokenlake.prefect.server import configured_api_url
 from tokenlake.reports import Table, label

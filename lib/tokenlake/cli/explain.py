@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from tokenlake.cli.console import AsJson, Data, StoreUrl, emit, note, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.dataset import open as open_dataset

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, counting, emit, note, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError
 from tokenlake.export.version import export_version
 from tokenlake.markup import printable

@@ -17,8 +17,8 @@ from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Data, StoreUrl, note, print_json
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import json_schema
-from tokenlake.config.refusals import raise_problems
-from tokenlake.config.stores import default_store, store_not_yet, store_problems
+from tokenlake.config.refusals import raise_problems, store_not_yet, store_problems
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.introspection import introspector
 from tokenlake.introspection.inspection import NAMES, SEQ_LENGTH, Group, Inspection

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tokenlake import numbers
 from tokenlake.cli.console import AsJson, Config, Overrides, StoreUrl, Workers, emit, note, with_store
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import CancelledError, MissingExtraError
 from tokenlake.prefect.server import launch
 from tokenlake.reports import Table, dataset, facts, label, listed, number

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tokenlake.cache.disk import default_folder
 from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, print_json
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
 from tokenlake.query.session import sql as answer_of

@@ -22,7 +22,7 @@ from tokenlake.cli.console import (
     note,
     print_json,
 )
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
 from tokenlake.etl.engines import EngineName
 from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport

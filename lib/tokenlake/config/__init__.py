@@ -3,7 +3,7 @@
 Think of three forms of one thing. What a person writes is a mapping (:func:`load_config`); what Python
 code holds is a frozen model (:class:`PipelineConfig`); what a build consumes is a flat record without
 pydantic (:func:`tokenlake.config.resolve.resolve` -> :class:`tokenlake.config.resolved.ResolvedBuild`), of which
-:func:`tokenlake.config.identity.identity` is the part that decides bytes.
+:func:`tokenlake.config.resolve.identity` is the part that decides bytes.
 
 Names load on first use: a worker that imports ``tokenlake.config.resolved`` never imports pydantic.
 """

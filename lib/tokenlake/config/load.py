@@ -14,11 +14,10 @@ from typing import Any, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
-from tokenlake.config.data_module import DATA_MODULE, DataModuleConfig, pipeline_of
+from tokenlake.config.dataset import DATA_MODULE, SPLIT_PLACE, DataModuleConfig, is_hub_id
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.refusals import problems_error
-from tokenlake.config.secret import LITERALS_REFUSED
-from tokenlake.config.section import DATASET_NAME, Section, path_of
+from tokenlake.config.section import DATASET_NAME, LITERALS_REFUSED, Section, path_of
 from tokenlake.config.values import did_you_mean, nearest
 from tokenlake.config.yaml_file import MAX_BYTES, YamlFile, parse_yaml
 from tokenlake.errors import ConfigError
@@ -187,3 +186,53 @@ def _validated(
                 where = " (override)"
             problems.append(f"{path_of(location)}{where}: {message}" if location else message)
         raise problems_error(ConfigError, problems, file and file.name) from None
+
+
+def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:
+    """Return the same as the configuration of a pipeline, which builds and sources of rows read.
+
+    Args:
+        build: refuse what a build would not do.
+
+    Raises:
+        ConfigError: a build cannot do what is asked for.
+    """
+    dataset, tokenizer, packs = config.dataset, config.tokenizer_config, "packing" in config.dataset.stages
+    shuffled = [split.name for split in dataset.splits if split.shuffle and split.sample_size is not None]
+    if build and shuffled:
+        found = [
+            f"dataset.splits.{name}.shuffle: true, but a build takes the first sample_size rows; write shuffle: false, "
+            "or load with DataPipeline"
+            for name in shuffled
+        ]
+        raise problems_error(ConfigError, found)
+    renames = {column: wanted for wanted, column in (dataset.column_mapping or {}).items()}
+    datasets: list[dict[str, Any]] = []
+    for split in dataset.splits:
+        name = dataset.name.replace(SPLIT_PLACE, split.name)
+        datasets.append(
+            {
+                "name": split.name,
+                "data_files": name,
+                "type": "hf" if is_hub_id(name) else None,
+                "subset": dataset.config_name,
+                "split": split.name,
+                "splits": {split.name: 1.0},
+                "num_rows": None if split.shuffle else split.sample_size,
+                "format_fields": renames or None,
+                "tokenizer": tokenizer,
+                "prompt": config.prompt_template,
+            }
+        )
+    data: dict[str, Any] = {
+        "name": config.name,
+        "streaming": dataset.streaming,
+        "datasets": datasets,
+        "pack": {"enabled": True, "seq_length": tokenizer.max_length} if packs else {"enabled": False},
+        "save": config.save,
+    }
+    try:
+        return PipelineConfig.model_validate(data)
+    except ValidationError as error:
+        problems = [f"{path_of(each['loc'])}: {each['msg']}" for each in error.errors()]
+        raise problems_error(ConfigError, problems) from None

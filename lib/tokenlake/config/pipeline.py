@@ -11,6 +11,7 @@ import itertools
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, cast
 
 import yaml
+from annotated_types import Le
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from tokenlake.config import stages
@@ -22,7 +23,6 @@ from tokenlake.config.section import (
     Fraction,
     Path,
     Positive,
-    Quality,
     Section,
     Seed,
     Size,
@@ -179,13 +179,16 @@ class MixStageConfig(Section):
         return self
 
 
+_Words = Annotated[Count, Le(64)]
+
+
 class ContaminationConfig(Section):
     """Documents that hold parts of evaluation sets."""
 
     sets: tuple[DatasetConfig, ...]
     """The evaluation sets, in the form of `datasets`; the `name` of each stands in the list of what is left out."""
 
-    ngram: Count = 13
+    ngram: _Words = 13
     """Words of an n-gram (13: GPT-3, Brown et al. 2020); a document of a set with fewer words cannot be found."""
 
     min_ngrams: Count = 1
@@ -203,8 +206,6 @@ class ContaminationConfig(Section):
             )
         if len(set(names)) < len(names):
             raise problem("sets: two have one name")
-        if self.ngram > 64:
-            raise problem(f"ngram: got {self.ngram}, must be at most 64")
         return self
 
 
@@ -220,7 +221,7 @@ class MinHashConfig(Section):
     enabled: Switch = True
     """Look for near duplicates."""
 
-    ngram: Count = 5
+    ngram: _Words = 5
     """Words of an n-gram; a document with fewer words has no near duplicates."""
 
     bands: Count = 14
@@ -229,17 +230,13 @@ class MinHashConfig(Section):
     rows: Count = 8
     """Hash values of a group."""
 
-    seed: Seed = 1
+    seed: Annotated[Seed, Le(2**32 - 1)] = 1
     """Seed of the hash functions."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.bands * self.rows > 4096:
             raise problem(f"bands * rows is {self.bands * self.rows}, must be at most 4096")
-        if self.ngram > 64:
-            raise problem(f"ngram: got {self.ngram}, must be at most 64")
-        if self.seed >= 2**32:
-            raise problem(f"seed: got {self.seed}, must be below 4294967296")
         return self
 
 
@@ -255,7 +252,7 @@ class CleanConfig(Section):
     output: Path | None = None
     """Parquet of the documents to leave out (`file`, `position`, `reason`, ...); null: NAME-exclude.parquet."""
 
-    filters: Quality = ()
+    filters: stages.Quality = ()
     """Published filters of quality, by name: gopher_repetition, gopher_quality, c4, fineweb."""
 
     contamination: Annotated[ContaminationConfig | None, AfterValidator(_needs_sets)] = None

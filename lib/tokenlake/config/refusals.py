@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tokenlake.columns import RESERVED, columns_for
 from tokenlake.config.section import MAX_SPLIT_NAME
 from tokenlake.config.stages import KWARGS, CacheStageConfig
-from tokenlake.config.stores import scheme_of
+from tokenlake.config.values import OBJECT_STORES, STORE_URL, is_local, scheme_of
 from tokenlake.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -414,3 +414,27 @@ def _stored_problems(config: PipelineConfig) -> Iterator[str]:
     for path, weights in weighed.items():
         if absent := sorted({dataset.name or "" for dataset in config.datasets} - weights.keys()):
             yield f"{path}: has no weight for {', '.join(absent)}; give every dataset one (0 leaves it out)"
+
+
+def store_problems(config: PipelineConfig, store: str) -> list[str]:
+    """Return what cannot be: credentials in the store's URL, which is written down, and options without a use."""
+    found = STORE_URL.match(store)
+    if found and ("@" in found[2] or "?" in found[3]):
+        what = "a user name or password" if "@" in found[2] else "a query"
+        return [
+            f"save.output_dir: {scheme_of(store)}://... has {what} in it (not shown); write the URL without it, and "
+            "save.storage_options: {key: {env: VARIABLE}, ...}"
+        ]
+    if config.save.storage_options and is_local(store):
+        return [f"save.storage_options: the store {store} is local and takes none; leave them out"]
+    return []
+
+
+def store_not_yet(store: str) -> list[str]:
+    """Return a message for a store that no build writes to."""
+    if is_local(store) or scheme_of(store) in OBJECT_STORES:
+        return []
+    return [
+        f"save.output_dir: {scheme_of(store)}:// is not available yet for a build; today: a path, s3://bucket/prefix "
+        "or gs://bucket/prefix"
+    ]

@@ -17,9 +17,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.formats import TYPES
 from tokenlake.config.pipeline import CardConfig, MixStageConfig, PipelineConfig
-from tokenlake.config.refusals import build_problems, raise_problems, refused
+from tokenlake.config.refusals import build_problems, raise_problems, refused, store_not_yet, store_problems
 from tokenlake.config.resolved import (
     FIM_ROOM,
     MESSAGES_FIELDS,
@@ -36,17 +35,17 @@ from tokenlake.config.resolved import (
     ResolvedTexts,
     ResolvedTokenizer,
 )
-from tokenlake.config.secret import plain_options
-from tokenlake.config.section import DATASET_NAME
+from tokenlake.config.section import DATASET_NAME, plain_options
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig
-from tokenlake.config.stores import store_not_yet, store_of, store_problems
 from tokenlake.config.texts import ChatConfig, callable_name
+from tokenlake.config.values import TYPES, default_store
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tokenlake.config.section import Section
+from dataclasses import asdict
 
 Resolved = TypeVar("Resolved", bound="DataclassInstance")
 DEFAULT_FIELD: Final = "text"
@@ -83,6 +82,11 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
     )
 
 
+def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the path or URL of the store that a configuration's build writes to."""
+    return config.save.output_dir or default_store(environ)
+
+
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage, chat = config.source, _chat(dataset)
@@ -103,7 +107,7 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
         split=dataset.dataset_split_name or dataset.split,
-        tokenizer=_tokenizer(config, dataset, chat),
+        tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
     )
@@ -159,7 +163,7 @@ def _chat(dataset: DatasetConfig) -> ResolvedChat | None:
     )
 
 
-def _tokenizer(
+def _resolved_tokenizer(
     config: PipelineConfig, dataset: DatasetConfig, chat: ResolvedChat | None
 ) -> ResolvedTokenizer:
     stage, choice = config.tokenize, config.tokenizer_of(dataset)
@@ -302,3 +306,90 @@ def tokens_name(config: PipelineConfig, dataset: DatasetConfig) -> str:
             "or the source's"
         )
     return name
+
+
+# What decides output bytes. Left out on purpose: paths and names of stores, worker and thread counts, the engine (its
+# ids equal the reference's or the build fails), names of tokenizers (their files and behaviour are hashed instead),
+# and `max_bad_fraction`, which decides whether a build may be committed but not a byte of it.
+
+
+def identity(build: ResolvedBuild) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of a build, without that of its sources."""
+    return {
+        "kind": build.kind,
+        "pack": None if build.pack is None else pack_identity(build.pack),
+        "unit_size": build.unit_size,
+        "max_shard_size": build.max_shard_size,
+        "compression": build.compression,
+        **({"loss_mask": True} if build.loss_mask else {}),
+        **({"attention_mask": True} if build.attention_mask else {}),
+        **({"kept": [[name, kind] for name, kind in build.kept]} if build.kept else {}),
+        **({} if build.num_shards is None else {"num_shards": build.num_shards}),
+    }
+
+
+def card_identity(build: ResolvedBuild) -> dict[str, Any]:
+    """Return the part of a version's identity that no unit has: what its card says, where it says anything."""
+    return {"card": dict(build.card)} if build.card else {}
+
+
+def source_identity(source: ResolvedSource) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of a source.
+
+    The inputs (`data_files` listed and hashed), the content of `exclude` and the tokenizer's files are
+    identity too; whoever reads them adds them.
+    """
+    # Options that most sources lack count only where they are set, so that a new one of them does not give
+    # every older dataset another identity.
+    options: dict[str, Any] = {
+        "where": source.where,
+        "delimiter": source.delimiter,
+        "texts": source.texts.identity() or None,
+        "additional_fields": [name for name, _ in source.kept] or None,
+        "num_shards": source.num_shards,
+        "eval": None if source.held_out is None else asdict(source.held_out),
+    }
+    return {
+        "name": source.name,
+        "type": source.type,
+        "content_field": source.content_field,
+        "text_mode": source.text_mode,
+        "on_bad_record": source.on_bad_record,
+        "max_record_bytes": source.max_record_bytes,
+        "splits": [[name, part] for name, part in source.splits],
+        **{name: value for name, value in options.items() if value is not None},
+        "tokenizer": _tokenizer(source.tokenizer),
+    }
+
+
+def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
+    """Return the canonical, JSON-able identity of packing."""
+    # `include_segment_ids` is about readers: the column is stored only with `store_segment_ids`.
+    return {
+        "seq_length": pack.seq_length,
+        "eos_token_id": pack.eos_token_id,
+        "pad_token_id": pack.pad_token_id,
+        "strategy": pack.strategy,
+        "window_tokens": pack.window_tokens,
+        "store_segment_ids": pack.store_segment_ids,
+        **({"num_packers": pack.num_packers} if pack.strategy == "pool" else {}),
+        **({} if pack.max_segments is None else {"max_segments": pack.max_segments}),
+        **({} if pack.shuffle_seed is None else {"shuffle_seed": pack.shuffle_seed}),
+    }
+
+
+def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
+    policy, padding = tokenizer.long_documents, tokenizer.padding
+    found: dict[str, Any] = {
+        "add_special_tokens": tokenizer.add_special_tokens,
+        # Where long documents are kept, `max_length` does nothing, so it must not make two equal results differ.
+        "max_length": None if policy == "keep" and padding != "max_length" else tokenizer.max_length,
+        "special_tokens_in_text": tokenizer.special_tokens_in_text,
+    }
+    if policy == "truncate":  # it says where it cuts: at first it cut through characters, and gave other ids
+        found["truncation"] = [tokenizer.truncation_strategy, tokenizer.truncation_side]
+    elif policy != "keep":
+        found["long_documents"] = policy
+    if padding != "none":
+        found |= {"padding": padding, "padding_side": tokenizer.padding_side}
+    return found

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from tokenlake.columns import ColumnType, Method, Trainer
-from tokenlake.config.formats import SourceType
-from tokenlake.config.quality_constants import QualityFilters
+from tokenlake.config.values import QualityFilters, SourceType
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
@@ -293,6 +292,11 @@ class ResolvedPack:
     num_packers: int = 4
     max_segments: int | None = None
     shuffle_seed: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Ids of a row."""
+        return self.seq_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The sections of a configuration: reading, tokenizing, caching, packing, loading, saving, Ray and reports."""
+"""The sections of a configuration: reading, tokenizing, caching, packing, loading, saving, Ray and reports; and the
+published filters of quality, which `clean` and the transforms of rows name."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from annotated_types import Ge
-from pydantic import BeforeValidator, Strict, WrapValidator, model_validator
+from pydantic import BeforeValidator, PlainSerializer, Strict, WithJsonSchema, WrapValidator, model_validator
 
-from tokenlake.config.secret import Options, Secret
 from tokenlake.config.section import (
     Count,
     Fraction,
     Length,
+    Options,
     Path,
     Positive,
+    Secret,
     Section,
     Size,
     Splits,
@@ -25,7 +27,7 @@ from tokenlake.config.section import (
     problem,
     shown,
 )
-from tokenlake.config.values import MIB
+from tokenlake.config.values import CONSTANTS, MIB, QualityFilters, did_you_mean
 
 SpecialTokensInText = Literal["literal", "encode", "fail"]
 """What the text of a special token inside a document becomes: plain text, the token, or a bad record."""
@@ -405,3 +407,62 @@ class ObservabilityConfig(Section):
 
     log_interval: Count = 100
     """Units of a build, or batches, between two lines of progress, of which there is one every 10 seconds anyway."""
+
+
+def _filters(value: object) -> object:
+    """Return (name, constants) of each filter; a text alone is a filter as it was published."""
+    found: dict[str, tuple[tuple[str, float], ...]] = {}
+    for entry in cast("list[object]", value if isinstance(value, list | tuple) else [value]):
+        if not isinstance(entry, str) and not (isinstance(entry, Mapping) and len(cast("Any", entry)) == 1):
+            raise problem(
+                f"got {shown(entry)}, must be the name of a filter, or a mapping of one to its constants"
+            )
+        ((name, constants),) = {entry: {}}.items() if isinstance(entry, str) else cast("Any", entry).items()
+        if not isinstance(constants, Mapping):
+            raise problem(f"{name}: got {shown(constants)}, must be a mapping of constants to numbers")
+        _require_known("unknown filter", name, CONSTANTS)
+        for key, number in cast("Mapping[str, Any]", constants).items():
+            _require_known(f"{name}: unknown constant", key, CONSTANTS[name])
+            if not isinstance(number, int | float) or not 0 <= number < float("inf"):
+                raise problem(f"{name}.{key}: got {shown(number)}, must be a number, at least 0")
+        if name in found:
+            raise problem(f"the filter {name!r} is named twice")
+        found[name] = tuple(sorted((key, float(number)) for key, number in constants.items()))
+    return tuple(found.items())
+
+
+def _require_known(what: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        raise problem(f"{what} {name!r}{did_you_mean(name, known)} (known here: {', '.join(known)})")
+
+
+def _written_filters(value: QualityFilters) -> list[str | dict[str, dict[str, float]]]:
+    """Return filters as a configuration has them."""
+    return [{name: dict(constants)} if constants else name for name, constants in value]
+
+
+_FILTER_NAMES: Final[dict[str, Any]] = {"type": "string", "enum": list(CONSTANTS)}
+_OWN_CONSTANTS: Final[dict[str, Any]] = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+    "properties": {
+        name: {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {key: {"type": "number", "minimum": 0} for key in constants},
+        }
+        for name, constants in CONSTANTS.items()
+    },
+}
+
+Quality = Annotated[
+    QualityFilters,
+    BeforeValidator(_filters),
+    PlainSerializer(_written_filters),
+    WithJsonSchema(
+        {"anyOf": [_FILTER_NAMES, {"type": "array", "items": {"anyOf": [_FILTER_NAMES, _OWN_CONSTANTS]}}]}
+    ),
+]
+"""One name of a filter, or a list of names and of {name: {constant: another value}}."""

@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from tokenlake.columns import Method, Trainer
-from tokenlake.config.section import Quality, Section, Switch, Text, problem, shown
+from tokenlake.config.section import Section, Switch, Text, problem, shown
+from tokenlake.config.stages import Quality
 from tokenlake.config.values import did_you_mean, mapped
 from tokenlake.errors import ConfigError
 

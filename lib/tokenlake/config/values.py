@@ -1,16 +1,19 @@
-"""What people write and what they meant: the nearest known word, sizes such as ``"500MB"``, plain data.
+"""What people write and what they mean: the nearest known word, sizes such as ``"500MB"``, stores, formats of inputs,
+constants of filters; nothing here needs the models.
 
 All units of sizes are binary, with and without the ``i``: 1 KB = 1 KiB = 1024 bytes.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from tokenlake.errors import ConfigError
 
@@ -116,3 +119,177 @@ def arguments_of(kind: type[Options], name: str, asked: Any, words: Mapping[str,
             f"{name}: got {asked!r}, must be {others}a {kind.__name__}, or a mapping of {', '.join(names)}"
         )
     return kind(**cast("Mapping[str, Any]", asked))
+
+
+STORE_VARIABLE: Final = "TOKENLAKE_STORE"
+DEFAULT_STORE: Final = "./artifacts"
+
+OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs"})
+"""Schemes of the object stores that a build can write to."""
+
+STORE_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL)
+
+
+def default_store(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the store of configurations and commands that name none."""
+    return environ.get(STORE_VARIABLE) or DEFAULT_STORE
+
+
+def is_local(store: str) -> bool:
+    """Whether a store is a folder of this machine."""
+    return scheme_of(store) in ("", "file")
+
+
+def store_overrides(store: str) -> list[str]:
+    """Return overrides that put another store in a configuration; options of an object store are no folder's."""
+    options = ["save.storage_options=null"] if is_local(store) else []
+    return [*options, f"save.output_dir={json.dumps(store)}"]
+
+
+def scheme_of(store: str) -> str:
+    """Return the scheme of a URL in lower case, "" for a path."""
+    found = STORE_URL.match(store)
+    return found[1].lower() if found else ""
+
+
+Format = Literal["jsonl", "json", "parquet", "arrow", "csv", "tsv", "text"]
+SourceType = Literal["jsonl", "json", "parquet", "arrow", "csv", "text", "hub"]
+"""What a source's files hold; ``hub``: `data_files` are ids of datasets on the Hub."""
+TypeName = Literal["json", "jsonl", "parquet", "csv", "arrow", "huggingface", "hf", "txt"]
+"""The same as people write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatFacts:
+    """What is known of a format before a file is opened.
+
+    Attributes:
+        extensions: of files that hold it.
+        reader: module of :mod:`tokenlake.sources` and function.
+        layout: ``lines`` (any line can be found from any byte), ``blocks`` (a footer lists them), ``whole`` (read from
+            the beginning on).
+        schema: whether a file itself says what its columns are.
+        nested: whether a field can hold a list.
+        least_record_bytes: no record that holds anything is shorter, its separator included; None where bytes tell
+            nothing.
+        prose: further extensions, of files that a directory holds beside data: taken where the type is set, or by name.
+    """
+
+    extensions: tuple[str, ...]
+    reader: tuple[str, str]
+    layout: Literal["lines", "blocks", "whole"]
+    schema: bool = False
+    nested: bool = True
+    least_record_bytes: int | None = None
+    prose: tuple[str, ...] = ()
+
+    @property
+    def textual(self) -> bool:
+        """Whether it is plain text to look at, which may be compressed as a whole."""
+        return self.layout != "blocks"
+
+
+_CSV: Final = FormatFacts(
+    extensions=(".csv",),
+    reader=("csv", "read_csv"),
+    layout="whole",
+    schema=True,
+    nested=False,
+    least_record_bytes=1,  # one empty cell: its newline
+)
+
+FORMATS: Final[dict[Format, FormatFacts]] = {
+    "jsonl": FormatFacts(
+        extensions=(".jsonl", ".ndjson"),
+        reader=("json", "read_jsonl"),
+        layout="lines",
+        least_record_bytes=2,  # a digit, which is a bad record, and its newline
+    ),
+    "json": FormatFacts(
+        extensions=(".json",), reader=("json_array", "read_json_array"), layout="whole", least_record_bytes=2
+    ),
+    "parquet": FormatFacts(
+        extensions=(".parquet",), reader=("parquet", "read_parquet"), layout="blocks", schema=True
+    ),
+    "arrow": FormatFacts(
+        extensions=(".arrow", ".feather", ".ipc", ".arrows"),
+        reader=("arrow", "read_arrow"),
+        layout="blocks",
+        schema=True,
+    ),
+    "csv": _CSV,
+    "tsv": replace(_CSV, extensions=(".tsv",)),
+    "text": FormatFacts(
+        extensions=(".txt",),
+        prose=(".text", ".md", ".rst"),
+        reader=("text", "read_text"),
+        layout="lines",
+        nested=False,
+        least_record_bytes=2,
+    ),
+}
+TYPES: Final[dict[TypeName, SourceType]] = {
+    "jsonl": "jsonl",
+    "json": "json",
+    "parquet": "parquet",
+    "arrow": "arrow",
+    "csv": "csv",
+    "txt": "text",
+    "huggingface": "hub",
+    "hf": "hub",
+}
+
+
+_GOPHER: Final = "Rae et al. 2021, https://arxiv.org/abs/2112.11446, section A.1.1"
+_TABLE_A1: Final = "Rae et al. 2021, https://arxiv.org/abs/2112.11446, table A1"
+_C4: Final = "Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 2.2"
+_C4_CODE: Final = "c4_utils.py of TensorFlow Datasets, which made C4"
+_FINEWEB: Final = "Penedo et al. 2024, https://arxiv.org/abs/2406.17557, section 3.6"
+_FINEWEB_CODE: Final = "FineWeb's filter in datatrove"
+
+CONSTANTS: Final[Mapping[str, Mapping[str, tuple[float, str]]]] = {
+    "gopher_repetition": {
+        "max_repeated_paragraphs": (0.30, _TABLE_A1),
+        "max_in_repeated_paragraphs": (0.20, _TABLE_A1),
+        "max_repeated_lines": (0.30, _TABLE_A1),
+        "max_in_repeated_lines": (0.20, _TABLE_A1),
+        "max_in_top_2gram": (0.20, _TABLE_A1),
+        "max_in_top_3gram": (0.18, _TABLE_A1),
+        "max_in_top_4gram": (0.16, _TABLE_A1),
+        "max_in_repeated_5grams": (0.15, _TABLE_A1),
+        "max_in_repeated_6grams": (0.14, _TABLE_A1),
+        "max_in_repeated_7grams": (0.13, _TABLE_A1),
+        "max_in_repeated_8grams": (0.12, _TABLE_A1),
+        "max_in_repeated_9grams": (0.11, _TABLE_A1),
+        "max_in_repeated_10grams": (0.10, _TABLE_A1),
+    },
+    "gopher_quality": {
+        "min_words": (50, _GOPHER),
+        "max_words": (100_000, _GOPHER),
+        "min_word_length": (3, _GOPHER),
+        "max_word_length": (10, _GOPHER),
+        "max_symbols": (0.1, _GOPHER),
+        "max_bullet_lines": (0.9, _GOPHER),
+        "max_ellipsis_lines": (0.3, _GOPHER),
+        "min_alphabetic": (0.8, _GOPHER),
+        "min_stop_words": (2, _GOPHER),
+    },
+    "c4": {
+        "line_ends": (1, _C4),
+        "min_line_words": (3, _C4),
+        "min_sentences": (5, _C4),
+        "max_word_length": (1000, _C4_CODE),
+    },
+    "fineweb": {
+        "min_line_ends": (0.12, _FINEWEB),
+        "max_short_lines": (0.67, _FINEWEB),
+        "short_line": (30, _FINEWEB),
+        "max_in_repeated_lines": (0.01, _FINEWEB_CODE),
+        "max_newlines_per_word": (0.3, _FINEWEB_CODE),
+    },
+}
+"""Filter -> constant -> (value, source). ``line_ends`` of C4 is 1 where lines must end as sentences do, else 0: FineWeb
+has it 0. The paper of FineWeb has 0.1 of the characters in repeated lines, its code, which made the data, 0.01."""
+
+QualityFilters: TypeAlias = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
+"""(name of a filter, (constant, value) that is to be another than the published one), in order."""

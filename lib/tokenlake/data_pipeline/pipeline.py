@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, cast, final
 
-from tokenlake.config.data_module import DataModuleConfig, SplitSpec, pipeline_of
-from tokenlake.config.load import load_section
+from tokenlake.config.dataset import DataModuleConfig, SplitSpec
+from tokenlake.config.load import load_section, pipeline_of
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, SourceError, TokenizerError, TokenlakeError

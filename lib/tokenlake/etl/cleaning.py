@@ -23,20 +23,18 @@ from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierLis
 from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
 from tokenlake.clean.words import EvaluationNgrams
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig, signing_of
-from tokenlake.config.refusals import raise_problems
-from tokenlake.config.resolve import resolve_source
+from tokenlake.config.refusals import raise_problems, store_problems
+from tokenlake.config.resolve import resolve_source, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
-from tokenlake.config.secret import plain_options
-from tokenlake.config.stores import store_of, store_problems
+from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
-from tokenlake.etl.plan.units import range_identity
+from tokenlake.etl.plan.plan import range_identity
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool, Progress
 from tokenlake.etl.runner import run_each

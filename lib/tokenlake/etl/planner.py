@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from itertools import chain
@@ -20,10 +21,9 @@ from typing import Any, Final, TypeAlias
 from tokenlake import numbers
 from tokenlake.compact import CompactTuple
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import card_identity, identity, source_identity
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import resolve
+from tokenlake.config.resolve import card_identity, identity, resolve, source_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedHeldOut, ResolvedSource
 from tokenlake.config.stages import TokenizerChoice
 from tokenlake.errors import ConfigError, SourceNotFoundError
@@ -37,13 +37,20 @@ from tokenlake.etl.plan.left_out import (
     of_unit,
 )
 from tokenlake.etl.plan.parents import FoundParent, find_parents
-from tokenlake.etl.plan.plan import Plan, TextUnit
-from tokenlake.etl.plan.source import kept_sources, notes_on_kept, settle
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer, check_room, padded, plan_tokenizers
-from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_ranges, range_identity
+from tokenlake.etl.plan.plan import Plan, TextUnit, cut, files_of_sources, group_ranges, range_identity
+from tokenlake.etl.plan.source import (
+    PlannedTokenizer,
+    check_room,
+    kept_sources,
+    notes_on_kept,
+    padded,
+    plan_tokenizers,
+    settle,
+)
 from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
+from tokenlake.sources.formats import Compression
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
 from tokenlake.sources.listing import list_inputs
@@ -154,7 +161,7 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
         notes=tuple(notes),
         config={**config, "sources": {source.name: source_identity(source) for source in build.sources}},
         exclusions=exclusions,
-        bad_budgets=bad_budgets(build, units),
+        bad_budgets=_bad_budgets(build, units),
     )
 
 
@@ -442,3 +449,38 @@ def input_changes(
         found += [f"{path} of {source} is new" for source, path in there if (source, path) not in known]
     more = len(found) - _SHOWN
     return [*found[:_SHOWN], f"and {more} more"] if more > 0 else found
+
+
+#: No stream is longer than so many times its compressed size: deflate's longest match in its shortest code,
+#: and a block of 128 KiB in four bytes.
+_MOST_EXPANSION: Final[dict[Compression | None, int]] = {None: 1, "gzip": 1032, "zstd": 32768}
+
+#: Where a file does not say how many records it has and bytes tell nothing: an Arrow batch of nulls has none.
+_UNBOUNDED: Final = 1 << 40
+
+
+def _bad_budgets(build: ResolvedBuild, units: Iterable[TextUnit]) -> dict[str, int]:
+    """Return source to the bad records in one unit past which it fails whatever the other units hold."""
+    shares = {
+        each.name: each.max_bad_fraction for each in build.sources if each.on_bad_record == "quarantine"
+    }
+    most = Counter[str](dict.fromkeys(shares, 0))
+    for unit in units:
+        if unit.source in shares:
+            most[unit.source] += most_records(unit.ranges)
+    return {name: int(share * most[name]) for name, share in shares.items()}
+
+
+def most_records(ranges: Iterable[FileRange]) -> int:
+    """Return a number that the ranges of a unit have no more records than."""
+    return sum(_most_in_range(part) for part in ranges)
+
+
+def _most_in_range(part: FileRange) -> int:
+    """No range holds more records than this; `records` and `rows` count them, bytes only bound them."""
+    most = part.records
+    if most is None:
+        least = part.file.facts.least_record_bytes
+        factor = _MOST_EXPANSION[part.file.compression]
+        most = _UNBOUNDED if least is None else (part.stop - part.start) * factor // least + 1
+    return most if part.rows is None else min(most, part.rows)

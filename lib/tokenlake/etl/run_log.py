@@ -28,7 +28,7 @@ import msgspec
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import hide, scrub
 from tokenlake.config.resolve import first_steps, resolve
-from tokenlake.config.secret import literal_secrets
+from tokenlake.config.section import literal_secrets
 from tokenlake.config.texts import is_callable_name
 from tokenlake.errors import ConfigError, IntegrityError, StoreError, TokenlakeError
 from tokenlake.etl.job import produced_by

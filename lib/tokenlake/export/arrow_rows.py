@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tokenlake.columns import JSON
 from tokenlake.errors import BadRecordError
-from tokenlake.schema import arrow_type, column_type
+from tokenlake.schema import arrow_type, column_type, is_list
 from tokenlake.sources.rows import Row, names_in
 
 _ARROW: Final[Any] = pa
@@ -179,12 +179,6 @@ def _culprit(values: Sequence[Any], kind: Any) -> int:
     if kind is None:  # from the culprit on nothing fits
         return bisect_left(range(len(values) - 1), True, key=is_unfit)
     return next(filter(is_unfit, range(len(values))), 0)
-
-
-def is_list(kind: Any) -> bool:
-    """Return whether values of an Arrow type are lists, whatever their layout."""
-    types = _ARROW.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:

@@ -26,8 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, final
 
-from tokenlake.config.stores import OBJECT_STORES, scheme_of
-from tokenlake.config.values import expected
+from tokenlake.config.values import OBJECT_STORES, expected, scheme_of
 from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, NotFoundError, StoreError
 from tokenlake.export.manifest import FOLDER, MANIFEST, FlatManifest
 from tokenlake.store.address import open_store, options_here, scratch_folder

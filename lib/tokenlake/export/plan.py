@@ -23,10 +23,10 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import resolve_options
 from tokenlake.config.refusals import raise_problems
-from tokenlake.config.resolve import first_steps, tokens_name
-from tokenlake.config.secret import BlockSecret, plain_options
+from tokenlake.config.resolve import first_steps, store_of, tokens_name
+from tokenlake.config.section import BlockSecret, plain_options
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
-from tokenlake.config.stores import scheme_of, store_of
+from tokenlake.config.values import scheme_of
 from tokenlake.errors import ConfigError, VersionConflictError
 from tokenlake.export.directory import Target, require_apart, target_of
 from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatManifest

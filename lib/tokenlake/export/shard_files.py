@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from tokenlake.arrays import STRINGS
 from tokenlake.config.values import expected
 from tokenlake.errors import ConfigError, SourceError
-from tokenlake.export.arrow_rows import is_list, text_of
+from tokenlake.export.arrow_rows import text_of
 from tokenlake.export.manifest import FileFormat, FlatFile, file_mode
-from tokenlake.schema import open_writer
+from tokenlake.schema import is_list, open_writer
 from tokenlake.store.local_files import HashingFile
 
 DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"

@@ -15,7 +15,6 @@ import pyarrow as pa
 from tokenlake.arrays import cells, offsets_of
 from tokenlake.config.values import MIB, parse_size, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.export.arrow_rows import is_list
 from tokenlake.export.directory import NEW, Target, target_of
 from tokenlake.export.manifest import (
     FOLDER,
@@ -28,6 +27,7 @@ from tokenlake.export.manifest import (
 )
 from tokenlake.export.shard_files import DEFAULT_NAMING, FilesByValue, ShardFiles, check_naming, edges_of
 from tokenlake.reading.version import StoredRows, stored_schema
+from tokenlake.schema import is_list
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, parted

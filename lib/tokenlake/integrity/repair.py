@@ -20,7 +20,7 @@ from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step, tokens_name
 from tokenlake.config.stages import RayConfig
-from tokenlake.config.stores import is_local
+from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl import planner
 from tokenlake.etl.engines import EngineName, open_pool

@@ -23,7 +23,7 @@ from tokenlake.integrity.findings import Problem
 from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_unfolded, pages_of
 from tokenlake.reading.shard_file import ShardBytes
 from tokenlake.reading.version import DAMAGE, stored_schema
-from tokenlake.schema import LogicalHasher
+from tokenlake.schema import LogicalHasher, is_list
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.manifest import Manifest
 
@@ -209,7 +209,7 @@ def _nulls(column: Any) -> bool:
         kind, children = chunk.type, list[Any]()
         if pa.types.is_struct(kind):
             children = [chunk.field(index) for index in range(kind.num_fields)]
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        elif is_list(kind):
             children = [chunk.flatten()]
         if chunk.null_count > 0 or any(map(_nulls, children)):
             return True

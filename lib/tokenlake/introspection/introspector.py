@@ -17,11 +17,11 @@ from typing import Any, Final, Self, final
 import msgspec
 
 from tokenlake import numbers
-from tokenlake.config.data_module import is_hub_id
-from tokenlake.config.formats import SourceType
+from tokenlake.config.dataset import is_hub_id
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedSource
+from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenlakeError
 from tokenlake.fingerprint import fingerprint
 from tokenlake.introspection import file_group

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import STRINGS
 from tokenlake.errors import DamagedFileError
+from tokenlake.schema import is_list
 from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
@@ -353,7 +354,7 @@ def shape_of_type(kind: pa.DataType, nullable: bool = True) -> Shape:
         fields = [anything.field(index) for index in range(anything.num_fields)]
         inner = tuple((field.name, shape_of_type(field.type, field.nullable)) for field in fields)
         return Shape("struct", fields=inner, nullable=nullable)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return Shape("list", item=shape_of_type(anything.value_type), nullable=nullable)
     if kind in STRINGS:
         return Shape("string", nullable=nullable)

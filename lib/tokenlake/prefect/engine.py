@@ -24,7 +24,7 @@ from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
 from tokenlake.config.resolve import first_steps, last_step
-from tokenlake.config.secret import referenced_blocks
+from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (

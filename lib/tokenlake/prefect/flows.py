@@ -31,7 +31,7 @@ from pydantic import BaseModel, WithJsonSchema
 from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
-from tokenlake.config.stores import default_store
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.etl.engines import ENGINES, EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore

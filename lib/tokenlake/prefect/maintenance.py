@@ -17,8 +17,8 @@ from pydantic import WithJsonSchema
 from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks, resolve_options
-from tokenlake.config.secret import referenced_blocks
-from tokenlake.config.stores import default_store
+from tokenlake.config.section import referenced_blocks
+from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
 from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool

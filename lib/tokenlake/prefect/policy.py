@@ -47,10 +47,10 @@ from urllib.parse import unquote, urlsplit
 from prefect.runtime import deployment
 
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source
+from tokenlake.config.resolve import first_steps, foreseen, resolve, resolve_source, store_of
 from tokenlake.config.resolved import ResolvedSource
-from tokenlake.config.secret import BlockSecret, EnvSecret, plain_options, references
-from tokenlake.config.stores import is_local, store_of
+from tokenlake.config.section import BlockSecret, EnvSecret, plain_options, references
+from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError
 from tokenlake.etl.cleaning import output_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tokenlake.config.data_module import DATA_MODULE
+from tokenlake.config.dataset import DATA_MODULE
 from tokenlake.config.load import config_text, load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.stores import store_overrides
-from tokenlake.config.values import did_you_mean
+from tokenlake.config.values import did_you_mean, store_overrides
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError

@@ -12,7 +12,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import ConfigSource, load_config
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import output_problems, raise_problems, truncation_problems
-from tokenlake.config.secret import plain_options
+from tokenlake.config.section import plain_options
 from tokenlake.config.stages import (
     LoadStageConfig,
     PackStageConfig,

@@ -23,10 +23,9 @@ from tokenlake.arrays import mask_of, values
 from tokenlake.cache.disk import default_folder
 from tokenlake.cache.manager import ChunkWriter, DatasetCache, TreeCacheManager
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.identity import source_identity
 from tokenlake.config.pipeline import PipelineConfig, dump_yaml
 from tokenlake.config.refusals import raise_problems, refused
-from tokenlake.config.resolve import resolve_source
+from tokenlake.config.resolve import resolve_source, source_identity
 from tokenlake.errors import ConfigError, InputChangedError, NotAvailableError
 from tokenlake.etl.job import produced_by
 from tokenlake.export.manifest import Origin

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tokenlake.arrays import STRINGS, Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
+from tokenlake.schema import is_list
 from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import InputFile, damaged
 from tokenlake.sources.rows import Fault, Rows
@@ -263,7 +264,7 @@ def _unfolded_bytes(column: Any) -> int:
     if pa.types.is_map(kind):
         entries = pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])
         return _unfolded_bytes(column.view(pa.list_(entries)))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _unfolded_bytes(column.flatten())
     if not pa.types.is_dictionary(kind):
         return column.nbytes

@@ -9,8 +9,7 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Final, Literal
 
-from tokenlake.config.formats import FORMATS, TYPES, Format, SourceType
-from tokenlake.config.values import nearest
+from tokenlake.config.values import FORMATS, TYPES, Format, SourceType, nearest
 from tokenlake.errors import ConfigError, SourceNotFoundError
 
 Compression = Literal["gzip", "zstd", "lz4"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.compact import CompactTuple
-from tokenlake.config.formats import SourceType
+from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources.formats import belongs, expand_braces, format_for, not_found, nothing_known
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files

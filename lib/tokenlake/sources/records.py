@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, offsets_of, select
-from tokenlake.config.formats import FORMATS, Format
+from tokenlake.config.values import FORMATS, Format
 from tokenlake.sources.batch import (
     ALL,
     BLOCK_BYTES,

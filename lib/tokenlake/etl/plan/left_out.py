@@ -15,10 +15,10 @@ A larger number later raises the threshold; a smaller one would bring documents 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
@@ -302,8 +302,23 @@ class EarlierSets:
 
     def __init__(self, address: StoreAddress, dataset: str, before: int | None) -> None:
         self._address, self._dataset, self._before = address, dataset, before
-        self._versions: list[int] | None = None
-        self._read: dict[int, dict[str, ResolvedHeldOut]] = {}
+
+    @cached_property
+    def _stated(self) -> Callable[[int], dict[str, ResolvedHeldOut]]:
+        """What a version says; each manifest is read once."""
+        catalog = Catalog(open_store(self._address))
+        return cache(lambda version: held_out_by(catalog.manifest(self._dataset, version)))
+
+    @cached_property
+    def _versions(self) -> list[int]:
+        with suppress(NotFoundError):
+            infos = Catalog(open_store(self._address)).versions(self._dataset)
+            return [
+                info.version
+                for info in reversed(infos)
+                if info.committed and (self._before is None or info.version < self._before)
+            ]
+        return []
 
     def of(self, source: str) -> tuple[str, ResolvedHeldOut] | None:
         """Return the newest version that holds out documents of a source, and which; None where none does.
@@ -311,20 +326,9 @@ class EarlierSets:
         Raises:
             IntegrityError: the manifest of a version that may say so is damaged.
         """
-        catalog = Catalog(open_store(self._address))
-        if self._versions is None:
-            self._versions = []
-            with suppress(NotFoundError):
-                infos = reversed(catalog.versions(self._dataset))
-                self._versions = [info.version for info in infos if info.committed]
-        for version in self._versions:
-            if self._before is not None and version >= self._before:
-                continue
-            if version not in self._read:
-                self._read[version] = held_out_by(catalog.manifest(self._dataset, version))
-            if (found := self._read[version].get(source)) is not None:
-                return f"{self._dataset}@v{version}", found
-        return None
+        stated = ((version, self._stated(version).get(source)) for version in self._versions)
+        named = ((f"{self._dataset}@v{version}", found) for version, found in stated if found is not None)
+        return next(named, None)
 
 
 def hold_out(

@@ -11,7 +11,7 @@ from tokenlake.arrays import Int64, lengths_between
 from tokenlake.config.resolved import ResolvedPack, ResolvedParent
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
-from tokenlake.etl.plan.tokenizer import PlannedTokenizer, packing_ids
+from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
@@ -350,7 +350,7 @@ def rows_out(
         ids = {"eos_id": tokenizer.eos_id, "pad_id": tokenizer.pad_id, "append_eos": False}
     return RowsOut(
         pack=pack,
-        width=pack.seq_length if pack else parents[0].width,
+        width=pack.width if pack else parents[0].width,
         prefix=prefix,
         suffix=suffix,
         whole=tuple(name for name, (_, _, whole) in each.items() if whole),

@@ -18,9 +18,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tokenlake import numbers
-from tokenlake.config.identity import card_identity, pack_identity
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, foreseen
+from tokenlake.config.resolve import card_identity, first_steps, foreseen, pack_identity
 from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher

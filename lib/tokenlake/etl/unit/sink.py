@@ -334,7 +334,7 @@ def rows_schema(
         fields = [(name, arrow_type(kind)) for name, kind in kept]
         rows = tokens_schema(loss_mask=loss_mask, attention_mask=attention_mask, kept=fields)
         return described(rows, tokenizer)
-    return described_packed(pack.seq_length, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
+    return described_packed(pack.width, tokenizer, pieces=pack.store_segment_ids, loss_mask=loss_mask)
 
 
 @functools.cache

@@ -225,7 +225,7 @@ class TextBuild:
             self._quarantine.discard()
             raise
         account = self._tally.account(sink.counts for sink in self._outputs)
-        account.check(job.pack.seq_length if job.pack else None, where=f"unit {job.unit}")
+        account.check(job.pack.width if job.pack else None, where=f"unit {job.unit}")
         return UnitRecord(
             unit=job.unit,
             fingerprint=job.fingerprint,
