@@ -25,9 +25,9 @@ from tokenlake.cli.progress import counting
 from tokenlake.config.load import load_config
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl.cleaning import Cleaning, CleanResult
-from tokenlake.etl.engines import open_pool
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.store_worker import WorkDone, join_build, named_build, parse_share
+from tokenlake.etl.runner import open_pool
+from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.reports.table import Table, label, number
 from tokenlake.reports.terminal import near, stdout
 from tokenlake.store.address import StoreAddress

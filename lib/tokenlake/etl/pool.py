@@ -34,7 +34,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self, final
 
 from tokenlake.config.references import provided_blocks
-from tokenlake.errors import CancelledError, ConfigError, WorkerDiedError, WorkerError, from_json
+from tokenlake.errors import (
+    CancelledError,
+    ConfigError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+    WorkerDiedError,
+    WorkerError,
+    from_json,
+)
 from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
 
 Progress = Callable[[dict[str, Any]], None]
@@ -77,6 +86,13 @@ class Pool(Protocol):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def worth_a_retry(error: BaseException) -> bool:
+    """Whether the same work may succeed when tried again."""
+    if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
+        return False
+    return isinstance(error, WorkerDiedError | StoreError)
 
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.

@@ -21,9 +21,8 @@ from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tokenlake.errors import TokenlakeError
-from tokenlake.etl.engines import EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
-from tokenlake.etl.runner import BuildResult
+from tokenlake.etl.runner import BuildResult, EngineName
 from tokenlake.prefect.engine import LocalEngine, prepared
 from tokenlake.prefect.flows import mix, tokenize
 from tokenlake.prefect.request import resolve_request

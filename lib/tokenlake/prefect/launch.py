@@ -25,9 +25,8 @@ from tokenlake.prefect.server import (
 )
 
 if TYPE_CHECKING:
-    from tokenlake.etl.engines import EngineName
     from tokenlake.etl.events import Watcher
-    from tokenlake.etl.runner import BuildResult
+    from tokenlake.etl.runner import BuildResult, EngineName
 
 _PROFILES: Final = "PREFECT_PROFILES_PATH"
 
