@@ -34,7 +34,7 @@ from tokenlake.etl.job import REFERENCE, Job, UnitJob
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
-from tokenlake.etl.store_engine import WorkDone, join_build, shared_order
+from tokenlake.etl.store_engine import WorkDone, join_build
 from tokenlake.etl.worker import InProcessPool, Workbench
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair
@@ -138,10 +138,6 @@ def _join(where: StoreAddress | str, bench: Workbench, **more: Any) -> WorkDone:
     first, layout = more.pop("first", lambda job: None), more.pop("layout", V1)
     pool: Any = _Workers(bench, first)
     return join_build(StoreAddress.of(where), layout, pool, patience=200, **more)
-
-
-def test_units_of_the_own_share_come_first_and_those_of_others_from_behind():
-    assert shared_order([0, 1, 2, 3, 4, 5, 6], 1, 3) == [1, 4, 6, 5, 3, 2, 0]
 
 
 @pytest.mark.parametrize("scheme", ["folder", "s3", "gs"])

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
@@ -22,7 +21,7 @@ from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import Pool, WorkerPool, worth_a_retry
+from tokenlake.etl.pool import Pool, WorkerPool, run_threads, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
@@ -316,17 +315,7 @@ def run_each(
                     raise
                 on_retry(unit, error)
 
-    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
-        try:
-            # Woken once, and not by each of thousands of units.
-            workers = [threads.submit(work) for _ in range(min(pool.workers, len(sizes)))]
-            done, _ = wait(workers, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except BaseException:
-            failed.set()
-            pool.cancel()
-            raise
+    run_threads(work, pool, min(pool.workers, len(sizes)), failed)
 
 
 def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:

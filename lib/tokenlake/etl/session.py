@@ -18,13 +18,20 @@ from typing import Final, Literal, Self, final
 from tokenlake import errors
 from tokenlake.config.load import load_config
 from tokenlake.etl import events, planner
-from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
+from tokenlake.etl.commit import (
+    adopted_records,
+    commit_version,
+    committed_manifest,
+    finished_records,
+    publish_preamble,
+    remove_record,
+    require_held,
+)
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, STAGES, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.plan.units import most_records
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.reuse import adopted_records, finished_records, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile

@@ -15,17 +15,16 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, final
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 from tokenlake import errors
 from tokenlake.etl import shared_plan
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.job import EngineJob, Job, PreflightJob, SignJob, WorkJob
-from tokenlake.etl.pool import Jobs, Pool, Progress, WorkerPool, worth_a_retry
+from tokenlake.etl.pool import Jobs, Pool, Progress, WorkerPool, run_threads, worth_a_retry
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, Reference
@@ -46,13 +45,8 @@ _TRIES: Final = 3  # of a unit whose worker process died, or whose store failed
 @final
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a run waits for, as its store said last.
-
-    Attributes:
-        address, layout: of the build.
-        left: units without a record.
-        heard: worker to the seconds since it said that it is there.
-    """
+    """What a run waits for, as its store said last: units that are left, and worker to the seconds since its last sign
+    of life."""
 
     address: StoreAddress
     layout: Layout
@@ -60,20 +54,18 @@ class Awaited:
     heard: Mapping[str, float]
 
 
-@dataclass(slots=True)
+@final
 class _Board:
-    """What the store says of the units of one build, as it was looked at last: units with a record, with a note of why
-    they have none, with a lease; workers; why the last look failed, and why nobody will do the rest."""
+    """What the store says of the units of one build, as it was looked at last: those with a record, with a note of why
+    they have none, with a lease; who is there; why the last look failed, and why nobody will do the rest."""
 
-    address: StoreAddress
-    layout: Layout
-    store: Store
-    done: set[int] = field(default_factory=set[int])
-    failed: set[int] = field(default_factory=set[int])
-    marks: dict[int, Any] = field(default_factory=dict[int, Any])
-    present: dict[str, Any] = field(default_factory=dict[str, Any])
-    problem: errors.TokenlakeError | None = None
-    over: errors.TokenlakeError | None = None
+    def __init__(self, address: StoreAddress, layout: Layout) -> None:
+        self.address, self.layout, self.store = address, layout, open_store(address)
+        self.done, self.failed = set[int](), set[int]()
+        self.marks: dict[int, shared_plan.Mark] = {}
+        self.present: dict[str, tuple[shared_plan.Mark, float]] = {}
+        self.problem: errors.TokenlakeError | None = None
+        self.over: errors.TokenlakeError | None = None
 
 
 @final
@@ -151,7 +143,7 @@ class StorePool(Pool):
         address, layout = first.store, Layout(first.dataset, first.version)
         board = self._board
         if board is None or (board.address, board.layout) != (address, layout):
-            board = self._board = _Board(address, layout, open_store(address))
+            board = self._board = _Board(address, layout)
             if self._thread.ident is None:
                 self._thread.start()
         # Units that failed in an earlier run are tried again.
@@ -173,9 +165,8 @@ class StorePool(Pool):
         while True:
             with self._changed:
                 if self._ended.is_set():
-                    raise errors.CancelledError(
-                        "the run was cancelled; workers go on, run it again to commit"
-                    )
+                    why = "the run was cancelled; workers go on, run it again to commit"
+                    raise errors.CancelledError(why)
                 if (problem := board.over or board.problem) is not None:
                     raise problem
                 done, failed, mark = unit in board.done, unit in board.failed, board.marks.get(unit)
@@ -187,8 +178,16 @@ class StorePool(Pool):
                     return store.read(layout.ledger(unit)).decode()
                 with self._changed:  # another run took it away
                     board.done.discard(unit)
-            if failed and (error := self._failure(board, unit)) is not None:
-                raise error
+            if failed:
+                with self._changed:
+                    board.failed.discard(unit)
+                if (error := shared_plan.take_failure(store, layout, unit, keep=True)) is not None:
+                    # Of these it may be built yet.
+                    if isinstance(
+                        error, errors.WorkerDiedError | errors.StoreError | errors.EngineMismatchError
+                    ):
+                        shared_plan.take_failure(store, layout, unit)
+                    raise error
             seen = mark
             if mark is not None and on_progress is not None:
                 now = shared_plan.progress_of(store, layout, unit)
@@ -197,24 +196,14 @@ class StorePool(Pool):
                 if any(more.values()):
                     on_progress(more)
 
-    def _failure(self, board: _Board, unit: int) -> errors.TokenlakeError | None:
-        with self._changed:
-            board.failed.discard(unit)
-        error = shared_plan.take_failure(board.store, board.layout, unit, keep=True)
-        # Of these it may be built yet.
-        if isinstance(error, errors.WorkerDiedError | errors.StoreError | errors.EngineMismatchError):
-            shared_plan.take_failure(board.store, board.layout, unit)
-        return error
-
     def _look_on(self) -> None:
         while not self._ended.wait(_WATCH):
             board = self._board
             assert board is not None
             try:
                 done, work = _listed(board.store, board.layout)
-                present = shared_plan.last_changes(
-                    shared_plan.present_workers(work), board.present, time.monotonic()
-                )
+                present = shared_plan.present_workers(work)
+                present = shared_plan.last_changes(present, board.present, time.monotonic())
                 failed, marks = shared_plan.failed_units(work), shared_plan.leased_units(work)
                 self._set(board, problem=None, done=done, failed=failed, marks=marks, present=present)
             except errors.StoreError as error:
@@ -246,9 +235,7 @@ def parse_share(text: str) -> tuple[int, int]:
     """Return which share of how many a text such as ``0/4`` says; ConfigError where it says none."""
     found = _SHARE.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]):
-        raise errors.ConfigError(
-            f"share {text!r}: expected I/N, such as 0/4, 1/4, 2/4 and 3/4 for four workers"
-        )
+        raise errors.ConfigError(f"share {text!r}: expected I/N, such as 0/4 to 3/4 for four workers")
     return int(found[1]), int(found[2])
 
 
@@ -269,10 +256,7 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
     return Layout(found.dataset, _patiently(newest, patience))
 
 
-Found = TypeVar("Found")
-
-
-def _patiently(find: Callable[[], Found], patience: float) -> Found:
+def _patiently(find: Callable[[], Any], patience: float) -> Any:
     """Return what is found, looked for again and again for so many seconds; then NotFoundError."""
     deadline = time.monotonic() + patience
     while True:
@@ -287,25 +271,10 @@ def _patiently(find: Callable[[], Found], patience: float) -> Found:
 @final
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What one worker did.
-
-    Attributes:
-        built: units whose record it filed.
-        found: units of the plan that others had built.
-    """
+    """What one worker did: units whose record it filed, and units of the plan that others had built."""
 
     built: int
     found: int
-
-
-def shared_order(units: Sequence[int], share: int, shares: int) -> list[int]:
-    """Return units in the order in which a worker wants them: those of its share, then those of others from behind.
-
-    >>> shared_order([0, 1, 2, 3, 4], 0, 2)
-    [0, 2, 4, 3, 1]
-    """
-    mine = [unit for unit in units if unit % shares == share]
-    return mine + [unit for unit in reversed(units) if unit % shares != share]
 
 
 def join_build(
@@ -381,19 +350,11 @@ class _PlanWorker:
 
     def run(self) -> WorkDone:
         """Build until nothing is left."""
-        with self._leases.kept(), ThreadPoolExecutor(self.pool.workers) as threads:
-            try:
-                self._check_here(self.plan)
-                self._load(self.plan)
-                self.pool.expect(len(self._jobs))
-                loops = [threads.submit(self._work) for _ in range(self.pool.workers)]
-                done, _ = wait(loops, return_when=FIRST_EXCEPTION)
-                for loop in done:
-                    loop.result()
-            except BaseException:
-                self._over.set()
-                self.pool.cancel()
-                raise
+        with self._leases.kept():
+            self._check_here(self.plan)
+            self._load(self.plan)
+            self.pool.expect(len(self._jobs))
+            run_threads(self._work, self.pool, self.pool.workers, self._over)
         return WorkDone(self._built, len(self._done) - self._built)
 
     def _work(self) -> None:
@@ -461,8 +422,11 @@ class _PlanWorker:
         self._done, self._failed = done, shared_plan.failed_units(work)
         self._leases.look(shared_plan.leased_units(work))
         self._committed = self._done >= self._jobs.keys() and is_committed(self._store, self._layout)
-        missing = sorted(self._jobs.keys() - self._done - self._failed)
-        self._open = [unit for unit in shared_order(missing, *self.share) if self._leases.is_free(unit)]
+        missing, (own, shares) = sorted(self._jobs.keys() - self._done - self._failed), self.share
+        mine = [unit for unit in missing if unit % shares == own]
+        # Those of others from behind: whoever has them begins at the front.
+        order = mine + [unit for unit in reversed(missing) if unit % shares != own]
+        self._open = [unit for unit in order if self._leases.is_free(unit)]
 
     def _is_over(self) -> bool:
         """Say whether there is a commit, or nothing more to commit.
@@ -525,6 +489,5 @@ class _PlanWorker:
 
 
 def _nobody(layout: Layout) -> errors.NotFoundError:
-    return errors.NotFoundError(
-        f"{layout.prefix} has a plan no more; run the build again: it publishes another", key=layout.prefix
-    )
+    why = f"{layout.prefix} has a plan no more; run the build again: it publishes another"
+    return errors.NotFoundError(why, key=layout.prefix)
