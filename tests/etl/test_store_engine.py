@@ -74,11 +74,6 @@ def s3() -> Iterator[Bucket]:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Workbench:
-    return Workbench()
-
-
-@pytest.fixture(scope="module")
 def expected(
     inputs: Path, tokenizer_dir: Path, bench: Workbench, tmp_path_factory: pytest.TempPathFactory
 ) -> Files:

@@ -279,7 +279,7 @@ def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore
     units = session.plan.units
 
     def tell(index: int, error: errors.TokenlakeError) -> None:
-        on_event(UnitRetried(index, units[index].source, str(error), session.in_vain.pop(index, 0)))
+        on_event(UnitRetried(index, units[index].source, str(error), session.reported(index)))
 
     while pending := session.pending:
         session.announce(pool)

@@ -140,9 +140,9 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
             provide_blocks(job.values)
             return
         _hide_nothing(job)
-        jobs.CLOCK.take()
+        jobs.SPENT.clear()
         result = workbench.run(job, voice.progress)
-        voice.hold(jobs.CLOCK.take())
+        voice.hold({stage: spent // 1000 for stage, spent in jobs.SPENT.items()})
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
     except MemoryError as wrong:  # Python, or Arrow, was refused memory

@@ -385,7 +385,7 @@ class LocalEngine:
         session = self.session()
         if unit in self._failed:
             source, error = session.plan.units[unit].source, str(self._failed.pop(unit))
-            self._tell(UnitRetried(unit, source, error, session.in_vain.pop(unit, 0)))
+            self._tell(UnitRetried(unit, source, error, session.reported(unit)))
         self._progress[unit] = progress
         try:
             return session.run_unit(unit, self.pool)
