@@ -33,11 +33,11 @@ from tokenlake.config.secret import plain_options
 from tokenlake.config.stores import store_of, store_problems
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Watcher, ignore
-from tokenlake.etl.job import SignJob
+from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.units import range_identity
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
-from tokenlake.etl.pool import Pool, Progress
+from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import open_pool, run_each
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.text import NO_TOKENIZER

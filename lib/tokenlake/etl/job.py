@@ -315,15 +315,11 @@ class WorkerAnswer:
     rss: int = 0
 
 
-_KINDS: Final[dict[str, Any]] = {
-    "unit": UnitJob,
-    "mix": MixJob,
-    "repack": RepackJob,
-    "engine": EngineJob,
-    "preflight": PreflightJob,
-    "sign": SignJob,
-    "blocks": SecretBlocks,
-}
+_ALL: Final[tuple[Any, ...]] = (
+    *(UnitJob, MixJob, RepackJob, EngineJob, PreflightJob, SignJob),
+    SecretBlocks,
+)
+_KINDS: Final = {kind.__dataclass_fields__["op"].default: kind for kind in _ALL}
 
 
 def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
@@ -413,6 +409,9 @@ written and put in their place."""
 SPENT: Final[Counter[Stage]] = Counter()
 """Nanoseconds of the job of this process by stage: a worker does one unit at a time, in one thread. Files are written
 in the midst of other stages, so that these leave out what `save` took meanwhile. What it says decides no byte."""
+
+Progress: TypeAlias = Callable[[dict[str, Any]], None]
+"""Told what more of a job is done: bytes, documents, tokens, microseconds of stages."""
 
 _LISTENERS: Final[list[Callable[[str], None]]] = []
 _TOLD: Final[list[str]] = ["beginning a job"]

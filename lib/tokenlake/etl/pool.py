@@ -45,9 +45,7 @@ from tokenlake.errors import (
     WorkerError,
     from_json,
 )
-from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
-
-Progress = Callable[[dict[str, Any]], None]
+from tokenlake.etl.job import Job, Progress, SecretBlocks, WorkerAnswer, answer_of, to_line
 
 Jobs = Callable[[], Iterable[Job]]
 """Gives the jobs that will come, each call anew; making them may run others."""

@@ -23,8 +23,8 @@ from typing import Any, Final, final
 from tokenlake import errors
 from tokenlake.etl import shared_plan
 from tokenlake.etl.commit import require_held
-from tokenlake.etl.job import EngineJob, Job, PreflightJob, SignJob, WorkJob
-from tokenlake.etl.pool import Jobs, Pool, Progress, WorkerPool, run_threads, worth_a_retry
+from tokenlake.etl.job import EngineJob, Job, PreflightJob, Progress, SignJob, WorkJob
+from tokenlake.etl.pool import Jobs, Pool, WorkerPool, run_threads, worth_a_retry
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, Reference

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, SPENT, MixJob, RepackJob, Stage, open_stream, produced_by
+from tokenlake.etl.job import NO_ENGINE, SPENT, MixJob, Progress, RepackJob, Stage, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.random import key_of
@@ -32,8 +32,6 @@ from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
-
-Progress = Callable[[dict[str, Any]], None]
 
 SPLIT: Final = "train"
 """A mixture is made to be trained on, whatever the splits of the parents are called."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import SPENT, SignJob, Stage, UnitJob, begin, produced_by
+from tokenlake.etl.job import SPENT, Progress, SignJob, Stage, UnitJob, begin, produced_by
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Stretches
@@ -85,8 +85,6 @@ def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
     """bool[n], False where a document's position is in ``excluded``."""
     return ~np.isin(position, np.asarray(excluded, np.int64))
 
-
-Progress = Callable[[dict[str, Any]], None]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
