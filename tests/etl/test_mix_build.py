@@ -422,9 +422,7 @@ def test_a_parent_that_is_damaged_stops_the_build(root: Path, pool: WorkerPool) 
         build(documents(root), pool)
 
 
-def test_text_beside_stored_datasets_is_tokenized_first(
-    root: Path, built: Path, tokenizer_dir: Path, pool: WorkerPool
-) -> None:
+def test_text_beside_stored_datasets_is_tokenized_first(root: Path, built: Path, tokenizer_dir: Path) -> None:
     config = documents(root, total_rows=50)
     config["datasets"][2] = {
         "name": "rare",
@@ -433,6 +431,6 @@ def test_text_beside_stored_datasets_is_tokenized_first(
     }
     with pytest.raises(ConfigError, match="is text, which is tokenized first"):
         BuildSession.open(config)
-    result = build_dataset(config, pool=pool)
+    result = build_dataset(config, workers=1)
     # Version 1 of these tokens has another split, so that this is the second.
     assert [parent.version for parent in result.manifest.parents] == [1, 1, 2]
