@@ -18,8 +18,8 @@ from typing import Any, Final, final
 
 from benchmarks.goals import Goal
 from tokenlake.cli.catalog import ls
+from tokenlake.etl.commit import renamed_record
 from tokenlake.etl.job import Job, UnitJob
-from tokenlake.etl.reuse import renamed_record
 from tokenlake.etl.runner import finished_build, run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.worker import InProcessPool

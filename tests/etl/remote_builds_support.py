@@ -11,10 +11,9 @@ from typing import Any, Protocol, TypeAlias
 
 from tests.servers.gcs import GcsServer
 from tests.servers.s3 import S3Server
-from tokenlake.etl.job import Job
+from tokenlake.etl.job import Job, Progress
 from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.etl.unit.text import Progress
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.address import StoreAddress
 from tokenlake.store.remote.filesystems import close_filesystems

@@ -1,4 +1,4 @@
-"""Whole builds through the library's runner, with real worker processes."""
+"""Whole builds through the library's runner; in this process, but for tests that ask for real worker processes."""
 
 from __future__ import annotations
 
@@ -37,20 +37,23 @@ from tokenlake.errors import (
     TooManyBadRecordsError,
     WorkerDiedError,
 )
-from tokenlake.etl import reuse
+from tokenlake.etl import commit
 from tokenlake.etl.events import Event, UnitFinished, UnitProgress, UnitRetried, UnitStarted
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import BuildResult, build_dataset, run_pending
 from tokenlake.etl.session import BuildSession
+from tokenlake.etl.worker import InProcessPool
 from tokenlake.fingerprint import file_id
 from tokenlake.integrity.verify import verify
+from tokenlake.observability.tally import RunTally
 from tokenlake.packing.segments import Packed
 from tokenlake.store.address import open_store
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 
 Config = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture
@@ -119,7 +122,7 @@ def test_every_document_comes_back_token_for_token(config, tokenizer_dir):
     assert (result.status, result.units_built) == ("built", 3)
 
 
-def test_the_number_of_workers_and_the_place_change_no_byte(config, tmp_path):
+def test_the_number_of_workers_and_the_place_change_no_byte(config, tmp_path, processes):
     one = build_dataset(config, workers=1)
     moved = tmp_path / "elsewhere"
     (tmp_path / "in").rename(moved)
@@ -187,7 +190,7 @@ def test_a_unit_that_is_spoilt_in_the_newest_version_is_taken_from_an_older_one(
 
 @pytest.mark.parametrize("moment", ["link_all", "put_all"])
 def test_a_run_that_dies_while_it_takes_units_over_is_resumed(config, tmp_path, monkeypatch, moment):
-    monkeypatch.setattr(reuse, "_TOGETHER", 1)
+    monkeypatch.setattr(commit, "_TOGETHER", 1)
     build_dataset(config, workers=1)
     write_jsonl(tmp_path / "in" / "d.jsonl", texts(200, 230))
     calls, real = itertools.count(), getattr(LocalStore, moment)
@@ -449,19 +452,6 @@ def test_a_hopeless_build_stops_early(config, tmp_path):
     assert not finished
 
 
-@pytest.mark.parametrize(("mode", "content"), [("literal", 0), ("encode", 1)])
-def test_a_special_token_inside_a_document(config, tmp_path, tokenizer_dir, mode, content):
-    for name in "bc":
-        (tmp_path / "in" / f"{name}.jsonl").unlink()
-    write_jsonl(tmp_path / "in" / "a.jsonl", ["before <|endoftext|> after"])
-    config["tokenize"] = {"special_tokens_in_text": mode}
-    result = build_dataset(config, workers=1)
-    eos = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json")).token_to_id("<|endoftext|>")
-    (ids,) = documents_of(result).values()
-    assert ids.count(eos) == 1 + content
-    assert result.manifest.account.special_tokens_in_text == 1
-
-
 def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path):
     write_jsonl(tmp_path / "in" / "a.jsonl", ["fine", "before <|endoftext|> after"])
     config["tokenize"] = {"special_tokens_in_text": "fail"}
@@ -473,37 +463,12 @@ def test_a_special_token_inside_a_document_can_be_a_bad_record(config, tmp_path)
     assert account.special_tokens_in_text == 0
 
 
-def test_an_explicit_truncation_is_accounted(config, tokenizer_dir):
-    config["datasets"][0]["tokenizer"] = {
-        "name_or_path": str(tokenizer_dir),
-        "max_length": 10,
-        "truncation": True,
-    }
-    result = build_dataset(config, workers=1)
-    lengths = [len(ids) for ids in expected_documents(config, tokenizer_dir).values()]
-    account = result.manifest.account
-    assert account.dropped == {"truncated": sum(max(0, n - 1 - 10) for n in lengths)}
-    assert max(len(ids) for ids in documents_of(result).values()) == 11
-
-
-def test_without_packing_a_row_is_a_document(config, tokenizer_dir):
-    config["pack"]["enabled"] = False
-    config["tokenize"] = {"max_length": 5}
-    result = build_dataset(config, workers=1)
-    table = rows(result)
-    found = {
-        (file, position): ids
-        for ids, file, position in zip(*(table[name].to_pylist() for name in table.column_names), strict=True)
-    }
-    assert found == {key: ids[:-1][:5] for key, ids in expected_documents(config, tokenizer_dir).items()}
-    assert result.manifest.kind == "tokens"
-
-
-def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, tokenizer_dir):
-    config["save"]["max_shard_size"] = 1000
+def test_a_shard_rolls_at_the_first_row_group_past_its_size(config, tmp_path, tokenizer_dir, monkeypatch):
+    monkeypatch.setattr("tokenlake.etl.unit.sink.group_tokens", lambda files: 1 << 14)
+    config["save"]["max_shard_size"] = 100
     config["pack"]["seq_length"] = 4096
     config["source"]["unit_size"] = "1GiB"
-    write_jsonl(tmp_path / "in" / "a.jsonl", [f"{i} " * 2000 for i in range(400)])
+    write_jsonl(tmp_path / "in" / "a.jsonl", [f"{i} " * 2000 for i in range(20)])
     result = build_dataset(config, workers=1)
     assert len(result.manifest.files) > 2
     assert all(entry.row_groups == (0,) for entry in result.manifest.files)
@@ -517,51 +482,58 @@ def test_progress_adds_up_to_the_input(config):
     finished = [event for event in seen if isinstance(event, UnitFinished)]
     assert sum(event.bytes for event in progress) == sum(event.bytes for event in finished)
     assert sum(event.documents for event in progress) == 100
-    assert all(event.progressed == event.bytes for event in finished)
+    assert all(event.progressed[0] == event.bytes for event in finished)
 
 
 def test_the_progress_of_an_attempt_that_failed_is_taken_back(config, monkeypatch):
     seen: list[Event] = []
-    run, fails = WorkerPool.run, iter([True])
+    run, fails = InProcessPool.run, iter([True])
 
-    def dying(self: WorkerPool, job: Any, *more: Any) -> Any:
+    def dying(self: InProcessPool, job: Any, *more: Any) -> Any:
         answer = run(self, job, *more)
         if job.op == "unit" and next(fails, False):
             raise WorkerDiedError("it is gone")
         return answer
 
-    monkeypatch.setattr(WorkerPool, "run", dying)
+    monkeypatch.setattr(InProcessPool, "run", dying)
     build_dataset(config, workers=1, on_event=seen.append)
-    told = sum(event.bytes for event in seen if isinstance(event, UnitProgress))
+    tally = RunTally()
+    for event in seen:
+        tally.add(event)
     [retried] = [event for event in seen if isinstance(event, UnitRetried)]
-    finished = {event.unit: event for event in seen if isinstance(event, UnitFinished)}.values()
-    assert retried.progressed in {event.bytes for event in finished if event.unit == retried.unit}
-    assert told - retried.progressed == sum(event.bytes for event in finished)
-    assert all(event.progressed == event.bytes for event in finished)
+    finished = {event.unit: event for event in seen if isinstance(event, UnitFinished)}
+    accounts = [event.record.account for event in finished.values()]
+    unit = finished[retried.unit]
+    own = unit.record.account
+    assert retried.progressed == (unit.bytes, own.documents, own.tokens)
+    assert all(event.progressed[0] == event.bytes for event in finished.values())
+    assert tally.done == sum(event.bytes for event in finished.values())
+    assert tally.documents == sum(account.documents for account in accounts) == 100
+    assert tally.tokens == sum(account.tokens for account in accounts)
 
 
 def test_an_input_that_changes_during_the_build_is_an_error(config, tmp_path):
-    with WorkerPool(1) as pool:
-        session = BuildSession.open(config)
-        write_jsonl(tmp_path / "in" / "b.jsonl", texts(0, 3))
-        with pytest.raises(InputChangedError, match=r"b\.jsonl"):
-            run_pending(session, pool)
+    session = BuildSession.open(config)
+    write_jsonl(tmp_path / "in" / "b.jsonl", texts(0, 3))
+    pool: Any = InProcessPool()
+    with pytest.raises(InputChangedError, match=r"b\.jsonl"):
+        run_pending(session, pool)
 
 
 def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_path, monkeypatch):
     """The second unit finds a mismatch; the first one, already in the ledger, is built again as well."""
     calm = build_dataset({**config, "save": {"output_dir": str(tmp_path / "calm")}}, workers=1)
     attempts: list[tuple[int, str]] = []
-    run = WorkerPool.run
+    run = InProcessPool.run
 
-    def sabotaged(self: WorkerPool, job: Any, *more: Any) -> Any:
+    def sabotaged(self: InProcessPool, job: Any, *more: Any) -> Any:
         if job.op == "unit":
             attempts.append((job.unit, job.engine))
             if attempts[-1] == (1, "gigatoken"):
                 raise EngineMismatchError("differs", text="x", expected=[1], got=[2])
         return run(self, job, *more)
 
-    monkeypatch.setattr(WorkerPool, "run", sabotaged)
+    monkeypatch.setattr(InProcessPool, "run", sabotaged)
     result = build_dataset(config, workers=1)
     assert attempts[:2] == [(0, "gigatoken"), (1, "gigatoken")]
     assert sorted(attempts[2:]) == [(0, "tokenizers"), (1, "tokenizers"), (2, "tokenizers")]
@@ -610,7 +582,7 @@ def test_bos_and_eos_of_the_post_processor_are_kept_and_no_second_eos_is_added(
 
 
 @pytest.mark.parametrize("other", [32, 64])
-def test_two_builds_at_once_both_succeed_equal_ones_as_one_version(config, other):
+def test_two_builds_at_once_both_succeed_equal_ones_as_one_version(config, other, processes):
     configs = [config, {**config, "pack": {"enabled": True, "seq_length": other}}]
     with ThreadPoolExecutor(2) as threads:
         one, two = threads.map(lambda each: build_dataset(each, workers=1), configs)

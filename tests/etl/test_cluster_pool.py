@@ -14,7 +14,7 @@ from tests.etl.remote_builds_support import bucket, settings, stored, write_inpu
 from tests.rowwise.mixed_store import settings as mixture
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import ConfigError
-from tokenlake.etl import cluster_pool, engines, job
+from tokenlake.etl import cluster_pool, job, runner
 from tokenlake.etl.cluster_pool import ClusterPool, Slot, SlotLostError
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
@@ -54,16 +54,11 @@ class _Nodes:
     def close(self) -> None: ...
 
 
-@pytest.fixture(scope="module")
-def bench() -> Workbench:
-    return Workbench()
-
-
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch, bench: Workbench) -> Iterator[_Nodes]:
     cluster = _Nodes()
     monkeypatch.setattr(cluster_pool, "WorkerPool", lambda workers: InProcessPool(bench))
-    real = engines.open_pool
+    real = runner.open_pool
 
     def opened(engine: str | None, *more: Any) -> Any:
         return ClusterPool(lambda: cluster) if engine == "dask" else real(None, *more)

@@ -13,6 +13,8 @@ from tests.tokenizers import tokenizer_samples as samples
 from tokenlake.errors import NotAvailableError
 from tokenlake.etl.runner import build_dataset
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:

@@ -149,6 +149,16 @@ def test_documents_are_mixed_and_packed_with_every_token_in_the_account(root: Pa
     rows: list[Any] = table(root, manifest)["documents"].to_pylist()
     found = Counter((piece["file"], piece["position"]) for row in rows for piece in row if not piece["start"])
     assert found == Counter(expected_documents(root, config))
+    store = open_store(str(root / "store"))
+    parents = [Catalog(store).manifest(f"mixed.{name}.tokens", 1) for name in SOURCES]
+    assert [(parent.dataset, parent.sha256) for parent in manifest.parents] == [
+        (parent.dataset, parent.sha256) for parent in parents
+    ]
+    assert {entry.source for entry in manifest.inputs} == set(manifest.tokenizer) == set(SOURCES)
+    ids = table(root, manifest)["input_ids"][0].as_py()
+    assert "of the river" in Decoder.of(store, manifest, "code").text(ids)
+    assert list(manifest.accounts) == list(SOURCES)
+    assert set(manifest.config) == {"build", "mix", "sources"}
 
 
 def expected_documents(root: Path, config: Config) -> list[tuple[int, int]]:
@@ -208,9 +218,11 @@ def test_sequences_are_mixed_as_they_are(root: Path, pool: WorkerPool) -> None:
     assert set(found) == {"code", "text"}
 
 
-def test_text_is_tokenized_once_and_then_mixed(built: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_text_is_tokenized_once_and_then_mixed(
+    built: Path, tmp_path: Path, tokenizer_dir: Path, pool: WorkerPool
+) -> None:
     config = raw(built, tokenizer_dir, save={"output_dir": str(tmp_path / "store")})
-    result = build_dataset(config, workers=1)
+    result = build_dataset(config, pool=pool)
     assert problems(tmp_path, result.manifest) == ()
     assert [parent.dataset for parent in result.manifest.parents] == [
         f"mixed.{name}.tokens" for name in SOURCES
@@ -220,27 +232,11 @@ def test_text_is_tokenized_once_and_then_mixed(built: Path, tmp_path: Path, toke
         last_step(load_config(config), versions).model_dump(exclude_none=True, exclude_defaults=True)
     )
     assert plan.fingerprint == result.manifest.fingerprint
-    again = build_dataset(config, workers=1)
+    again = build_dataset(config, pool=pool)
     assert (again.status, again.version) == ("exists", 1)
     assert [path.name for path in sorted((tmp_path / "store").iterdir())] == sorted(
         ["mixed", *(f"mixed.{name}.tokens" for name in SOURCES)]
     )
-
-
-def test_the_version_says_where_its_rows_come_from_and_can_be_decoded(root: Path, pool: WorkerPool) -> None:
-    manifest = build(documents(root), pool)
-    store = open_store(str(root / "store"))
-    catalog = Catalog(store)
-    parents = [catalog.manifest(f"mixed.{name}.tokens", 1) for name in SOURCES]
-    assert [(parent.dataset, parent.sha256) for parent in manifest.parents] == [
-        (parent.dataset, parent.sha256) for parent in parents
-    ]
-    assert {entry.source for entry in manifest.inputs} == set(manifest.tokenizer) == set(SOURCES)
-    row = table(root, manifest)["input_ids"][0].as_py()
-    text = Decoder.of(store, manifest, "code").text(row)
-    assert "of the river" in text
-    assert list(manifest.accounts) == list(SOURCES)
-    assert set(manifest.config) == {"build", "mix", "sources"}
 
 
 def test_stored_tokens_are_packed_again_to_the_rows_that_packing_the_text_gives(
@@ -276,16 +272,6 @@ def test_a_mixture_of_a_mixture_keeps_the_files_of_the_texts(root: Path, pool: W
 
 
 # The same work
-
-
-def test_one_worker_and_two_write_equal_bytes(built: Path, tmp_path: Path) -> None:
-    trees: list[dict[str, str]] = []
-    for workers in (1, 2):
-        copy_store(built / "store", tmp_path / str(workers) / "store")
-        result = build_dataset(documents(tmp_path / str(workers)), workers=workers)
-        trees.append(tree(tmp_path / str(workers), result.manifest))
-    assert trees[0] == trees[1]
-    assert len([path for path in trees[0] if path.startswith("data/")]) == 3
 
 
 def test_after_kill_9_a_rerun_ends_with_the_undisturbed_tree(

@@ -10,7 +10,7 @@ import yaml
 
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
-from tokenlake.reports import dataset, to_markdown
+from tokenlake.reports import to_markdown
 from tokenlake.reports.card import recipe, render_card
 from tokenlake.reports.dataset import account_table, mixture_table, order_table, share, weights_in_words
 from tokenlake.store.account import Account
@@ -132,12 +132,6 @@ def test_weights_by_tokens_are_compared_with_tokens() -> None:
     assert table.cells()[0][2:5] == ["50.00%", "45.25%", "30.00%"]
 
 
-def test_a_source_without_rows_has_no_epochs() -> None:
-    empty = replace(SOURCES["web"], rows=0, drawn_rows=0, drawn_tokens=0, tokens=0, unread_rows=0)
-    table = mixture_table(replace(RECORD, sources={"web": empty}))
-    assert table.cells()[0][5] == ""
-
-
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0.0, "0.00%"), (1.0, "100.00%"), (0.99999, "99.99%"), (0.0001, "0.01%"), (0.0000123, "0.0012%")],
@@ -170,10 +164,6 @@ def test_the_account_of_a_mixture_has_the_law_of_every_source() -> None:
     assert equations["slots"] == "409,600 = 200 x 2,048 = 397,000 content + 3,000 EOS + 9,600 padding"
 
 
-def test_the_headline_of_a_mixture_claims_no_text() -> None:
-    assert dict(dataset.headline(_manifest()).rows)["tokens"] == "400,000 (3,000 EOS)"
-
-
 def test_the_card_tells_the_mixture_and_its_parents() -> None:
     card = render_card(_manifest())
     assert "## Mixture" in card
@@ -192,14 +182,6 @@ def test_the_card_is_the_same_of_a_manifest_that_was_read_back() -> None:
     order = replace(ORDER, points=(WeightPoint(0, {"web": 0.7, "code": 0.3}),))
     manifest = _manifest(replace(RECORD, order=order, sources=sources))
     assert render_card(manifest) == render_card(Manifest.from_bytes(manifest.to_bytes()))
-
-
-def test_the_card_of_a_mixture_of_unpacked_documents() -> None:
-    record = replace(RECORD, rows=Account())
-    card = render_card(replace(_manifest(record, {}), kind="tokens", seq_length=None))
-    assert "Tokenized documents, mixed by tokenlake of code" in card
-    assert "| mixed | documents |" in card
-    assert "slots" not in card
 
 
 @pytest.mark.parametrize("shuffle_seed", [None, 0, 5])

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.etl.outputs_support import Config, build_here, documents_of, notes, settings, tree, write_jsonl
 from tests.text.chat_samples import CHATML, conversation, speaking, write
 from tokenlake.etl.unit import text as unit_module
-from tokenlake.packing.segments import Packed
 from tokenlake.packing.strategies import STRATEGIES
 from tokenlake.tokenizers import encoder as encoder_module
 from tokenlake.tokenizers.encoder import Encoder
@@ -50,17 +48,6 @@ def test_every_strategy_keeps_every_token_and_counts_every_slot(config: Config) 
         assert account.slots == 32 * len(built.rows()) == account.content_packed + account.eos + account.pad
         assert built.manifest.totals.documents == 243
         assert max(len(row["segment_lengths"]) for row in built.rows()) <= 4
-
-
-def test_rows_are_fuller_where_documents_are_chosen_for_them(config: Config) -> None:
-    rows = {name: len(build_here(packing(config, strategy=name)).rows()) for name in STRATEGIES}
-    assert rows["greedy"] <= rows["best_fit"] <= rows["first_fit"]
-    cut = {
-        name: sum(piece["start"] > 0 for row in built.rows() for piece in row["documents"])
-        for name in ("greedy", "pool", "best_fit")
-        for built in [build_here(packing(config, strategy=name))]
-    }
-    assert cut["best_fit"] < cut["pool"] < cut["greedy"]
 
 
 def test_shuffling_moves_rows_only_and_another_seed_moves_them_elsewhere(config: Config) -> None:
@@ -135,20 +122,6 @@ def test_the_stored_column_of_segment_ids_has_zeros_at_every_rows_end(config: Co
         padded += len(expected) < 32
         assert row["segment_ids"] == expected + [0] * (32 - len(expected))
     assert padded > 10
-
-
-def test_segment_ids_of_rows_with_padding() -> None:
-    packed = Packed(
-        input_ids=np.zeros(8, np.int32),
-        segment_lengths=np.array([1, 2, 2], np.int32),
-        row_offsets=np.array([0, 2, 3]),
-        file=np.zeros(3, np.int64),
-        position=np.zeros(3, np.int64),
-        start=np.zeros(3, np.int32),
-        ends=np.ones(3, np.bool_),
-        pad=3,
-    )
-    assert packed.segment_ids.tolist() == [1, 2, 2, 0, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("strategy", ["pool", "best_fit"])

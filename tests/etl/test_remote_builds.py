@@ -94,7 +94,9 @@ def test_an_interrupted_build_is_resumed(
     with pytest.raises(KeyboardInterrupt):
         build(config, bench=Bench(interrupted_at=2))
     assert "small/v1/manifest.json" not in stored(lake, "resumed")
+    lake.server.log.clear()
     assert build(config) == {0: "resumed", 1: "resumed", 2: "built"}
+    assert _reads_of_shards(lake) == []
     require_same(stored(lake, "resumed"), local)
 
 
@@ -199,15 +201,6 @@ def test_a_storage_that_forgets_the_conditions_of_copies(
     finally:
         s3.server.forgets_copies = False
         close_filesystems()
-
-
-def test_a_resumed_build_reads_no_shard_again(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:
-    config = _many(inputs, tokenizer_dir, lake.address("again"), 4)
-    with pytest.raises(KeyboardInterrupt):
-        build(config, bench=Bench(interrupted_at=3))
-    lake.server.log.clear()
-    assert build(config) == {0: "resumed", 1: "resumed", 2: "resumed", 3: "built"}
-    assert _reads_of_shards(lake) == []
 
 
 def test_sql_reads_copies_that_are_verified(lake: Bucket, inputs: Path, tokenizer_dir: Path) -> None:

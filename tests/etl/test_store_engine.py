@@ -34,7 +34,7 @@ from tokenlake.etl.job import REFERENCE, Job, UnitJob
 from tokenlake.etl.runner import BuildResult, build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.etl.shared_plan import PLAN, WORK, Leases, leased_units, publish_plan, read_plan
-from tokenlake.etl.store_worker import WorkDone, join_build, shared_order
+from tokenlake.etl.store_engine import WorkDone, join_build
 from tokenlake.etl.worker import InProcessPool, Workbench
 from tokenlake.integrity.findings import RepairReport
 from tokenlake.integrity.repair import repair
@@ -54,10 +54,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: Workbench) ->
     monkeypatch.setenv("LAKE_SECRET", SECRET)
     monkeypatch.setenv("TOKENLAKE_SCRATCH", str(tmp_path / "scratch"))
     monkeypatch.setenv("TOKENLAKE_LEASE_SECONDS", "2")
-    for looker in ("store_pool", "store_worker"):
-        monkeypatch.setattr(f"tokenlake.etl.{looker}._LOOK", 0.02)
+    for name in ("_LOOK", "_WATCH"):
+        monkeypatch.setattr(f"tokenlake.etl.store_engine.{name}", 0.02)
     # The run that waits needs a worker for the choice of engines alone.
-    monkeypatch.setattr("tokenlake.etl.store_pool.WorkerPool", lambda workers: _Workers(bench))
+    monkeypatch.setattr("tokenlake.etl.store_engine.WorkerPool", lambda workers: _Workers(bench))
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def s3() -> Iterator[Bucket]:
     with bucket("s3") as lake:
         yield lake
-
-
-@pytest.fixture(scope="module")
-def bench() -> Workbench:
-    return Workbench()
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +133,6 @@ def _join(where: StoreAddress | str, bench: Workbench, **more: Any) -> WorkDone:
     first, layout = more.pop("first", lambda job: None), more.pop("layout", V1)
     pool: Any = _Workers(bench, first)
     return join_build(StoreAddress.of(where), layout, pool, patience=200, **more)
-
-
-def test_units_of_the_own_share_come_first_and_those_of_others_from_behind():
-    assert shared_order([0, 1, 2, 3, 4, 5, 6], 1, 3) == [1, 4, 6, 5, 3, 2, 0]
 
 
 @pytest.mark.parametrize("scheme", ["folder", "s3", "gs"])

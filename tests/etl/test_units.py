@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokenlake.etl.plan.plan import group_ranges
 from tokenlake.etl.planner import look_at
-from tokenlake.etl.unit.text import kept, split_indices
+from tokenlake.etl.unit.text import split_indices
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.splits import split_file
 
@@ -127,7 +127,3 @@ def test_split_shares_are_met(shares):
     found = np.bincount(drawn, minlength=len(shares)) / 1e6
     # Fixed input, so this is exact, not probable; the bound is 5 standard deviations of a fair draw.
     assert np.abs(found - shares).max() < 5 * 0.5 / 1000
-
-
-def test_kept_marks_what_is_not_excluded():
-    assert kept(np.array([1, 5, 9], np.int64), [5, 7]).tolist() == [True, False, True]

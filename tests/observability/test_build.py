@@ -67,13 +67,13 @@ def _run() -> Iterator[Event]:
     yield UnitProgress(1, "web", 6 * MB, 5, 500)
     yield UnitStarted(2, "code", 10 * MB)
     yield UnitProgress(2, "code", 3 * MB, 5, 500)
-    yield UnitRetried(2, "code", "worker died", 3 * MB)
-    yield UnitFinished(1, "web", 10 * MB, _record(1), "built", 1.0, 6 * MB)
+    yield UnitRetried(2, "code", "worker died", (3 * MB, 5, 500))
+    yield UnitFinished(1, "web", 10 * MB, _record(1, 800, 8), "built", 1.0, (6 * MB, 5, 500))
     yield UnitProgress(2, "code", 10 * MB, 5, 500)
-    yield UnitFinished(2, "code", 10 * MB, _record(2), "built", 1.0, 10 * MB)
+    yield UnitFinished(2, "code", 10 * MB, _record(2, 500, 5), "built", 1.0, (10 * MB, 5, 500))
 
 
-def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
+def test_sums_add_up_whatever_was_resumed_or_retried() -> None:
     now = 0.0
     tally = RunTally(clock=lambda: now)
     for number, event in enumerate(_run()):
@@ -86,6 +86,7 @@ def test_bytes_add_up_whatever_was_resumed_or_retried() -> None:
         "web": (20 * MB, 30 * MB),
         "code": (10 * MB, 10 * MB),
     }
+    assert (tally.documents, tally.tokens) == (10 + 8 + 5, 1_000 + 800 + 500)
     assert (tally.seconds(), tally.left()) == (8.0, 4.0)
 
 
@@ -165,7 +166,7 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
     with RunProgress("planning", Console(file=out, width=200)) as progress:
         for event in _steps():
             progress(event)
-        progress(UnitRetried(0, "*", "worker died", 4 * MB))
+        progress(UnitRetried(0, "*", "worker died", (4 * MB, 5, 900)))
     assert out.getvalue().splitlines() == [
         "planning",
         "step 1 of 2: tokens of web",
@@ -177,7 +178,7 @@ def test_several_builds_are_told_and_counted_one_after_another() -> None:
     web, pile = progress.tallies
     assert (web.step.what, web.plan.dataset) == ("tokens of web", "pile.web.tokens")
     assert (web.plan.pending, web.tokens) == (0, 700)
-    assert (pile.step.number, pile.step.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 900)
+    assert (pile.step.number, pile.step.of, pile.total, pile.tokens) == (2, 2, 8 * MB, 0)
     assert progress.tally is pile
 
 
@@ -235,15 +236,15 @@ def test_the_level_decides_which_messages_are_shown() -> None:
     told = _shown(log_level="DEBUG")
     assert [line for line in told if line not in MESSAGES] == [
         "unit 0 (web) is resumed: 10 documents, 1.00 k tokens",
-        "unit 1 (web) is built: 0 documents, 0 tokens in 1.0 s",
-        "unit 2 (code) is built: 0 documents, 0 tokens in 1.0 s",
+        "unit 1 (web) is built: 8 documents, 800 tokens in 1.0 s",
+        "unit 2 (code) is built: 5 documents, 500 tokens in 1.0 s",
     ]
 
 
 def test_lines_of_progress_come_after_so_many_units() -> None:
     told = [line for line in _shown(log_interval=2) if line not in MESSAGES]
     assert len(told) == 1
-    assert told[0].startswith("2 of 4 units  2.00 k tokens")
+    assert told[0].startswith("2 of 4 units  1.80 k tokens")
     assert len(_shown(log_interval=1)) == len(MESSAGES) + 3
 
 

@@ -6,19 +6,8 @@ from pathlib import Path
 
 from tests.observability.test_build import _record
 from tokenlake.etl.events import Event, UnitFinished
-from tokenlake.etl.job import StageClock
 from tokenlake.etl.runner import build_dataset
 from tokenlake.observability.build import time_tables
-
-
-def test_a_clock_is_always_on_one_stage() -> None:
-    clock = StageClock()
-    assert clock.switch("load") == "rest"
-    assert clock.switch("save") == "load"
-    clock.switch("load")
-    taken = clock.take()
-    assert set(taken) <= {"load", "save"}
-    assert clock.take() == {}
 
 
 def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -> None:
@@ -34,7 +23,9 @@ def test_a_unit_says_what_each_stage_took(tmp_path: Path, tokenizer_dir: Path) -
 
 def test_tables_show_sources_and_the_slowest_units() -> None:
     built = [
-        UnitFinished(unit, source, 10, _record(unit), "built", seconds, 0, {"load": seconds, "save": 0.5})
+        UnitFinished(
+            unit, source, 10, _record(unit), "built", seconds, (0, 0, 0), {"load": seconds, "save": 0.5}
+        )
         for unit, (source, seconds) in enumerate([("web", 1.0), ("code", 3.0), ("web", 2.0)])
     ]
     sources, units = time_tables(built)

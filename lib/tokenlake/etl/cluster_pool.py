@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, cast, final
 from tokenlake import errors
 from tokenlake.config.stages import RayConfig
 from tokenlake.etl import job as jobs
-from tokenlake.etl.pool import Jobs, Pool, Progress, WorkerPool
+from tokenlake.etl.pool import Jobs, Pool, WorkerPool
 from tokenlake.etl.shared_plan import check_open
 from tokenlake.threads import available_cpus
 
@@ -115,7 +115,7 @@ class ClusterPool(Pool):
             for _ in range(len(self._all), 0 if self._cancelled else min(count, self._most())):
                 self._start_one()
 
-    def run(self, job: jobs.Job, on_progress: Progress | None = None) -> Any:
+    def run(self, job: jobs.Job, on_progress: jobs.Progress | None = None) -> Any:
         """Do one job in one slot; what is done of it is told at its end.
 
         Raises:

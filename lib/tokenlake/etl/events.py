@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tokenlake.store.ledger import UnitRecord
 
@@ -110,6 +110,12 @@ class UnitStarted:
     bytes: int
 
 
+Done: TypeAlias = tuple[int, int, int]
+"""Input bytes, documents and tokens that `UnitProgress` events reported."""
+
+_NOTHING: Final[Done] = (0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class UnitProgress:
     """More of a unit is done; all three are increments since its last event."""
@@ -128,7 +134,7 @@ class UnitFinished:
     Attributes:
         how: built now, found finished (`resumed`), or taken over from another version (`reused`).
         seconds: wall time of the unit, 0 unless built now.
-        progressed: input bytes that `UnitProgress` events already reported.
+        progressed: what was already reported of it, by attempts in vain as well.
         stages: of a unit built now, seconds by stage: load, tokenize, mix, pack and save.
     """
 
@@ -138,7 +144,7 @@ class UnitFinished:
     record: UnitRecord
     how: Literal["built", "resumed", "reused"]
     seconds: float = 0.0
-    progressed: int = 0
+    progressed: Done = _NOTHING
     stages: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -147,13 +153,13 @@ class UnitRetried:
     """A unit will be tried again after an error worth a retry.
 
     Attributes:
-        progressed: input bytes that `UnitProgress` events reported of the attempt that failed.
+        progressed: what was reported of attempts in vain, and is taken back.
     """
 
     unit: int
     source: str
     error: str
-    progressed: int = 0
+    progressed: Done = _NOTHING
 
 
 @dataclass(frozen=True, slots=True)

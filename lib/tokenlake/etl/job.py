@@ -11,7 +11,6 @@ process of this machine and in one of another.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -316,15 +315,11 @@ class WorkerAnswer:
     rss: int = 0
 
 
-_KINDS: Final[dict[str, Any]] = {
-    "unit": UnitJob,
-    "mix": MixJob,
-    "repack": RepackJob,
-    "engine": EngineJob,
-    "preflight": PreflightJob,
-    "sign": SignJob,
-    "blocks": SecretBlocks,
-}
+_ALL: Final[tuple[Any, ...]] = (
+    *(UnitJob, MixJob, RepackJob, EngineJob, PreflightJob, SignJob),
+    SecretBlocks,
+)
+_KINDS: Final = {kind.__dataclass_fields__["op"].default: kind for kind in _ALL}
 
 
 def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
@@ -404,37 +399,19 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     return MixtureStream(mixture, orders)
 
 
-Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save", "rest"]
+Stage: TypeAlias = Literal["load", "tokenize", "mix", "pack", "save"]
 
 STAGES: Final[tuple[Stage, ...]] = ("load", "tokenize", "mix", "pack", "save")
 """Of a unit's time. Load: inputs are read and parsed. Mix: rows of stored datasets are put in order. Save: files are
 written and put in their place."""
 
 
-class StageClock:
-    """Adds up the time between two switches for the stage it was on; it is always on one."""
+SPENT: Final[Counter[Stage]] = Counter()
+"""Nanoseconds of the job of this process by stage: a worker does one unit at a time, in one thread. Files are written
+in the midst of other stages, so that these leave out what `save` took meanwhile. What it says decides no byte."""
 
-    def __init__(self) -> None:
-        self._spent: Counter[Stage] = Counter()
-        self._stage: Stage = "rest"
-        self._since = time.perf_counter_ns()
-
-    def switch(self, stage: Stage) -> Stage:
-        """Begin with a stage, and return the one before."""
-        now, before = time.perf_counter_ns(), self._stage
-        self._spent[before] += now - self._since
-        self._stage, self._since = stage, now
-        return before
-
-    def take(self) -> dict[str, int]:
-        """Return stage to microseconds since the last call, and begin again."""
-        self.switch("rest")
-        spent, self._spent = self._spent, Counter()
-        return {stage: spent[stage] // 1000 for stage in STAGES if spent[stage]}
-
-
-CLOCK: Final = StageClock()
-"""This process's own: a worker does one unit at a time, in one thread. What the clock says decides no byte."""
+Progress: TypeAlias = Callable[[dict[str, Any]], None]
+"""Told what more of a job is done: bytes, documents, tokens, microseconds of stages."""
 
 _LISTENERS: Final[list[Callable[[str], None]]] = []
 _TOLD: Final[list[str]] = ["beginning a job"]
@@ -445,16 +422,8 @@ def listen(listener: Callable[[str], None]) -> None:
     _LISTENERS[:] = [listener]
 
 
-def begin(
-    what: str, file: InputFile, positions: Sequence[int] | Any = (), stage: Stage | None = None
-) -> None:
-    """Tell that something is about to be done with a file, or with the records at these positions of it.
-
-    Args:
-        stage: which the clock is on from now on; None: it stays where it is.
-    """
-    if stage is not None:
-        CLOCK.switch(stage)
+def begin(what: str, file: InputFile, positions: Sequence[int] | Any = ()) -> None:
+    """Tell that something is about to be done with a file, or with the records at these positions of it."""
     if _LISTENERS:
         where = f", records from {int(positions[0])} to {int(positions[-1])}" if len(positions) else ""
         _TOLD[:] = [f"{what} {file.source}: {file.path}{where}"]

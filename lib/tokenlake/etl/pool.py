@@ -29,15 +29,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, final
 
 from tokenlake.config.references import provided_blocks
-from tokenlake.errors import CancelledError, ConfigError, WorkerDiedError, WorkerError, from_json
-from tokenlake.etl.job import Job, SecretBlocks, WorkerAnswer, answer_of, to_line
-
-Progress = Callable[[dict[str, Any]], None]
+from tokenlake.errors import (
+    CancelledError,
+    ConfigError,
+    NotFoundError,
+    StoreError,
+    VersionConflictError,
+    WorkerDiedError,
+    WorkerError,
+    from_json,
+)
+from tokenlake.etl.job import Job, Progress, SecretBlocks, WorkerAnswer, answer_of, to_line
 
 Jobs = Callable[[], Iterable[Job]]
 """Gives the jobs that will come, each call anew; making them may run others."""
@@ -77,6 +85,31 @@ class Pool(Protocol):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def worth_a_retry(error: BaseException) -> bool:
+    """Whether the same work may succeed when tried again."""
+    if isinstance(error, VersionConflictError | NotFoundError | CancelledError):
+        return False
+    return isinstance(error, WorkerDiedError | StoreError)
+
+
+def run_threads(work: Callable[[], None], pool: Pool, count: int, over: threading.Event) -> None:
+    """Do work that takes unit after unit in so many threads; the first error ends all, cancels the pool and is raised.
+
+    Args:
+        over: set then; whoever works looks at it.
+    """
+    with ThreadPoolExecutor(count, thread_name_prefix="tokenlake-unit") as threads:
+        try:
+            # Woken once, and not by each of thousands of units.
+            done, _ = wait([threads.submit(work) for _ in range(count)], return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            over.set()
+            pool.cancel()
+            raise
 
 
 #: A worker that has grown past this is replaced after its job: fast engines never shrink their caches.

@@ -1,4 +1,7 @@
-"""The library's own runner: a build in one call, without an orchestrator."""
+"""The library's own runner: a build in one call, without an orchestrator, and where its units run: the engines.
+
+Whatever runs them, the bytes are the same.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,64 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
 
 from tokenlake import errors, numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
-from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import Pool
+from tokenlake.etl.pool import Pool, WorkerPool, run_threads, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
+from tokenlake.threads import available_cpus
+
+if TYPE_CHECKING:
+    from tokenlake.config.stages import RayConfig
+
+
+EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
+"""This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
+
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+
+
+def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) -> Pool:
+    """Return the pool of an engine.
+
+    Args:
+        engine: None: ray where its section is enabled, else local.
+        workers: how many; None: as the engine has it. On this machine one for each processor.
+        ray: the section of a configuration.
+
+    Raises:
+        ConfigError: no such engine, or `workers` of an engine that has none of its own.
+        MissingExtraError: the engine's package is not installed.
+    """
+    # Each engine is imported by those who use it: together they take as long as all that plans a build.
+    match engine or ("ray" if ray.enabled else "local"):
+        case "local":
+            return WorkerPool(workers or available_cpus())
+        case "store" if workers:
+            raise errors.ConfigError(
+                f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
+            )
+        case "store":
+            from tokenlake.etl.store_engine import StorePool
+
+            return StorePool()
+        case "ray" | "dask" as name:
+            from tokenlake.etl.cluster_pool import ClusterPool, DaskNodes, RayNodes
+
+            return ClusterPool(lambda: RayNodes(ray, workers) if name == "ray" else DaskNodes(workers))
+    raise errors.ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +136,7 @@ def build_dataset(
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
-        engine: where units run, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
+        engine: where units run, one of :data:`tokenlake.etl.runner.ENGINES`; default: on this machine.
 
     Returns:
         The committed version; when an equal one existed, that one.
@@ -237,7 +279,7 @@ def run_pending(session: BuildSession, pool: Pool, *, on_event: Watcher = ignore
     units = session.plan.units
 
     def tell(index: int, error: errors.TokenlakeError) -> None:
-        on_event(UnitRetried(index, units[index].source, str(error), session.in_vain.pop(index, 0)))
+        on_event(UnitRetried(index, units[index].source, str(error), session.reported(index)))
 
     while pending := session.pending:
         session.announce(pool)
@@ -273,24 +315,7 @@ def run_each(
                     raise
                 on_retry(unit, error)
 
-    with ThreadPoolExecutor(pool.workers, thread_name_prefix="tokenlake-unit") as threads:
-        try:
-            # Woken once, and not by each of thousands of units.
-            workers = [threads.submit(work) for _ in range(min(pool.workers, len(sizes)))]
-            done, _ = wait(workers, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except BaseException:
-            failed.set()
-            pool.cancel()
-            raise
-
-
-def worth_a_retry(error: BaseException) -> bool:
-    """Whether the same work may succeed when tried again."""
-    if isinstance(error, errors.VersionConflictError | errors.NotFoundError | errors.CancelledError):
-        return False
-    return isinstance(error, errors.WorkerDiedError | errors.StoreError)
+    run_threads(work, pool, min(pool.workers, len(sizes)), failed)
 
 
 def result_of(session: BuildSession, manifest: Manifest, seconds: float) -> BuildResult:

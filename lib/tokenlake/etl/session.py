@@ -11,19 +11,27 @@ import contextlib
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, Self, final
 
 from tokenlake import errors
 from tokenlake.config.load import load_config
 from tokenlake.etl import events, planner
-from tokenlake.etl.commit import commit_version, committed_manifest, publish_preamble, require_held
+from tokenlake.etl.commit import (
+    adopted_records,
+    commit_version,
+    committed_manifest,
+    finished_records,
+    publish_preamble,
+    remove_record,
+    require_held,
+)
 from tokenlake.etl.job import NO_ENGINE, REFERENCE, STAGES, Job
 from tokenlake.etl.plan.plan import Plan, PlannedUnit, TextUnit
 from tokenlake.etl.planner import Configuration, most_records
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.reuse import adopted_records, finished_records, remove_record
 from tokenlake.etl.run_log import Asked, RunLog
 from tokenlake.sources.hub_repo import hub_commits
 from tokenlake.sources.inputs import InputFile
@@ -109,6 +117,7 @@ class BadRecordBudget:
 
 How = Literal["built", "resumed", "reused"]
 
+_DONE: Final = ("bytes", "documents", "tokens")
 _HELD: Final = 1.0  # seconds for which a look at the claim is good
 
 
@@ -120,7 +129,6 @@ class BuildSession:
         plan: what is to be done.
         dataset, version: where it goes.
         status: ``new``, ``resumed`` (an unfinished claim was found) or ``committed`` (nothing to do).
-        in_vain: unit to the input bytes that progress told of attempts that failed; who tells of a retry takes them.
     """
 
     def __init__(
@@ -138,7 +146,7 @@ class BuildSession:
         self._records: dict[int, UnitRecord] = {}
         self._how: dict[int, How] = {}
         self._filed: dict[int, FileEntry] = {}
-        self.in_vain: Counter[int] = Counter()
+        self._in_vain: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._layout = Layout(plan.dataset, version)
         self._log = RunLog(store, self._layout)
         self.engines = Engines(plan, self._layout, watcher)
@@ -232,7 +240,7 @@ class BuildSession:
 
             def progress(fields: dict[str, int], told: Counter[str] = told) -> None:
                 told.update(fields)
-                done = [fields.get(name, 0) for name in ("bytes", "documents", "tokens")]
+                done = [fields.get(name, 0) for name in _DONE]
                 if any(done):
                     self._emit(events.UnitProgress(unit.index, unit.source, *done))
 
@@ -241,18 +249,24 @@ class BuildSession:
             try:
                 answer = pool.run(self.plan.job(unit, self.plan.store, self._layout, engine), progress)
             except errors.EngineMismatchError as error:
-                self.in_vain[index] += told["bytes"]
+                self._in_vain[index].update(told)
                 self._condemn(engine, error)
                 continue
             except errors.TokenlakeError:
-                self.in_vain[index] += told["bytes"]
+                self._in_vain[index].update(told)
                 self._require_held()  # files that gc deletes are missed in many ways
                 raise
             sealed = answer.encode()
             record = UnitRecord.from_bytes(sealed, f"the record of unit {index}")
             if self._accept(unit, record, sealed, time.monotonic() - began, told):
                 return record
-            self.in_vain[index] += told["bytes"]
+            self._in_vain[index].update(told)
+
+    def reported(self, index: int, told: Mapping[str, int] = MappingProxyType({})) -> events.Done:
+        """Return what progress told of attempts in vain of a unit, with what it `told` of another; it is told once."""
+        vain = self._in_vain.pop(index, Counter[str]())
+        bytes_, documents, tokens = (vain[name] + told.get(name, 0) for name in _DONE)
+        return bytes_, documents, tokens
 
     def commit(self, run: Mapping[str, str] | None = None) -> Manifest:
         """Judge the whole and make the version visible.
@@ -313,7 +327,7 @@ class BuildSession:
             self._note(record, "built")
         stages = {stage: told[stage] / 1e6 for stage in STAGES if told.get(stage)}
         self._log.finished(unit.index, seconds, stages)
-        spent = seconds, told.get("bytes", 0) + self.in_vain.pop(unit.index, 0), stages
+        spent = seconds, self.reported(unit.index, told), stages
         self._emit(events.UnitFinished(unit.index, unit.source, unit.bytes, record, "built", *spent))
         self._budget.check()
         return True

@@ -32,7 +32,7 @@ from tokenlake.errors import ConfigError, StoreError, TokenlakeError, WorkerErro
 from tokenlake.etl import job as jobs
 from tokenlake.etl.pool import NOTE_BYTES
 from tokenlake.etl.unit.documents import Recipe
-from tokenlake.etl.unit.text import Progress, TextBuild, sign_unit
+from tokenlake.etl.unit.text import TextBuild, sign_unit
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.layout import Layout
@@ -140,9 +140,9 @@ def _answer(workbench: Workbench, line: bytes, voice: _Voice) -> None:
             provide_blocks(job.values)
             return
         _hide_nothing(job)
-        jobs.CLOCK.take()
+        jobs.SPENT.clear()
         result = workbench.run(job, voice.progress)
-        voice.hold(jobs.CLOCK.take())
+        voice.hold({stage: spent // 1000 for stage, spent in jobs.SPENT.items()})
     except TokenlakeError as wrong:
         error = _hidden(to_json(wrong))
     except MemoryError as wrong:  # Python, or Arrow, was refused memory
@@ -196,7 +196,7 @@ class Workbench:
         self._parents: OpenedParents | None = None
         self._probes = DiskCache(default_folder() / "probes", max_bytes=_PROBES_BYTES)
 
-    def run(self, job: jobs.Job, progress: Progress) -> dict[str, Any] | str:
+    def run(self, job: jobs.Job, progress: jobs.Progress) -> dict[str, Any] | str:
         """Do a job and return its result: the ledger record of a unit, sealed, or a verdict on an engine."""
         if isinstance(job, jobs.EngineJob):
             return self._choose_engine(job)
@@ -214,7 +214,7 @@ class Workbench:
         made = mix_unit(job, *around) if isinstance(job, jobs.MixJob) else repack_unit(job, *around)
         return made.to_bytes().decode()
 
-    def _build_unit(self, job: jobs.UnitJob, progress: Progress) -> UnitRecord:
+    def _build_unit(self, job: jobs.UnitJob, progress: jobs.Progress) -> UnitRecord:
         """Build one unit and publish its parts; the caller publishes the record."""
         store = self._store(job.store)
         files = self._tokenizer(job)
@@ -231,7 +231,7 @@ class Workbench:
             )
         return TextBuild(job, store, self._encoders[key], recipe, progress).build()
 
-    def _sign(self, job: jobs.SignJob, progress: Progress) -> dict[str, Any]:
+    def _sign(self, job: jobs.SignJob, progress: jobs.Progress) -> dict[str, Any]:
         """Make the signatures of one unit and publish them; return their account."""
         from tokenlake.clean.signatures import Signer, evaluation_key
         from tokenlake.clean.words import EvaluationNgrams
@@ -337,7 +337,7 @@ class InProcessPool:
     def __init__(self, workbench: Workbench | None = None) -> None:
         self._workbench = workbench or Workbench()
 
-    def run(self, job: jobs.Job, on_progress: Progress = lambda fields: None) -> Any:
+    def run(self, job: jobs.Job, on_progress: jobs.Progress = lambda fields: None) -> Any:
         """Do a job; errors are raised as they are."""
         told = cast("jobs.Job", jobs.job_of(jobs.to_line(job)))
         return jobs.answer_of(

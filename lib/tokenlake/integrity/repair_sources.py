@@ -15,11 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, TokenlakeError
+from tokenlake.etl.commit import renamed_record
 from tokenlake.etl.job import REFERENCE, produced_by
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, config_yaml
 from tokenlake.etl.planner import input_changes
-from tokenlake.etl.reuse import renamed_record
 from tokenlake.integrity.findings import Damage, How, listed_files, look, unit_of
 from tokenlake.reports.card import render_card
 from tokenlake.store.base import ReadStore, Store

@@ -101,25 +101,22 @@ class RunTally:
             case events.UnitStarted():
                 self.began = self.clock() if self.began is None else self.began
             case events.UnitProgress():
-                self._move(event.source, event.bytes, built=True)
-                self.documents += event.documents
-                self.tokens += event.tokens
+                self._count(event.source, event.bytes, event.documents, event.tokens)
             case events.UnitRetried():
                 self.retried += 1
-                self._move(event.source, -event.progressed, built=True)
+                self._count(event.source, *(-reported for reported in event.progressed))
             case events.UnitFinished():
                 account, built = event.record.account, event.how == "built"
                 self.finished += 1
                 self.written += account.content_packed + account.bos + account.eos
                 self.ended = self.clock() if self.finished == self.plan.units else None
-                self._move(event.source, event.bytes - event.progressed, built=built)
+                whole = event.bytes, account.documents, account.tokens
+                rest = (done - reported for done, reported in zip(whole, event.progressed, strict=True))
+                self._count(event.source, *rest, built=built)
                 if built:
                     self.stages.update(event.stages)
                     self.sources[event.source].spent += event.seconds
                     self.sources[event.source].read += event.bytes
-                else:
-                    self.documents += account.documents
-                    self.tokens += account.tokens
             case _:
                 pass
 
@@ -184,10 +181,12 @@ class RunTally:
             grid.add_row(*_bar(source_name(name), source, self.seconds(), min(_BAR, max(room, 4))))
         return Group(*heading, grid, Text(self.line(), style="dim"))
 
-    def _move(self, source: str, bytes_: int, *, built: bool) -> None:
+    def _count(self, source: str, bytes_: int, documents: int, tokens: int, *, built: bool = True) -> None:
         counted = self.sources.setdefault(source, SourceTally())
         counted.done += bytes_
         counted.built += bytes_ if built else 0
+        self.documents += documents
+        self.tokens += tokens
 
 
 def step_name(step: events.BuildStep) -> str:

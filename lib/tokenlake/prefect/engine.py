@@ -26,7 +26,6 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
-from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
     BuildStep,
     Event,
@@ -38,8 +37,8 @@ from tokenlake.etl.events import (
     ignore,
 )
 from tokenlake.etl.plan.stored import foresee
-from tokenlake.etl.pool import Pool
-from tokenlake.etl.runner import BuildResult, result_of, worth_a_retry
+from tokenlake.etl.pool import Pool, worth_a_retry
+from tokenlake.etl.runner import BuildResult, EngineName, open_pool, result_of
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, make_exports
 from tokenlake.observability.build import DisplayOptions, measured
@@ -386,7 +385,7 @@ class LocalEngine:
         session = self.session()
         if unit in self._failed:
             source, error = session.plan.units[unit].source, str(self._failed.pop(unit))
-            self._tell(UnitRetried(unit, source, error, session.in_vain.pop(unit, 0)))
+            self._tell(UnitRetried(unit, source, error, session.reported(unit)))
         self._progress[unit] = progress
         try:
             return session.run_unit(unit, self.pool)

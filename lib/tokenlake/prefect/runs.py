@@ -42,7 +42,7 @@ from prefect.states import Cancelled, Cancelling, Crashed, Failed
 from tokenlake import numbers
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError, WorkerError
 from tokenlake.etl.shared_plan import lease_seconds
-from tokenlake.etl.store_pool import Awaited, StorePool
+from tokenlake.etl.store_engine import Awaited, StorePool
 from tokenlake.observability.tally import RunTallies, step_name
 from tokenlake.prefect.engine import LocalEngine
 

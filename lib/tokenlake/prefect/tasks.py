@@ -32,7 +32,8 @@ from tokenlake.config.references import scrub
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 from tokenlake.etl.events import UnitFinished
 from tokenlake.etl.plan.plan import Plan
-from tokenlake.etl.runner import BuildResult, worth_a_retry
+from tokenlake.etl.pool import worth_a_retry
+from tokenlake.etl.runner import BuildResult
 from tokenlake.fingerprint import fingerprint
 from tokenlake.observability.build import time_tables
 from tokenlake.prefect.engine import LocalEngine, group_name

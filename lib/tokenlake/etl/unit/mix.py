@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, final
+from time import perf_counter_ns
+from typing import Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import CLOCK, NO_ENGINE, MixJob, RepackJob, open_stream, produced_by
+from tokenlake.etl.job import NO_ENGINE, SPENT, MixJob, Progress, RepackJob, Stage, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
@@ -31,8 +32,6 @@ from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
-
-Progress = Callable[[dict[str, Any]], None]
 
 SPLIT: Final = "train"
 """A mixture is made to be trained on, whatever the splits of the parents are called."""
@@ -129,6 +128,20 @@ def _let_go(uses: Int64) -> dict[int, tuple[tuple[int, int], ...]]:
     return {step: tuple(places) for step, places in found.items()}
 
 
+@final
+class _Stopwatch:
+    """Shares the time between two calls out to stages, but for what it took to write files."""
+
+    def __init__(self) -> None:
+        self._since = perf_counter_ns() - SPENT["save"]
+
+    def spent(self, stage: Stage) -> None:
+        """Count the time since the last call."""
+        now = perf_counter_ns() - SPENT["save"]
+        SPENT[stage] += now - self._since
+        self._since = now
+
+
 def mix_unit(
     job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
 ) -> UnitRecord:
@@ -153,26 +166,27 @@ def mix_unit(
     else:
         out = DocumentsOut(job, store, SPLIT, names, np.isin(names, job.out.whole), key)
 
+    watch = _Stopwatch()
+
     def take(step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
-        CLOCK.switch("load")
         place = (rows, step.source, step.group, step.row)
         if isinstance(out, SequencesOut):
             found = take_packed(*place, read=cache.read, bos_id=bos)
-            CLOCK.switch("pack")
+            watch.spent("load")
             return out.add(found, step.source)
         documents = take_documents(*place, read=cache.read, bos_id=bos)
-        CLOCK.switch("pack")
+        watch.spent("load")
         return out.add(documents, step.source)
 
     def write() -> None:
         totals = [each.manifest.splits[each.split] for each in rows]
         row_bytes = np.array([total.bytes / max(1, total.rows) for total in totals])
         taken, told = np.zeros(len(rows), np.int64), 0
-        CLOCK.switch("mix")
         for step in mix_steps(stream, job.start, job.stop, _step_rows(job, stream.mixture, rows)):
+            watch.spent("mix")
             tokens = take(step)
-            CLOCK.switch("mix")
+            watch.spent("pack")
             for source, group in step.done:
                 cache.groups.invalidate((rows[source], group))
             taken += np.bincount(step.source, minlength=len(taken))
@@ -180,7 +194,7 @@ def mix_unit(
             counts = {"documents": len(step), "tokens": tokens, "decoded_rows": cache.decoded.rows}
             progress({"bytes": more, **counts})
 
-    return _record_of(job, MIXED, [out], write)
+    return _record_of(job, MIXED, [out], write, watch)
 
 
 def _step_rows(job: MixJob, mixture: SourceMixture, parents: Sequence[StoredRows]) -> int:
@@ -205,11 +219,13 @@ def _record_of(
     source: str,
     outs: Sequence[DocumentsOut | SequencesOut],
     write: Callable[[], None],
+    watch: _Stopwatch,
 ) -> UnitRecord:
     """Have the rows of a unit written, finish its parts and return its record."""
     try:
         write()
         parts = [entry for out in outs for entry in out.finish()]
+        watch.spent("pack")
     except BaseException:
         for out in outs:
             out.discard()
@@ -260,6 +276,8 @@ def repack_unit(
     }
     bos = job.out.prefix[0] if job.out.prefix else None
 
+    watch = _Stopwatch()
+
     def write() -> None:
         for split, out in outs.items():
             rows = opened.open(parents_store, job.parent, split)
@@ -267,15 +285,15 @@ def repack_unit(
                 count = int(rows.group_rows[group])
                 source = np.zeros(count, np.int64)
                 place = source, np.full(count, group), np.arange(count)
-                CLOCK.switch("load")
                 documents = take_documents(
                     [rows], *place, read=batch_cache(0).read, bos_id=bos
                 )  # each is read once
-                CLOCK.switch("pack")
+                watch.spent("load")
                 tokens = out.add(documents, source)
+                watch.spent("pack")
                 progress({"bytes": rows.bytes_of(group), "documents": count, "tokens": tokens})
 
-    return _record_of(job, job.source, list(outs.values()), write)
+    return _record_of(job, job.source, list(outs.values()), write, watch)
 
 
 def _groups(rows: StoredRows, unit: int) -> Iterator[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import CLOCK, SignJob, UnitJob, begin, produced_by
+from tokenlake.etl.job import SPENT, Progress, SignJob, Stage, UnitJob, begin, produced_by
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Stretches
@@ -84,8 +85,6 @@ def kept(position: Int64, excluded: Sequence[int]) -> npt.NDArray[np.bool_]:
     """bool[n], False where a document's position is in ``excluded``."""
     return ~np.isin(position, np.asarray(excluded, np.int64))
 
-
-Progress = Callable[[dict[str, Any]], None]
 
 #: Bytes of text that are encoded at a time, at least; a document is never cut.
 _ENCODE_BYTES = 4 << 20
@@ -182,6 +181,7 @@ class TextBuild:
     ) -> None:
         self._job, self._recipe, self._encoder, self._progress = job, recipe, encoder, progress
         self._batches = read or recipe.read_all
+        self._since = 0
         self._done: Counter[str] = Counter()
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -216,9 +216,10 @@ class TextBuild:
             for parts in self._recipe.groups(job.ranges):
                 self._read(parts)
             self._flush()
-            CLOCK.switch("pack")
+            self._spent(None)
             parts = [entry for sink in self._outputs for entry in sink.finish()]
             quarantine = self._quarantine.publish()
+            self._spent("pack")
         except BaseException:
             for sink in self._outputs:
                 sink.discard()
@@ -247,15 +248,25 @@ class TextBuild:
 
     def _read(self, parts: Sequence[FileRange]) -> None:
         """Read a range, or several that are read together, encoding whenever enough documents wait."""
-        begin("reading", parts[0].file, stage="load")
+        begin("reading", parts[0].file)
+        self._spent(None)
         batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             file = batch.files[-1]
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
+                self._spent("load")
                 self._flush()
-                begin("reading", file, stage="load")
+                begin("reading", file)
+        self._spent("load")
+
+    def _spent(self, stage: Stage | None) -> None:
+        """Count the time since the last call for a stage; None: for none."""
+        now = perf_counter_ns() - SPENT["save"]
+        if stage is not None:
+            SPENT[stage] += now - self._since
+        self._since = now
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
@@ -276,7 +287,8 @@ class TextBuild:
         if self._waiting:
             first = self._waiting[0]
             file = self._paths[int(first.file[0])]
-            begin("encoding the documents of", file, first.position, "tokenize")
+            self._spent(None)
+            begin("encoding the documents of", file, first.position)
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
             box = [TextDocuments.concat(self._waiting)]
@@ -335,8 +347,9 @@ class TextBuild:
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
             encoded = self._encoded(split, box.pop())
-            CLOCK.switch("pack")
+            self._spent("tokenize")
             self._sinks[split].add(encoded)
+            self._spent("pack")
             return
         documents = box.pop()
         edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
@@ -344,10 +357,10 @@ class TextBuild:
             part = documents.slice(first, last)
             if first not in long or not self._write_long(self._sinks[split], part):
                 self._sinks[split].add(self._encoded(split, part))
+        self._spent("tokenize")  # long documents are packed while they are encoded
 
     def _encoded(self, split: str, texts: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
-        CLOCK.switch("tokenize")
         source, numbers = self._job.source, self._tally.numbers
         # What is held out is evaluated as it is, whatever is done to what is trained on.
         plain = source.texts.fim is None or (source.held_out is not None and split == source.held_out.split)
@@ -379,7 +392,9 @@ class TextBuild:
     def _write_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
+        self._spent("tokenize")
         joined, tally = sink.add(documents, encoded), self._tally
+        self._spent("pack")
         special = 0 if self._recipe.control_tokens else encoded.special_tokens
         tally.numbers.update(
             tokens=joined.tokens, text_bytes=sink.text_bytes(documents), special_tokens_in_text=special
