@@ -37,9 +37,8 @@ from tokenlake.errors import (
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources import hub_repo as hubhttp
-from tokenlake.sources.hub import downloaded
-from tokenlake.sources.hub_layout import card_configs, layout_of
-from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
+from tokenlake.sources.hub import card_configs, layout_of
+from tokenlake.sources.hub_repo import HubClient, HubId, downloaded, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.records import read_range

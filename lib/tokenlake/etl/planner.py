@@ -44,9 +44,8 @@ from tokenlake.etl.plan.units import bad_budgets, cut, files_of_sources, group_r
 from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
-from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
-from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.listing import HashCache, list_inputs
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build, open_store

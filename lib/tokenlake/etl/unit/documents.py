@@ -19,20 +19,20 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.column_types import JSON, ColumnType, arrow_type, column_type, fits, joined
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
-from tokenlake.sources.batch import (
-    BLOCK_BYTES,
-    RAW_LIMIT,
-    BadRecord,
-    ReadBatch,
-    RowBatch,
-    TextBatch,
-    refuse,
-)
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.rows import (
+    BLOCK_BYTES,
+    RAW_LIMIT,
+    BadRecord,
+    Fault,
+    RowBatch,
+    Rows,
+    TextBatch,
+    refuse,
+)
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.text.transform import ChainedTransform
@@ -306,7 +306,7 @@ class Prepared:
     Attributes:
         files: which they are of.
         rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.rows.RowBatch`.
     """
 
     documents: TextDocuments
@@ -438,7 +438,7 @@ class Recipe:
         return replace(_prepared(batch, documents, bad), filtered=filtered)
 
 
-def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+def _prepared(batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
     """Return documents with what a batch says of its records, and more bad records of it."""
     return Prepared(
         documents=documents,
