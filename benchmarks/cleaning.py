@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.goals import Goal
 from benchmarks.measure import ROOT, measure
-from tokenlake.clean.words import words_of
+from tokenlake.clean.signatures import words_of
 from tokenlake.text.filters import open_quality
 
 SHARES: Final = (0.005, 0.01, 0.02, 0.04, 0.08)  # of words that are others in a planted copy

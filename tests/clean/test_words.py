@@ -8,8 +8,16 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlake.clean.signatures import Signer, permutations
-from tokenlake.clean.words import EvaluationNgrams, WordBuffer, exact_hashes, kernels, ngram_hashes, words_of
+from tokenlake.clean.signatures import (
+    EvaluationNgrams,
+    Signer,
+    WordBuffer,
+    exact_hashes,
+    kernels,
+    ngram_hashes,
+    permutations,
+    words_of,
+)
 from tokenlake.config.pipeline import CleanConfig, signing_of
 
 PRIME = (1 << 61) - 1

@@ -12,12 +12,7 @@ from tests.seeds import promise
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.section import BlockSecret, EnvSecret, literal_secrets
-from tokenlake.config.stages import (
-    PackStageConfig,
-    SaveStageConfig,
-    SourceStageConfig,
-    TokenizerConfig,
-)
+from tokenlake.config.stages import PackStageConfig, SaveStageConfig, SourceStageConfig, TokenizerConfig
 
 
 def refusal(model: type[Any], /, **options: Any) -> str:

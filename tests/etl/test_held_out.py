@@ -14,14 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.etl.outputs_support import (
-    Built,
-    Config,
-    build_here,
-    notes,
-    settings,
-    write_jsonl,
-)
+from tests.etl.outputs_support import Built, Config, build_here, notes, settings, write_jsonl
 from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve_source
 from tokenlake.errors import ConfigError

@@ -16,13 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.etl.outputs_support import (
-    Built,
-    Config,
-    build_here,
-    settings,
-    write_jsonl,
-)
+from tests.etl.outputs_support import Built, Config, build_here, settings, write_jsonl
 from tests.tokenizers.tokenizer_samples import byte_level, save, sentencepiece, training_texts
 from tokenlake.config.resolved import ResolvedFim
 from tokenlake.errors import ConfigError

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.shuffle_quality import (
-    delivered_rows,
-    quality_of,
-)
+from benchmarks.shuffle_quality import delivered_rows, quality_of
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.order import EpochOrder

@@ -16,15 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading.shards import another, assert_same, groups_of, ours, packed_rows, shard_path, stored
-from tests.sources.parquet_by_hand import (
-    DATA_PAGE,
-    DICTIONARY_PAGE,
-    PLAIN,
-    RLE,
-    page,
-    thrift,
-    varint,
-)
+from tests.sources.parquet_by_hand import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, page, thrift, varint
 from tokenlake.errors import IntegrityError
 from tokenlake.parquet.thrift import Truncated
 from tokenlake.reading.packed import PackedReader

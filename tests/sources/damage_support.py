@@ -12,7 +12,7 @@ import pytest
 
 from tests.sources.support import faults, normalized, positions, read, rows
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.sources.batch import ReadBatch
+from tokenlake.sources.rows import RowBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ def check(folder: Path, case: Damage) -> None:
     """Read the damaged file in every way, and see that it gets what the case says."""
     path = folder / case.file
     path.write_bytes(case.data)
-    readers: tuple[Callable[..., Sequence[ReadBatch]], ...] = (read, rows)
+    readers: tuple[Callable[..., Sequence[RowBatch]], ...] = (read, rows)
     for reader in readers:
         for policy in ("quarantine", "fail"):
             _judge(case, path, partial(reader, path, on_bad_record=policy, **case.options), policy)
 
 
-def _judge(case: Damage, path: Path, read: Callable[[], Sequence[ReadBatch]], policy: str) -> None:
+def _judge(case: Damage, path: Path, read: Callable[[], Sequence[RowBatch]], policy: str) -> None:
     if case.policy == "F":
         with pytest.raises(DamagedFileError) as refused:
             read()
@@ -68,7 +68,7 @@ def _judge(case: Damage, path: Path, read: Callable[[], Sequence[ReadBatch]], po
         _judge_read(case, read())
 
 
-def _judge_read(case: Damage, batches: Sequence[ReadBatch]) -> None:
+def _judge_read(case: Damage, batches: Sequence[RowBatch]) -> None:
     bad = [record for batch in batches for record in batch.bad]
     aside = list(zip(case.place, case.reason, strict=True)) if case.policy == "Q" else []
     assert [(position, reason) for position, _, reason in faults(batches)] == aside

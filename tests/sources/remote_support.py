@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 
 from tests.servers.base import Fault, large
 from tests.sources.support import Source, one
-from tokenlake.sources.inputs import InputFile, LocalBytes
+from tokenlake.sources.inputs import InputFile, LocalBytes, ReadAheadBytes
 from tokenlake.sources.listing import list_inputs
-from tokenlake.sources.readahead import ReadAheadBytes
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tokenlake.sources.batch import ReadBatch, RowBatch, TextBatch
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.records import read_range, read_rows
+from tokenlake.sources.rows import RowBatch, TextBatch
 from tokenlake.sources.splits import split_file
 
 
@@ -90,16 +90,16 @@ def texts(batches: list[TextBatch]) -> list[str]:
     return [text for batch in batches for text in batch.text.to_pylist()]
 
 
-def positions(batches: Sequence[ReadBatch]) -> list[int]:
+def positions(batches: Sequence[RowBatch]) -> list[int]:
     return [position for batch in batches for position in batch.positions.tolist()]
 
 
-def faults(batches: Sequence[ReadBatch]) -> list[tuple[int, int | None, str]]:
+def faults(batches: Sequence[RowBatch]) -> list[tuple[int, int | None, str]]:
     """Return (position, line, reason) of every bad record."""
     return [(bad.position, bad.line, bad.reason) for batch in batches for bad in batch.bad]
 
 
-def normalized(batches: Sequence[ReadBatch]) -> dict[str, int]:
+def normalized(batches: Sequence[RowBatch]) -> dict[str, int]:
     total: dict[str, int] = {}
     for batch in batches:
         for name, count in batch.normalized.items():

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.sources.csv_reference import Unclosed, rows_of
 from tests.sources.support import PACK, dicts, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.csv import read_csv
 from tokenlake.sources.opening import opened
+from tokenlake.sources.rows import Parsed, Want
 from tokenlake.sources.splits import split_file
 
 FOLDER = pytest.TempPathFactory

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sources.support import dicts, faults, normalized, read, rows, texts, written
 from tokenlake.errors import BadRecordError, DamagedFileError
-from tokenlake.sources.batch import RowBatch
+from tokenlake.sources.rows import RowBatch
 
 DEEP: Final = 1_000_000
 CAP: Final = 4096

@@ -27,7 +27,7 @@ from tests.sources.remote_support import (
 )
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.formats import compile_glob, is_flat, static_folder
-from tokenlake.sources.readahead import PIECE_BYTES, Fetch, ReadAheadBytes
+from tokenlake.sources.inputs import PIECE_BYTES, Fetch, ReadAheadBytes
 from tokenlake.store.remote import retry
 from tokenlake.store.remote.filesystems import close_filesystems
 from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError, Trouble, verdict

@@ -8,9 +8,8 @@ import json
 import socket
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,12 +35,11 @@ from tokenlake.errors import (
 )
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
+from tokenlake.rowwise.files import downloaded
 from tokenlake.sources import hub_repo as hubhttp
-from tokenlake.sources.hub import downloaded
-from tokenlake.sources.hub_layout import card_configs, layout_of
+from tokenlake.sources.hub import card_configs, layout_of
 from tokenlake.sources.hub_repo import HubClient, HubId, hub_commits, parse_id, parse_url
 from tokenlake.sources.inputs import InputFile
-from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.records import read_range
 from tokenlake.sources.splits import split_file
 
@@ -298,15 +296,6 @@ def test_the_commit_is_resolved_once_and_named_in_every_url(server: HubServer) -
     assert [text for file in files for text in read(file)] == ["old", "old"]
     assert read_all("org/name") == ["new"]
     assert not server.asked("/main/")
-
-
-def test_content_is_the_identity_and_the_commit_is_not(server: HubServer) -> None:
-    repo = server.repo("org/name", {"train.parquet": parquet("a"), "test.csv": "text\n"})
-    (before,) = listed("org/name")
-    repo.commit({"train.parquet": parquet("a"), "test.csv": "text\nother\n"})
-    (after,) = listed("org/name")
-    assert before.url != after.url
-    assert replace(after, url=before.url, origin=before.origin) == before
 
 
 def test_branches_tags_and_commits_can_be_named(server: HubServer) -> None:
@@ -709,8 +698,3 @@ def test_a_whole_build_of_a_dataset_and_a_commit_that_changes_nothing(
     assert note == (
         f"s: dataset 'org/name', subset 'default', split 'train': 2 files of commit {repo.refs['main']} (main)"
     )
-
-
-def test_files_of_other_sources_have_no_commits(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(lines("x"))
-    assert hub_commits(list_inputs(cast("Any", Source(data_files=(str(tmp_path),))))) == {}

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.sources.support import PACK, faults, one, positions, read, texts, written
 from tokenlake.errors import DamagedFileError
-from tokenlake.sources.batch import Want
 from tokenlake.sources.json_array import BorderScanner, read_json_array
 from tokenlake.sources.opening import opened
+from tokenlake.sources.rows import Want
 from tokenlake.sources.splits import split_file
 
 scalars = (

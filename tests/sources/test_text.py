@@ -24,13 +24,12 @@ from tests.sources.support import (
     written,
 )
 from tokenlake.errors import DamagedFileError, InputChangedError
-from tokenlake.sources.batch import Want
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.lines import read_blocks
+from tokenlake.sources.lines import read_blocks, read_text
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import read_range
+from tokenlake.sources.rows import Want
 from tokenlake.sources.splits import split_file
-from tokenlake.sources.text import read_text
 
 # ---- documents --------------------------------------------------------------------------------------
 

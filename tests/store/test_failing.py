@@ -21,7 +21,7 @@ from tests.builds import config_of
 from tokenlake.errors import StoreError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit.parts import PartWriter, QuarantineWriter
-from tokenlake.sources.batch import BadRecord
+from tokenlake.sources.rows import BadRecord
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 from tokenlake.store.local_files import HashingFile, new_temp_name

@@ -27,8 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import Bools, Int64, UInt8, UInt64
-from tokenlake.clean.signatures import EvenRowGroups, SignatureFile, band_name, opened_signatures
-from tokenlake.clean.words import kernels
+from tokenlake.clean.signatures import EvenRowGroups, SignatureFile, band_name, kernels, opened_signatures
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import splitmix64

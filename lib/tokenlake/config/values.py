@@ -222,7 +222,7 @@ FORMATS: Final[dict[Format, FormatFacts]] = {
     "text": FormatFacts(
         extensions=(".txt",),
         prose=(".text", ".md", ".rst"),
-        reader=("text", "read_text"),
+        reader=("lines", "read_text"),
         layout="lines",
         nested=False,
         least_record_bytes=2,

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from tokenlake import numbers
 from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierList, ListWriter, require_ours
-from tokenlake.clean.signatures import FORMAT, SignatureFile, evaluation_key, signature_key
-from tokenlake.clean.words import EvaluationNgrams
+from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import CleanConfig, PipelineConfig, signing_of

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from tokenlake.arrays import STRINGS
 from tokenlake.errors import DamagedFileError
 from tokenlake.schema import is_list
-from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.columnar import reading
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.opening import SPACE, ByteStream, opened
 from tokenlake.sources.records import reader_of
+from tokenlake.sources.rows import Parsed, Want
 
 FILE_BYTES: Final = 4 << 20
 """Stored bytes that are read of one file at most."""

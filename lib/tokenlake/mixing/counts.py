@@ -42,13 +42,7 @@ from tokenlake.arrays import Int64
 from tokenlake.config.values import did_you_mean, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import Permutation, key_of
-from tokenlake.mixing.schedule import (
-    UNIT_BITS,
-    Curve,
-    WeightScheduler,
-    eased_area,
-    in_units,
-)
+from tokenlake.mixing.schedule import UNIT_BITS, Curve, WeightScheduler, eased_area, in_units
 
 TICK_BITS: Final = 32
 """A row takes ``2**TICK_BITS`` ticks."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -25,11 +26,12 @@ from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.formats import format_of
-from tokenlake.sources.inputs import InputFile, is_url
+from tokenlake.sources.inputs import InputFile, damaged, is_url, state
 from tokenlake.sources.listing import expand, list_inputs, spelled_out
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
+from tokenlake.threads import in_order
 
 DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, glob, directory or URL, or several of them."""
@@ -276,7 +278,7 @@ class HuggingFaceShardedSource(FileBacked):
             )
         source = _resolved("hf", dataset_name, None, {"split": split, "subset": subset}, **options)
         files = list_inputs(source, hashed=False)
-        self._open(source, files if streaming else _downloaded(files, cache_dir))
+        self._open(source, files if streaming else downloaded(files, cache_dir))
 
 
 @final
@@ -347,7 +349,7 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
     if source.type == "hub":
         kind = HuggingFaceShardedSource
-        files = files if config.streaming and config.source.streaming else _downloaded(files)
+        files = files if config.streaming and config.source.streaming else downloaded(files)
     rows = kind.over(source, files)
     steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
     if not steps:
@@ -403,8 +405,38 @@ def _resolved(
     )
 
 
-def _downloaded(files: Sequence[InputFile], cache_dir: str | None = None) -> Sequence[InputFile]:
-    """Return files of the Hub as files of this machine."""
-    from tokenlake.sources.hub import downloaded  # other sources start without the Hub's parts
+def downloaded(files: Iterable[InputFile], cache_dir: str | Path | None = None) -> list[InputFile]:
+    """Return files of the Hub as files of this machine: identity stays, `url` and `stat` are those of the cache.
 
-    return downloaded(files, None, cache_dir)
+    What the cache of `huggingface_hub` has already is not downloaded again.
+
+    Raises:
+        DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
+        SourceError: a download failed.
+    """
+    from tokenlake.sources.hub_repo import HubClient, parse_url  # other sources start without the Hub's parts
+
+    client = HubClient()
+
+    def local(file: InputFile) -> InputFile:
+        path = client.download(*parse_url(file.url), cache_dir)
+        before = path.stat()
+        if file.token.startswith("git:"):
+            # Git hashes a header with the length before the content; such files are small.
+            data = path.read_bytes()
+            found = f"git:{hashlib.sha1(b'blob %d' % len(data) + bytes(1) + data).hexdigest()}"
+        else:
+            with path.open("rb") as stream:
+                found = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+        if before.st_size != file.size or found != file.token:
+            raise damaged(
+                file,
+                f"its copy {str(path)!r} has {before.st_size} bytes and {found}, planned were {file.size} and "
+                f"{file.token}; delete the copy and run again",
+            )
+        return replace(file, url=str(path), stat=state(before))
+
+    return list(in_order(local, list(files), _DOWNLOADS))
+
+
+_DOWNLOADS: Final = 4  # at a time

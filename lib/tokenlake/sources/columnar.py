@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from tokenlake.arrays import STRINGS, Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.schema import is_list
-from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed
 from tokenlake.sources.inputs import InputFile, damaged
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns

@@ -24,11 +24,10 @@ import pyarrow.csv as arrow_csv
 
 from tokenlake.arrays import Int64s, concat, is_utf8, no_text, text_over
 from tokenlake.errors import ConfigError, DamagedFileError
-from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.lines import BOM
 from tokenlake.sources.opening import ByteStream, check_marks
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want
 from tokenlake.sources.where import Predicate
 
 _BLOCK_BYTES: Final = 1 << 22  # what is made of it stays in the processor's cache

@@ -13,6 +13,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -21,7 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from tokenlake.config.references import resolve_options, scrub
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
-from tokenlake.sources.inputs import InputFile
+from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed
 
 PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
@@ -448,3 +449,51 @@ def refusal(
         said = f", {error.said!r}" if error.said else ""
         message = f"{dataset}: the Hub refuses it (status {error.status} {error.code}{said})"
     return SourceError(message, repo=dataset.repo)
+
+
+_READ_RETRIES: Final = 7  # about a minute in all
+_FETCHES: Final = 4
+_GONE: Final = frozenset({"RevisionNotFound", "EntryNotFound"})
+
+
+@final
+class HubBytes(ReadAheadBytes):
+    """A file on the Hub. Its commit never changes; every answer is checked against the planned hash all the same."""
+
+    def __init__(self, file: InputFile, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Prepare reading, without a request; see :class:`HubClient` for the options and what it raises."""
+        self._client = HubClient(storage_options, retries=_READ_RETRIES)
+        self._dataset, path = parse_url(file.url)
+        self._where = resolve_path(self._dataset.repo, self._dataset.revision, path)
+        self._threads = ThreadPoolExecutor(_FETCHES, thread_name_prefix="hub")
+        super().__init__(file, lambda start, size: self._threads.submit(self._fetch, start, start + size))
+
+    def close(self) -> None:
+        """Stop what is under way; connections are kept for the next file."""
+        super().close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        """Return the bytes ``[start, stop)``, all of them."""
+        file, dataset = self.file, self._dataset
+        try:
+            answer = self._client.get(self._where, span=(start, stop), what=file.url)
+        except Refused as error:
+            if error.code in _GONE:
+                raise changed(
+                    file,
+                    f"commit {dataset.revision} or the file in it is gone from the Hub (the dataset was deleted, "
+                    "or its history rewritten)",
+                ) from None
+            raise refusal(error, dataset, with_token=self._client.with_token) from None
+        expected = f"bytes {start}-{stop - 1}/{file.size}"
+        got = answer.headers.get("content-range", "")
+        if got != expected or len(answer.body) != stop - start:
+            raise changed(file, f"asked for {expected}, the Hub sent {got!r} ({len(answer.body)} bytes)")
+        known = file.token.partition(":")[2]
+        etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
+        found = etag.removeprefix("W/").strip('"')
+        # Only what looks like the hash we know is one: a storage host's own tag says nothing.
+        if re.fullmatch(r"[0-9a-f]+", found) and len(found) == len(known) and found != known:
+            raise changed(file, f"its hash is {found}, planned was {known}")
+        return answer.body

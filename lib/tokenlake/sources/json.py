@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenlake.arrays import binary_over, text_of_strings, text_over
-from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes
 from tokenlake.sources.lines import (
     LineBlock,
@@ -31,7 +30,7 @@ from tokenlake.sources.lines import (
     parsed_blocks,
     read_blocks,
 )
-from tokenlake.sources.rows import Fault, Record, Rows, is_too_wide, too_long
+from tokenlake.sources.rows import Fault, Parsed, Record, Rows, Want, is_too_wide, too_long
 from tokenlake.sources.where import Predicate
 
 PIECE_BYTES: Final = 2 << 20

@@ -14,12 +14,11 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.batch import RAW_LIMIT, BadLine, Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, damaged
 from tokenlake.sources.json import parse_long, parse_records
 from tokenlake.sources.lines import BOM, LongLine, RawRecords, parsed_blocks
 from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import Fault
+from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Want
 from tokenlake.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"

@@ -1,4 +1,4 @@
-"""Line files as blocks of whole lines in bounded memory, and records as they lie in a block, lines or others.
+"""Line files as blocks of whole lines in bounded memory, records as they lie in a block, and plain text.
 
 A range ``[start, stop)`` owns the lines that start inside it. Both ends are moved to the next start
 of a line by the same function, so that neighbours meet exactly and any partition reads every line once.
@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from tokenlake.arrays import Int64s, offsets_of
-from tokenlake.sources.batch import BLOCK_BYTES, RAW_LIMIT, BadLine, Parsed
-from tokenlake.sources.inputs import FileRange, InputBytes, changed
-from tokenlake.sources.opening import ByteStream
-from tokenlake.sources.rows import Fault
+from tokenlake.arrays import Int64s, is_utf8, no_text, offsets_of, select, text_over
+from tokenlake.sources.inputs import FileRange, InputBytes, changed, damaged
+from tokenlake.sources.opening import ByteStream, check_text
+from tokenlake.sources.rows import BLOCK_BYTES, RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want, too_long
+from tokenlake.sources.where import Predicate
 
 _SCAN_BYTES: Final = 1 << 20
 _NEAR_BYTES: Final = 8 << 10
@@ -27,6 +28,7 @@ BOM: Final = b"\xef\xbb\xbf"
 _CR: Final = 13
 _NEWLINE: Final = 10
 _PIECE_RECORDS: Final = 1 << 15  # a bad one of two bytes takes 500
+_ARROW: Final[Any] = pa  # whose stub of RecordBatch knows no schema
 _Block = TypeVar("_Block")
 
 
@@ -214,12 +216,12 @@ class RawRecords:
         data: the block's bytes.
         starts, stops: int64[n], where each record lies in `data`, a line without its newline, carriage return and
             byte order mark.
-        positions: int64[n], as in :class:`tokenlake.sources.batch.BadRecord`.
+        positions: int64[n], as in :class:`tokenlake.sources.rows.BadRecord`.
         numbers: int64[n], the lines on which they stand, counted from the first line of these records; None
             where there are no lines.
         lines: how many lines there are, blank ones included.
         open_end: the file ends with the last of these records, without an end of line.
-        bytes_read, normalized: as in :class:`tokenlake.sources.batch.Parsed`.
+        bytes_read, normalized: as in :class:`tokenlake.sources.rows.Parsed`.
     """
 
     data: bytes
@@ -385,3 +387,97 @@ def record_starts(
         blank = space and not block.head[skip:].strip(b" \t\r\n") and block.size <= BLOCK_BYTES + 2
         blank = blank and block.data is not None and not block.data[skip:].strip(b" \t\r\n")
         yield np.full(int(not blank), block.offset, np.int64), block
+
+
+def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicate | None) -> Iterator[Parsed]:
+    """Read a file as one document, or its lines, as its `text_mode` says; its one column is ``text``.
+
+    Raises:
+        DamagedFileError: it is no text in UTF-8, or a column other than ``text`` is wanted.
+    """
+    wanted = want.names((want.plain,))
+    if others := [name for name in wanted if name != want.plain]:
+        told = f"it has no column {others[0]!r}; text files have one column, {want.plain!r}"
+        raise damaged(part.file, told)
+    check_text(data)
+    limit = want.max_record_bytes
+    if part.file.text_mode == "lines":
+        blocks = parsed_blocks(
+            read_blocks(part, data, limit, want.block_bytes),
+            lambda line: _long_line(line, limit),
+            lambda block: iter([_text_lines(block, limit)]),
+        )
+    else:
+        blocks = iter([_document(part, data, limit)])
+    return (_with_column(block, want) for block in blocks) if wanted else blocks
+
+
+def _with_column(parsed: Parsed, want: Want) -> Parsed:
+    schema = pa.schema([(want.plain, pa.large_string())])
+    rows = _ARROW.RecordBatch.from_arrays([parsed.text], schema=schema)
+    return replace(parsed, rows=Rows(rows), text=None if want.text is None else parsed.text)
+
+
+def _document(part: FileRange, source: InputBytes, max_record_bytes: int) -> Parsed:
+    """Read a whole file as one text; line ends stay as they are, a byte order mark goes."""
+    if part.file.compression is None:
+        data = bytearray(min(part.file.size, max_record_bytes + 1))
+        with memoryview(data) as view:
+            got = source.read_into(view, 0)
+        data = data[:got] if got < len(data) else data
+    else:
+        stream, data = ByteStream(source), bytearray()
+        while chunk := stream.read(_SCAN_BYTES):
+            if len(data) <= max_record_bytes:  # what is beyond is read all the same: the stream must end well
+                data += chunk
+
+    skip = len(BOM) if data.startswith(BOM) else 0
+    text = text_over(np.array([0, len(data) - skip]), pa.py_buffer(data).slice(skip))
+    fault = _fault(text, "file", nul=b"\0" in data)
+    if len(data) > max_record_bytes:
+        told = f"the file has more than max_record_bytes = {max_record_bytes} bytes"
+        fault = Fault("document_too_long", told)
+    return Parsed(
+        text=text[:0] if fault else text,
+        positions=np.zeros(0 if fault else 1, np.int64),
+        bad=(BadLine(0, None, fault, bytes(data[:RAW_LIMIT])),) if fault else (),
+        normalized={"bom": int(skip > 0)},
+        bytes_read=part.weight,
+    )
+
+
+def _text_lines(block: LineBlock, max_record_bytes: int) -> Parsed:
+    """Return every line that is not empty as a text, without its end of line."""
+    lines, data = index_lines(block), memoryview(block.data)
+    sizes = lines.stops - lines.starts
+    spans = zip(lines.starts.tolist(), lines.stops.tolist(), strict=True)
+    joined = b"".join([data[start:stop] for start, stop in spans])
+    text = text_over(offsets_of(sizes), pa.py_buffer(joined))
+    nul = block.data.find(b"\0", 0, block.size) >= 0
+    faults: dict[int, Fault] = {}
+    if nul or (sizes > max_record_bytes).any() or not is_utf8(text):
+        for index, line in enumerate(lines):
+            fault = _fault(text[index : index + 1], "line", nul=b"\0" in line)
+            if len(line) > max_record_bytes:
+                fault = too_long(len(line), max_record_bytes)
+            if fault:
+                faults[index] = fault
+        text = select(text, ~np.isin(np.arange(len(lines)), list(faults)))
+    return lines.parsed(faults, text=text)
+
+
+def _long_line(line: LongLine, max_record_bytes: int) -> Parsed:
+    record, start, stop = long_record(line)
+    if stop == start:
+        return record.blank().parsed({}, text=no_text())
+    fault, text = too_long(stop - start, max_record_bytes), no_text()
+    if line.data is not None and stop - start <= max_record_bytes:
+        text = text_over(np.array([0, stop - start]), pa.py_buffer(line.data).slice(start))
+        fault = _fault(text, "line", nul=b"\0" in line.data)
+    return record.parsed({0: fault} if fault else {}, text=text[:0] if fault else text)
+
+
+def _fault(text: pa.LargeStringArray, whole: str, *, nul: bool) -> Fault | None:
+    if not is_utf8(text):
+        return Fault("invalid_utf8", f"the {whole} is not valid UTF-8")
+    return Fault("nul_byte", f"the {whole} holds a NUL byte, which is in no text") if nul else None

@@ -82,7 +82,7 @@ def _remote(file: InputFile, storage_options: Mapping[str, Any]) -> InputBytes:
             raise ConfigError(f"{VARIABLE}: {error}") from error
     # fsspec and asyncio take a sixth of a worker's start, and builds from local files need neither.
     if is_hub_url(file.url):
-        from tokenlake.sources.hub import HubBytes as Bytes
+        from tokenlake.sources.hub_repo import HubBytes as Bytes
     else:
         from tokenlake.sources.remote import RemoteBytes as Bytes
     data = Bytes(file, storage_options)

@@ -29,8 +29,8 @@ from tokenlake.reading.pages import (
     walk_pages,
 )
 from tokenlake.sources import columnar
-from tokenlake.sources.batch import Parsed, Want
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.rows import Parsed, Want
 from tokenlake.sources.where import ColumnRange, Predicate
 
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole

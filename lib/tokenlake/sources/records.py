@@ -19,24 +19,23 @@ import pyarrow as pa
 
 from tokenlake.arrays import Int64s, no_text, offsets_of, select
 from tokenlake.config.values import FORMATS, Format
-from tokenlake.sources.batch import (
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
+from tokenlake.sources.json import json_lines, parse_records
+from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
+from tokenlake.sources.opening import check_plain, opened
+from tokenlake.sources.rows import (
     ALL,
     BLOCK_BYTES,
     PLAIN,
     BadLine,
     BadRecord,
     Parsed,
-    ReadBatch,
     RowBatch,
+    Rows,
     TextBatch,
     Want,
     refuse,
 )
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile
-from tokenlake.sources.json import json_lines, parse_records
-from tokenlake.sources.lines import LineBlock, count_lines, read_exactly
-from tokenlake.sources.opening import check_plain, opened
-from tokenlake.sources.rows import Rows
 from tokenlake.sources.where import Predicate
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ _TOGETHER: Final = 1 << 20
 _MOST_FILES: Final = 1024
 _COUNTED_BYTES: Final = 1 << 30
 _NOTHING: Final = np.zeros(0, np.int64)
-_B = TypeVar("_B", bound=ReadBatch)
+_B = TypeVar("_B", bound=RowBatch)
 
 
 def reader_of(format_: Format) -> Reader:
@@ -294,7 +293,7 @@ class SmallFiles:
         files: in the order in which they were read.
         text: large_string[n], of the records in order.
         file, position: int64[n], the id of each record's file, and the byte of it at which its line begins.
-        normalized: as in :class:`tokenlake.sources.batch.ReadBatch`.
+        normalized: as in :class:`tokenlake.sources.rows.RowBatch`.
         bytes_read: of all files.
     """
 

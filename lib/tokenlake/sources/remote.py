@@ -20,8 +20,7 @@ from fsspec.asyn import get_loop
 from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
-from tokenlake.sources.inputs import InputFile, changed, planned
-from tokenlake.sources.readahead import ReadAheadBytes
+from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
 from tokenlake.store.remote.filesystems import client_at, on_loop
 from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
 from tokenlake.store.remote.retry import Failures

@@ -19,21 +19,13 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.publish import groups_of
 from tokenlake.schema import arrow_type, column_type, fits, joined
-from tokenlake.sources.batch import (
-    BLOCK_BYTES,
-    RAW_LIMIT,
-    BadRecord,
-    ReadBatch,
-    RowBatch,
-    TextBatch,
-    refuse,
-)
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
-from tokenlake.sources.rows import Fault, Rows
+from tokenlake.sources.records import read_range, read_rows, read_together
+from tokenlake.sources.rows import BLOCK_BYTES, RAW_LIMIT, BadRecord, Fault, RowBatch, Rows, TextBatch, refuse
 from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
 from tokenlake.text.transform import ChainedTransform
@@ -307,7 +299,7 @@ class Prepared:
     Attributes:
         files: which they are of.
         rows_read: records looked at.
-        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.batch.ReadBatch`.
+        bad, filtered, skipped, normalized, bytes_read: as in :class:`tokenlake.sources.rows.RowBatch`.
     """
 
     documents: TextDocuments
@@ -439,7 +431,7 @@ class Recipe:
         return replace(_prepared(batch, documents, bad), filtered=filtered)
 
 
-def _prepared(batch: ReadBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
+def _prepared(batch: RowBatch, documents: TextDocuments, bad: tuple[BadRecord, ...] = ()) -> Prepared:
     """Return documents with what a batch says of its records, and more bad records of it."""
     return Prepared(
         documents=documents,

@@ -21,7 +21,7 @@ from tokenlake.errors import StoreError
 from tokenlake.etl.job import SPENT
 from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher
-from tokenlake.sources.batch import BadRecord
+from tokenlake.sources.rows import BadRecord
 from tokenlake.store.base import Store
 from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
 from tokenlake.store.layout import Layout, quarantine_path, shard_path

@@ -25,9 +25,8 @@ from tokenlake.etl.unit.infilling import Stretches
 from tokenlake.etl.unit.parts import QuarantineWriter
 from tokenlake.etl.unit.sink import PreferenceSink, Sink, TokenDocuments, open_sink
 from tokenlake.mixing.random import Int64, UInt64, splitmix64
-from tokenlake.sources.batch import BadRecord, refuse
 from tokenlake.sources.inputs import FileRange, InputFile
-from tokenlake.sources.rows import Fault
+from tokenlake.sources.rows import BadRecord, Fault, refuse
 from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.entries import InputEntry
