@@ -76,10 +76,10 @@ from tokenlake.rowwise.stages import SourceStage as SourceStage
 from tokenlake.rowwise.stages import TokenizeStage as TokenizeStage
 from tokenlake.rowwise.tokenized import TokenizedShardedSource as TokenizedShardedSource
 from tokenlake.rowwise.tokenized import batched_tokenize_iterator as batched_tokenize_iterator
-from tokenlake.text.chat.messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML
-from tokenlake.text.chat.messages import ConvertToChatML as ConvertToChatML
-from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform as ChatTemplateTransform
-from tokenlake.text.chat.tokenizer_template import MaybeApplyChatTemplate as MaybeApplyChatTemplate
+from tokenlake.text.chat_messages import ConvertInputOutputToChatML as ConvertInputOutputToChatML
+from tokenlake.text.chat_messages import ConvertToChatML as ConvertToChatML
+from tokenlake.text.chat_renderer import ChatTemplateTransform as ChatTemplateTransform
+from tokenlake.text.chat_renderer import MaybeApplyChatTemplate as MaybeApplyChatTemplate
 from tokenlake.text.fields import AddField as AddField
 from tokenlake.text.fields import CombineFields as CombineFields
 from tokenlake.text.fields import DropFields as DropFields

@@ -19,19 +19,18 @@ from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.preference_columns import Method, text_weights
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of
-from tokenlake.text.chat.renderer import Chat, Conversations
-from tokenlake.text.chat.template import ChatTemplate, shared_length
-from tokenlake.text.chat.tokenizer_template import (
+from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of
+from tokenlake.text.chat_renderer import Chat, Conversations, SpecialTokenGuard
+from tokenlake.text.chat_template import (
     DEFAULT,
-    SpecialTokenGuard,
+    ChatTemplate,
     check_mode,
     named_tokens,
     no_template,
+    shared_length,
     templates_of,
 )
-from tokenlake.text.rendering import Rendered
-from tokenlake.text.transform import fault_of
+from tokenlake.text.transform import Rendered, fault_of
 from tokenlake.tokenizers.files import TokenizerFiles
 
 _ARROW: Final[Any] = pa

@@ -24,7 +24,7 @@ from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
 from tokenlake.text.prompt_renderer import check_end, open_prompt
-from tokenlake.text.rendering import Renderer
+from tokenlake.text.transform import Renderer
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, files_of

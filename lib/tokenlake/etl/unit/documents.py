@@ -33,9 +33,8 @@ from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
 from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.text.transform import ChainedTransform
+from tokenlake.text.transform import ChainedTransform, Renderer
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Spans
 
