@@ -19,7 +19,7 @@ from tokenlake.etl.plan.tokenizer import plan_tokenizers
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.fingerprint import file_id
-from tokenlake.tokenizers.reference import train_bpe
+from tokenlake.tokenizers.engines import train_bpe
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tokenlake.numbers import count, plural
 from tokenlake.query.sequences import Sequence as StoredSequence
 from tokenlake.query.sequences import decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import stdout
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 
 def peek(

@@ -41,9 +41,9 @@ from tokenlake.text.chat_template import (
 )
 from tokenlake.text.transform import Column, Rendered, Transform, byte_sizes, called, fault_of, join_pieces
 from tokenlake.tokenizers.encoder import SpecialScan
+from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
 from tokenlake.tokenizers.offsets import Span, Spans, byte_spans
-from tokenlake.tokenizers.reference import ReferenceEngine
 
 TOOLS_FIELD: Final = "tools"
 _BROKEN: Final = Fault("invalid_utf8", "a text holds half of a surrogate pair")
