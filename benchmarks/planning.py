@@ -26,7 +26,7 @@ from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.etl.planner import make_plan
 from tokenlake.sources.listing import HashCache, list_inputs
 from tokenlake.sources.splits import split_files
-from tokenlake.tokenizers.reference import train_bpe
+from tokenlake.tokenizers.engines import train_bpe
 
 PLAN_SECONDS: Final = 20.0
 PLAN_BYTES: Final = 1 << 30

@@ -19,9 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine
 
 CODE_POINTS = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
 ASCII = "aAsx1. \n'/\t"

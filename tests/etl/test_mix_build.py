@@ -32,7 +32,7 @@ from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 Config = dict[str, Any]
 SOURCES = {"code": 300, "text": 200, "rare": 20}

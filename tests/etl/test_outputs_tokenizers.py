@@ -18,7 +18,7 @@ from tokenlake.errors import BadRecordError, ConfigError, NotAvailableError
 from tokenlake.etl.plan.source import plan_tokenizers
 from tokenlake.etl.planner import make_plan
 from tokenlake.fingerprint import file_id
-from tokenlake.tokenizers.reference import train_bpe
+from tokenlake.tokenizers.engines import train_bpe
 
 
 @pytest.fixture(scope="module")

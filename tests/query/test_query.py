@@ -18,7 +18,7 @@ from tokenlake.query.session import sql as query
 from tokenlake.query.tables import relations
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 
 @pytest.fixture(scope="module")

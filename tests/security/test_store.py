@@ -55,7 +55,7 @@ def hook(event, arguments):
 import tokenlake as tl, pyarrow, pyarrow.parquet
 from tokenlake.query.session import sql as query
 from tokenlake.query.sequences import read_sequences
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 from tokenlake.store.address import open_store
 from tokenlake.integrity.verify import verify
 sys.addaudithook(hook)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from tests.sources.support import Source, faults, inputs, normalized, positions, texts
 from tokenlake.errors import InputChangedError
-from tokenlake.publish import groups_of
 from tokenlake.sources.inputs import FileRange
-from tokenlake.sources.records import SMALL, read_range, read_together
+from tokenlake.sources.records import SMALL, groups_of, read_range, read_together
 from tokenlake.sources.splits import split_file
 
 GOOD = [b'{"text": "a"}', b'{"text": "\\u00e9\\n", "x": 1}', '{"a": [1], "text": "é∎"}'.encode(), b""]

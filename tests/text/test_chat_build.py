@@ -40,8 +40,8 @@ from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import make_plan
 from tokenlake.etl.runner import build_dataset
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.tokenizer_template import templates_of
+from tokenlake.text.chat_renderer import ChatRenderer
+from tokenlake.text.chat_template import templates_of
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import load_tokenizer
 

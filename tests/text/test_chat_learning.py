@@ -25,8 +25,8 @@ from tests.text.support import learned_texts
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.template import ChatTemplate
+from tokenlake.text.chat_renderer import ChatRenderer
+from tokenlake.text.chat_template import ChatTemplate
 
 Message = dict[str, Any]
 

@@ -13,10 +13,9 @@ from tests.text.chat_samples import STYLES, WORDS, speaking
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import TemplateMismatchError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.messages import ROLES
-from tokenlake.text.chat.renderer import CHECKED, ChatRenderer, Conversations
-from tokenlake.text.chat.template import ChatTemplate, Skeleton
-from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard
+from tokenlake.text.chat_messages import ROLES
+from tokenlake.text.chat_renderer import CHECKED, ChatRenderer, Conversations, SpecialTokenGuard
+from tokenlake.text.chat_template import ChatTemplate, Skeleton
 from tokenlake.tokenizers.offsets import byte_spans
 
 PLAIN = (

@@ -19,7 +19,7 @@ from tests.lazily import lazily
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, STYLES, TOOLS_CHATML, conversation
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat.template import PROCESS, ChatTemplate, Limits, LossOptions, RenderedChat
+from tokenlake.text.chat_template import PROCESS, ChatTemplate, Limits, RenderedChat
 
 chat_template_utils: Any = lazily("transformers.utils.chat_template_utils")
 
@@ -225,9 +225,8 @@ def test_a_rendering_has_so_much_time_memory_and_text():
 
 
 def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
-    options = LossOptions(loss="all", special_tokens=(), guarded=False)
     text = "{{ messages[0].content }}{{ ('x' * messages[0].times)[:0] }}"
-    template = ChatTemplate(text, loss=options, limits=Limits(memory=256 << 20))
+    template = ChatTemplate(text, loss="all", limits=Limits(memory=256 << 20))
     rows = [[{"role": "user", "content": str(at), "times": 10**9 * (at == 70)}] for at in range(150)]
     made = template.render_all((messages, None) for messages in rows)
     assert [at for at, one in enumerate(made) if isinstance(one, BadRecordError)] == [70]
@@ -238,8 +237,7 @@ def test_a_row_that_is_too_much_is_one_error_and_the_others_are_rendered():
 
 
 def test_a_template_that_always_ends_its_process_is_given_up():
-    options = LossOptions(loss="all", special_tokens=(), guarded=False)
-    template = ChatTemplate("{{ 'a' * 10 ** 9 }}", loss=options, limits=Limits(memory=256 << 20))
+    template = ChatTemplate("{{ 'a' * 10 ** 9 }}", loss="all", limits=Limits(memory=256 << 20))
     with pytest.raises(ConfigError, match="256 MiB of memory, and so it did on the 2 conversations before"):
         template.render_all((HELLO, None) for _ in range(1000))
 
@@ -258,7 +256,7 @@ def test_compiling_computes_nothing_or_is_bounded(text):
 def test_ctrl_c_ends_a_template_that_is_in_c_code_at_once(tmp_path):
     script = f"""
 import signal
-from tokenlake.text.chat.template import ChatTemplate, Limits
+from tokenlake.text.chat_template import ChatTemplate, Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have begun the tests without it
 template = ChatTemplate({FOREVER!r}, limits=Limits(seconds=30))
 print("begins", flush=True)

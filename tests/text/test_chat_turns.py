@@ -15,9 +15,9 @@ from tests.text.chat_samples import CHATML, MARKED_CHATML, TOOLS_CHATML, convers
 from tokenlake.config.resolved import ResolvedChat
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Rows
-from tokenlake.text.chat.messages import ConversationReader
-from tokenlake.text.chat.renderer import ChatRenderer
-from tokenlake.text.chat.template import ChatTemplate
+from tokenlake.text.chat_messages import ConversationReader
+from tokenlake.text.chat_renderer import ChatRenderer
+from tokenlake.text.chat_template import ChatTemplate
 
 ASKED = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
 NARRATOR = {"role": "narrator", "content": "x"}
@@ -215,7 +215,7 @@ def test_special_tokens_of_rows_may_be_allowed():
 def test_tokens_that_a_normalizer_would_make_special_are_found():
     """A lower-casing tokenizer whose special token is looked for behind the normalizer."""
     from tests.tokenizers.tokenizer_samples import changed
-    from tokenlake.text.chat.tokenizer_template import SpecialTokenGuard
+    from tokenlake.text.chat_renderer import SpecialTokenGuard
 
     def lower(spec: dict[str, Any]) -> None:
         spec["normalizer"] = {"type": "Lowercase"}

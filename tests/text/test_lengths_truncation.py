@@ -24,7 +24,7 @@ from tokenlake.text.truncation import (
     sentence_breaks,
     truncate,
 )
-from tokenlake.tokenizers.reference import ReferenceEngine
+from tokenlake.tokenizers.engines import ReferenceEngine
 
 Places = tuple[list[int], list[int]]
 

@@ -31,7 +31,7 @@ from tokenlake.query.session import sql as query
 from tokenlake.schema import LogicalHasher, open_writer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.text.trainer_rows import PreferenceRows
+from tokenlake.text.preference import PreferenceRows
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Build = Callable[[Row], BuildResult]

@@ -13,8 +13,7 @@ from tests.text import preference_support as support
 from tests.text.preference_support import Reference, prompt_columns, together
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.preference import shared_text
-from tokenlake.text.trainer_rows import PreferenceRows
+from tokenlake.text.preference import PreferenceRows, shared_text
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ from tokenlake.errors import ConfigError
 from tokenlake.sources.rows import Rows
 from tokenlake.text.prompt_engine import resolved_prompt
 from tokenlake.text.prompt_renderer import ChatPromptRenderer, PromptRenderer
-from tokenlake.text.rendering import Rendered
+from tokenlake.text.transform import Rendered
 from tokenlake.tokenizers.files import TokenizerFiles
 
 ALPACA = "Below.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n{output}"
@@ -266,7 +266,7 @@ def test_columns_and_objects_give_the_same() -> None:
     )
     assert objects.text.equals(columns.text)
     assert learned(objects) == learned(columns)
-    assert (renderer.columns, renderer.needed, renderer.control_tokens) == (("q", "c", "a"), ("q", "a"), True)
+    assert (renderer.columns, renderer.control_tokens) == (("q", "c", "a"), True)
 
 
 def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:

@@ -22,7 +22,7 @@ TEMPLATE = (
 # Each changes one answer about a text that holds the word: the last id, or where the first token ends.
 WRONG = {
     "ids": """
-        import tokenlake.tokenizers.fast as fast
+        import tokenlake.tokenizers.engines as fast
         right = fast.GigatokenEngine.encode
 
         def wrong(self, text):

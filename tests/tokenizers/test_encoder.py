@@ -16,9 +16,8 @@ from tokenlake.arrays import Ragged, is_ascii
 from tokenlake.errors import ConfigError, EngineMismatchError, TokenizerError
 from tokenlake.tokenizers.allowlist import COMPOSING, SPLITTING, UnicodeGuard
 from tokenlake.tokenizers.encoder import Encoded, Encoder, SpecialScan
-from tokenlake.tokenizers.fast import WINDOW
+from tokenlake.tokenizers.engines import WINDOW, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine, cut_rule
 
 ENGINES = ("gigatoken", "tokenizers")
 
@@ -299,11 +298,11 @@ def test_the_reference_ignores_truncation_and_padding() -> None:
 def test_the_reference_cuts_long_documents_without_changing_ids(
     name: str, literal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenlake.tokenizers.reference.BATCH_BYTES", 50)
+    monkeypatch.setattr("tokenlake.tokenizers.engines.BATCH_BYTES", 50)
     files, text = samples.known()[name], "\n".join(samples.hard_texts())
     reference = ReferenceEngine(files, literal=literal)
-    assert reference._cuts is not None
-    assert len(list(reference._cuts.pieces(pa.py_buffer(text.encode()), 50))) > 200
+    assert reference.cuts is not None
+    assert len(list(reference.cuts.pieces(pa.py_buffer(text.encode()), 50))) > 200
     rows = reference.encode(samples.large(["short", text, "", text[:70], "x" * 200])).rows()
     expected = samples.reference_ids(files, ["short", text, "", text[:70], "x" * 200], literal=literal)
     assert [row.tolist() for row in rows] == expected

@@ -20,9 +20,8 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.tokenizers import encoder, gate
 from tokenlake.tokenizers.allowlist import objection
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine
 
 BYTE = samples.byte_level
 

@@ -16,9 +16,9 @@ from tests.seeds import promise
 from tests.tokenizers import tokenizer_samples as samples
 from tests.tokenizers.tokenizer_samples import Spec, changed, choose_engine
 from tokenlake.errors import ConfigError, SourceNotFoundError, TokenizerError
+from tokenlake.tokenizers.engines import train_bpe
 from tokenlake.tokenizers.files import TokenizerFiles, load_tokenizer
 from tokenlake.tokenizers.fingerprint import describe, identity
-from tokenlake.tokenizers.reference import train_bpe
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 

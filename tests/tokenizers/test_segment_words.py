@@ -18,8 +18,8 @@ from tests.tokenizers.tokenizer_samples import choose_engine
 from tokenlake.errors import TokenizerError
 from tokenlake.tokenizers import gate
 from tokenlake.tokenizers.allowlist import objection
+from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import SegmentEngine
 
 # Made by SentencePiece of nine rules: some characters become a space, a ligature and a fraction become letters, one

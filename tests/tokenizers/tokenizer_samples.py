@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from tokenlake.tokenizers.allowlist import SPLIT_REGEXES
+from tokenlake.tokenizers.engines import train_bpe
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.gate import EngineChoice, choose_encoder
-from tokenlake.tokenizers.reference import train_bpe
 
 SPACE = "\u2581"
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}

@@ -23,7 +23,7 @@ from tokenlake.publish import SCANNED_ROWS, PushReport, push_to_hub
 from tokenlake.query.report import report as write
 from tokenlake.query.sequences import Sequence, decoders_of, mixed_as, read_sequences, shortened
 from tokenlake.reports.terminal import near, stdout
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 
 def peek(

@@ -21,9 +21,9 @@ from tokenlake.store.base import ReadStore
 from tokenlake.store.diff import changes
 from tokenlake.store.layout import CONFIG, MANIFEST, Layout, tokenizer_path
 from tokenlake.store.manifest import Manifest
+from tokenlake.tokenizers.engines import deliberate
 from tokenlake.tokenizers.files import KEPT_FILES, TokenizerFiles
 from tokenlake.tokenizers.fingerprint import describe, special_ids
-from tokenlake.tokenizers.reference import deliberate
 
 _TOKENIZER_BYTES: Final = 1 << 28
 _SHOWN: Final = 100

@@ -36,7 +36,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, Layout, ledger_unit
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 OURS: Final = (MANIFEST, CARD, CONFIG, f"{DATA}/", f"{TOKENIZER}/", f"{LEDGER}/")
 """Names of a repository that belong to the version that is published there; all others are left alone."""

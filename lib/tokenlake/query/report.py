@@ -63,7 +63,7 @@ from tokenlake.store.catalog import Catalog, parted
 from tokenlake.store.diff import compare
 from tokenlake.store.layout import QUARANTINE, RUNS, Layout
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 _ROWS: Final = 24  # that are decoded
 _DOCUMENTS: Final = 40  # of a row that are shown

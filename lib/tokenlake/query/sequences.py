@@ -28,7 +28,7 @@ from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.entries import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 Place: TypeAlias = tuple[str, str]
 """Source and path of an input file, as rows name it."""

@@ -32,7 +32,7 @@ from tokenlake.sources.sql import CLOSED, draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.tokenizers.decode import Decoder
+from tokenlake.tokenizers.manager import Decoder
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
 """Environment variable: how much memory a query may take, as ``8GB``; without it, a third of the machine's."""

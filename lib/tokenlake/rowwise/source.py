@@ -14,7 +14,7 @@ from tokenlake.errors import BadRecordError
 from tokenlake.mixing.random import key_of, shuffled, shuffled_by_buffer
 from tokenlake.rowwise import shards
 from tokenlake.rowwise.shards import Numbered, Placed, Row, RowMeter, RowPosition, ShardInfo, Transform
-from tokenlake.text.chat.tokenizer_template import ChatTemplateTransform
+from tokenlake.text.chat_renderer import ChatTemplateTransform
 from tokenlake.text.fields import DropFields, RenameFields, SelectFields
 from tokenlake.text.transform import ChainedTransform, ExpandTransform
 

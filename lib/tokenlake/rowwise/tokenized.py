@@ -25,9 +25,9 @@ from tokenlake.rowwise.combine import IterableShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, bad_row, fields_in
 from tokenlake.rowwise.source import DerivedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.messages import without_nulls
-from tokenlake.text.rendering import Rendered, Renderer
+from tokenlake.text.chat_messages import without_nulls
 from tokenlake.text.steps import open_renderer
+from tokenlake.text.transform import Rendered, Renderer
 from tokenlake.threads import Prefetched
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.gate import choose_encoder

@@ -1,5 +1,5 @@
-"""Rows of preferences, a prompt and answers that were compared or judged, become texts: of the prompt, and of the
-prompt with each of its answers.
+"""Rows of preferences, a prompt and answers that were compared or judged, become texts, of the prompt and of the prompt
+with each of its answers; and, for a trainer that tokenizes while it reads, rows of ids.
 """
 
 from __future__ import annotations
@@ -8,31 +8,34 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import fields as fields_of
+from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Final, NoReturn, cast, final
+from typing import Any, Final, Literal, NoReturn, cast, final
 
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.columns import Method, text_weights
+from tokenlake.columns import IGNORED, METHODS, TRAINERS, Method, Trainer, text_weights
 from tokenlake.config.resolved import ResolvedPreference
+from tokenlake.config.values import require_one_of
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.messages import ConversationReader, Turn, in_field, tools_of
-from tokenlake.text.chat.renderer import Chat, Conversations
-from tokenlake.text.chat.template import ChatTemplate, shared_length
-from tokenlake.text.chat.tokenizer_template import (
+from tokenlake.sources.rows import Fault, Row, Rows
+from tokenlake.text.chat_messages import ConversationReader, Turn, in_field, tools_of
+from tokenlake.text.chat_renderer import Chat, Conversations, SpecialTokenGuard
+from tokenlake.text.chat_template import (
     DEFAULT,
-    SpecialTokenGuard,
+    ChatTemplate,
     check_mode,
     named_tokens,
     no_template,
+    shared_length,
     templates_of,
 )
-from tokenlake.text.rendering import Rendered
-from tokenlake.text.transform import fault_of
-from tokenlake.tokenizers.files import TokenizerFiles
+from tokenlake.text.preference_ids import Joiner, preference_batch
+from tokenlake.text.transform import ExpandTransform, Rendered, fault_of
+from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.files import TokenizerFiles, files_of
 
 _ARROW: Final[Any] = pa
 _FIELDS: Final = ("prompt", "chosen", "rejected", "completion")
@@ -361,3 +364,119 @@ def settled_preference(settings: ResolvedPreference, files: TokenizerFiles) -> R
             tokenizer=files.name,
         )
     return replace(settings, chat_template=settings.chat_template or templates_of(files).get(DEFAULT))
+
+
+@final
+class PreferenceRows(ExpandTransform):
+    """Rows of preferences to the rows that a trainer reads; equal to what a build makes of them.
+
+    ``PreferenceRows("dpo", "org/model").expand({"prompt": ..., "chosen": ..., "rejected": ...})`` gives one row, with
+    the ids of prompt and answers; a pair that is given to kto or bco becomes two. Rows that a length policy leaves
+    out become none.
+
+    Args:
+        method: dpo, orpo, cpo, reward, kto, bco or grpo.
+        tokenizer: a Hub id, a folder, a file, files that were read already, or a fast tokenizer of transformers.
+        max_prompt_length: most ids of a prompt, which loses its beginning, but for BOS; None: any number. Rows for
+            reward are whole texts, which have none.
+        max_completion_length: most ids of an answer, which loses its end; None: any number.
+        trainer: whose column names, ``easydel`` or ``trl``.
+        max_length: most ids of a prompt with an answer; None: any number.
+        tools: that conversations may call, of rows that name none.
+        long_documents: of longer ones ``truncate`` cuts the answers at their ends, ``drop`` leaves the row out.
+        special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``, ``literal``.
+        fields: other names of the row's fields, such as ``prompt_field="question"``.
+
+    Raises:
+        ConfigError: an unknown name, or a tokenizer that lacks EOS or the chat template that rows need.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        tokenizer: Any,
+        max_prompt_length: int | None = None,
+        max_completion_length: int | None = None,
+        *,
+        trainer: Trainer = "easydel",
+        max_length: int | None = None,
+        tools: Sequence[Any] | None = None,
+        long_documents: Literal["truncate", "drop"] = "truncate",
+        special_tokens_in_text: Literal["fail", "encode", "literal"] = "fail",
+        **fields: str,
+    ) -> None:
+        require_one_of("method", method, METHODS)
+        require_one_of("trainer", trainer, TRAINERS)
+        require_one_of("long_documents", long_documents, ("truncate", "drop"))
+        _check_preference(method, max_prompt_length, max_completion_length, fields)
+        _require_positive("max_length", max_length)
+        files = files_of(tokenizer)
+        settings = settled_preference(ResolvedPreference(method=method, trainer=trainer, **fields), files)
+        self._settings, self._tools = settings, tools
+        self._renderer = PreferenceRenderer(settings, files, special_tokens_in_text)
+        mode = "encode" if self._renderer.control_tokens else special_tokens_in_text
+        self._encoder = Encoder(files, engine="tokenizers", special_tokens_in_text=mode)
+        self._joiner = Joiner(
+            method,
+            self._encoder.prefix,
+            -1 if files.eos_id is None else files.eos_id,
+            max_length or 0,
+            long_documents if max_length else "keep",
+            max_prompt_length,
+            max_completion_length,
+        )
+
+    def expand(self, example: Row) -> Sequence[dict[str, Any]]:
+        """Return the rows made of `example`.
+
+        Raises:
+            BadRecordError: the row cannot be used.
+        """
+        field = self._settings.tools_field
+        if self._tools is not None and example.get(field) is None:
+            example = {**example, field: list(self._tools)}
+        made = self._renderer.render(Rows(objects=[example]))
+        if made.bad:
+            fault = made.bad[0][1]
+            raise BadRecordError(f"{fault.reason}: {fault.detail}", reason=fault.reason)
+        encoded = self._encoder.encode(made.text)
+        joined = self._joiner.join(encoded.ids, encoded.offsets)
+        return preference_batch(self._settings, joined, made.label, made.text).to_pylist()
+
+
+def _require_positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{name} is {value}, expected a positive number, or None")
+
+
+_NOT_TAKEN: Final = {
+    "add_special_tokens": "a row begins and ends as the tokenizer and the method say; leave it out",
+    "label_pad_token_id": f"labels are {IGNORED} where nothing is learned; leave it out",
+    "embedding_tokenizer": "use a second PreferenceRows for a second tokenizer",
+    "truncation": "say long_documents='truncate' or 'drop'",
+}
+
+
+def _check_preference(
+    method: Method, prompt: int | None, completion: int | None, fields: dict[str, str]
+) -> None:
+    """Raise ConfigError for lengths that a method's rows have no part for, and for unknown names."""
+    known = sorted(each.name for each in fields_of(ResolvedPreference) if each.name.endswith("_field"))
+    for name in fields.keys() - set(known):
+        how = _NOT_TAKEN.get(name, f"the fields are {', '.join(known)}")
+        raise ConfigError(f"{name}: PreferenceRows takes no such argument; {how}", field_path=name)
+    lengths = {"max_prompt_length": prompt, "max_completion_length": completion}
+    lacks = {"reward": lengths, "grpo": {"max_completion_length": completion}}.get(method, {})
+    for name, value in lengths.items():
+        _require_positive(name, value)
+        if value is not None and name in lacks:
+            raise ConfigError(f"{name}: rows for {method} have no such part; leave it out, or use max_length")
+
+
+DPOPreprocessTransform: Final = partial(PreferenceRows, "dpo")
+ORPOPreprocessTransform: Final = partial(PreferenceRows, "orpo")
+CPOPreprocessTransform: Final = partial(PreferenceRows, "cpo")
+KTOPreprocessTransform: Final = partial(PreferenceRows, "kto")
+BCOPreprocessTransform: Final = partial(PreferenceRows, "bco")
+RewardPreprocessTransform: Final = partial(PreferenceRows, "reward")
+GRPOPreprocessTransform: Final = partial(PreferenceRows, "grpo")

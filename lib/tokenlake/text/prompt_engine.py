@@ -1,11 +1,14 @@
-"""The prompt engine of the second system: rows become ids, attention mask and labels, one by one or as a batch."""
+"""The prompt engine of the second system: rows become ids, attention mask and labels, one by one or as a batch; and
+supervised rows for a trainer that tokenizes while it reads.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Self, final
 
 import numpy as np
@@ -14,7 +17,7 @@ from pydantic import ValidationError
 
 from tokenlake.arrays import Bools, Int32, Ragged, offsets_of
 from tokenlake.columns import IGNORED
-from tokenlake.config.resolved import ResolvedPrompt
+from tokenlake.config.resolved import MESSAGES_FIELDS, ResolvedPrompt
 from tokenlake.config.section import path_of
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.texts import PromptConfig
@@ -24,7 +27,7 @@ from tokenlake.result import Err, Ok, Result, attempt
 from tokenlake.sources.rows import Fault, Row, Rows
 from tokenlake.text.lengths import BudgetStrategy, LengthManager, pad
 from tokenlake.text.prompt_renderer import check_end, open_prompt
-from tokenlake.text.rendering import Renderer
+from tokenlake.text.transform import Renderer, Transform
 from tokenlake.text.truncation import SIDES, STRATEGIES, Side, Strategy, truncate
 from tokenlake.tokenizers.encoder import SPECIAL_TOKENS_IN_TEXT, Encoder
 from tokenlake.tokenizers.files import TokenizerFiles, files_of
@@ -34,6 +37,7 @@ Padding = Literal["max_length", "longest", "do_not_pad"] | bool
 _NAMES: Final = ("input_ids", "attention_mask", "labels")
 _PADDING: Final[dict[object, Any]] = {True: "longest", False: "do_not_pad"}
 _PADDINGS: Final = ("max_length", "longest", "do_not_pad", True, False)
+_ANY_LENGTH: Final = 1 << 30
 _TRIES: Final = 8  # tokens merge differently in a shorter text, so that the first try may miss by a few
 _NAMED: Final = re.compile(r"(?:column|field) '([^']*)'")  # as the faults of values begin
 _EXPECTED: Final = {
@@ -266,7 +270,7 @@ class PromptEngine:
         if budget is not None:
             self._lengths = LengthManager(
                 files,
-                max_length=1 << 30,
+                max_length=_ANY_LENGTH,
                 truncation="simple" if strategy == "none" else strategy,
                 truncation_side=truncation_side,
                 budget=budget,
@@ -401,3 +405,95 @@ def _bad(
     index: int, column: str, what: str, expected: str, got: object, *, reason: str = "prompt"
 ) -> BadRecordError:
     return BadRecordError(what, row=index, field_path=column, expected=expected, got=got, reason=reason)
+
+
+@final
+class SupervisedRows(Transform):
+    """Makes ``input_ids``, ``attention_mask`` and ``labels`` (lists of ints) of a row, for supervised fine-tuning.
+
+    A row has a conversation (``messages``, ``conversations`` or ``conversation``), which the tokenizer's chat template
+    renders, or a prompt and its completion, or a text. A conversation gives what an unpacked build makes of it.
+
+    Args:
+        tokenizer: a Hub id, a folder, a file, files that were read already, or a fast tokenizer of transformers.
+        max_length: most ids of a row, whose end is cut; None: any number.
+        text_field: of rows that are plain text, all of which bears loss.
+        messages_field: of the conversation; None: one of the three.
+        mask_prompt: labels are -100 on all but what the assistant says, or the completion; False: on nothing but BOS.
+        add_eos: texts and completions end with EOS; a conversation ends as its template says.
+        truncation: False: a row longer than `max_length` is a bad one, and none is cut.
+        formatting_func: applied to every row first: returns another row, or its text.
+        prompt_field, completion_field: names of the fields of rows without a conversation.
+        special_tokens_in_text: ``fail``: a row that spells a special token is refused; ``encode``: it becomes one.
+
+    Raises:
+        ConfigError: the tokenizer cannot do what rows need; of a chat template, when the first conversation comes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int | None = None,
+        text_field: str = "text",
+        messages_field: str | None = None,
+        mask_prompt: bool = True,
+        add_eos: bool = True,
+        truncation: bool = True,
+        formatting_func: Callable[[Row], Row | str] | None = None,
+        *,
+        prompt_field: str = "prompt",
+        completion_field: str = "completion",
+        special_tokens_in_text: Literal["fail", "encode"] = "fail",
+    ) -> None:
+        if max_length is not None and max_length < 1:
+            raise ConfigError(f"max_length is {max_length}, expected a positive number, or None")
+        self._files = files_of(tokenizer)
+        self._masked, self._special, self._ends = mask_prompt, special_tokens_in_text, add_eos
+        self._format = formatting_func
+        self._conversations = MESSAGES_FIELDS if messages_field is None else (messages_field,)
+        self._pair, self._text = (prompt_field, completion_field), (text_field,)
+        self._options: Final[dict[str, Any]] = {
+            "max_length": max_length or _ANY_LENGTH,
+            "truncation": "simple" if truncation else "none",
+        }
+        self._labellers: dict[tuple[str, ...], Labeller] = {}
+
+    def __call__(self, example: Row) -> Row:
+        """Return the row of the trainer.
+
+        Raises:
+            BadRecordError: the row has none of the three, cannot be rendered, or nothing to learn is left of it.
+        """
+        if self._format is not None:
+            made = self._format(example)
+            example = {self._text[0]: made} if isinstance(made, str) else made
+        kinds = (*((name,) for name in self._conversations), self._pair, self._text)
+        names = next((kind for kind in kinds if all(example.get(name) is not None for name in kind)), None)
+        if names is None:
+            raise BadRecordError(
+                f"the row has neither a conversation ({', '.join(self._conversations)}) nor {self._pair[0]!r} and "
+                f"{self._pair[1]!r} nor {self._text[0]!r}; its fields are {', '.join(example) or 'none'}",
+                reason="missing_field",
+            )
+        spoken = names[0] in self._conversations
+        if names not in self._labellers:
+            section: dict[str, Any] = {
+                "format_type": "chat",
+                "input_columns": names,
+                "mask_input": self._masked,
+            }
+            if not spoken:  # the fields one after the other; the last one of two is what is learned
+                answer = {"label_column": names[-1], "mask_input": self._masked} if len(names) > 1 else {}
+                template = "".join(f"{{{{ {name} }}}}" for name in names)
+                section = {"template": template, "add_eos": self._ends, **answer}
+            self._labellers[names] = prompt_labeller(
+                resolved_prompt(section), self._files, self._special, **self._options
+            )
+        label = self._labellers[names]
+        row = example if spoken else {name: example[name] for name in names}
+        (tokens,) = label.tokens([row])
+        return {name: values.tolist() for name, values in label.fitted(0, tokens).example().items()}
+
+
+SFTPreprocessTransform: Final = partial(SupervisedRows, mask_prompt=False)
+"""As :class:`SupervisedRows`; nothing but BOS is masked, unless ``mask_prompt=True``."""

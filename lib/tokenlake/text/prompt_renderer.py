@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -15,10 +13,9 @@ from tokenlake.config.resolved import ResolvedChat, ResolvedPrompt
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import BadRecordError, ConfigError
 from tokenlake.sources.rows import Fault, Rows
-from tokenlake.text.chat.messages import Turn
-from tokenlake.text.chat.renderer import ChatRenderer, rendered_chats
-from tokenlake.text.chat.template import UNFOUND, ChatTemplate, RenderedChat, texts_in, with_texts
-from tokenlake.text.chat.tokenizer_template import chosen_template, named_tokens
+from tokenlake.text.chat_messages import Turn
+from tokenlake.text.chat_renderer import ChatRenderer, rendered_chats
+from tokenlake.text.chat_template import UNFOUND, ChatTemplate, RenderedChat, chosen_template, named_tokens
 from tokenlake.text.prompt_template import (
     NAME,
     PromptColumns,
@@ -32,20 +29,13 @@ from tokenlake.text.prompt_template import (
     problem,
     with_loss,
 )
-from tokenlake.text.rendering import Column, Rendered, Renderer
-from tokenlake.text.transform import fault_of
+from tokenlake.text.transform import Column, Rendered, Renderer, fault_of
 from tokenlake.tokenizers.encoder import SpecialScan
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Span, Spans
 
 _ARROW: Final[Any] = pa
 _EXPRESSION: Final = re.compile(r"\{\{-?\s*([^\W\d][^{}]*?)\s*-?\}\}")
-_BREAK: Final = "\u2060"  # a word joiner: no blank, so that no filter takes it away
-_FORGED: Final = Fault(
-    "special_token_in_text",
-    "a value of the row makes a special token, by itself or with the template's text beside it, which would become a "
-    "control token; take it out, or set special_tokens_in_text: encode to allow it",
-)
 
 
 def is_program(template: str) -> bool:
@@ -69,21 +59,21 @@ class JinjaPromptRenderer:
     def __init__(self, prompt: ResolvedPrompt, files: TokenizerFiles, special_tokens_in_text: str) -> None:
         named = named_tokens(files)
         self._prompt, self._learned = prompt, prompt.label_column if prompt.mask_input else None
+        tokens = files.special_tokens
         try:
-            self._template = ChatTemplate(prompt.template or "", named, learned=self._learned)
+            self._template = ChatTemplate(
+                prompt.template or "", named, special_tokens=tokens, learned=self._learned
+            )
         except ConfigError as error:
             told = str(error).replace("the chat template", "the template")
             raise problem("template", told, prompt.template or "") from error
         self._names = tuple(name for name in self._template.names if name not in named)
         self._check_columns()
-        self.needed: Final = tuple(name for name in self._names if name not in prompt.optional_columns)
-        """Columns that every row must have."""
         self.columns: Final = self._names
         spelled = "".join((prompt.template or "", prompt.system_message or "", prompt.example_separator))
-        spells = SpecialScan(files.special_tokens).times(spelled)
+        spells = SpecialScan(tokens).times(spelled)
         self.control_tokens: Final = bool(spells or set(named) & set(self._template.names))
-        guarded = _refuses(special_tokens_in_text, self.control_tokens)
-        self._guard = _Guard(files.special_tokens) if guarded else None
+        self._guarded = _refuses(special_tokens_in_text, self.control_tokens)
         self._eos = files.eos_token if self.control_tokens else None
         # System message and examples come before every prompt, and bear no loss.
         self._head = ""
@@ -99,18 +89,14 @@ class JinjaPromptRenderer:
         """Return the prompts; rows are bad as by the other renderers, and where the template fails on them."""
         values, faults = self._values(rows)
         good = [row for row in range(len(rows)) if row not in faults]
-        chosen = [values[row] for row in good]
-        made = self._template.render_rows(chosen)
-        forged = self._guard.forged(self._template, chosen, made) if self._guard else set[int]()
+        made = self._template.render_rows([values[row] for row in good], guarded=self._guarded)
         texts: dict[int, RenderedChat] = {}
-        for at, (row, each) in enumerate(zip(good, made, strict=True)):
+        for row, each in zip(good, made, strict=True):
             if isinstance(each, BadRecordError):
                 fault = fault_of(each)
                 faults[row] = Fault(fault.reason, fault.detail.replace("the chat template", "the template"))
             elif not isinstance(each, RenderedChat):
                 raise each
-            elif at in forged:
-                faults[row] = _FORGED
             elif (whole := self._with_loss(each)) is None:
                 told = "the template outputs nothing of this row that bears loss"
                 faults[row] = Fault("nothing_to_learn", told)
@@ -140,7 +126,7 @@ class JinjaPromptRenderer:
         faults: dict[int, Fault] = {}
         for name in self._names:
             for row, value in enumerate(rows.values(name)):
-                if value is None and name in self.needed:
+                if value is None and name not in self._prompt.optional_columns:
                     faults.setdefault(row, null_fault(name, rows, row))
                 values[row][name] = "" if value is None else value
         label = self._prompt.label_column
@@ -169,45 +155,6 @@ class JinjaPromptRenderer:
 def _refuses(special_tokens_in_text: str, control_tokens: bool) -> bool:
     """Return whether a row may not spell a special token: where it is text, no encoder tells it from the template's."""
     return special_tokens_in_text == "fail" or (control_tokens and special_tokens_in_text != "encode")
-
-
-@final
-class _Guard:
-    """Finds rows whose values make a special token, by themselves or with what stands beside them.
-
-    A row with something that could begin, end or be one is rendered again with just that broken up; if the text then
-    has another number of special tokens, the row made one.
-    """
-
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._scan = SpecialScan(tokens)
-        named = [token for token in tokens if len(token) > 1]
-        begins = {token[:size] for token in named for size in range(1, len(token))}
-        ends = {token[size:] for token in named for size in range(1, len(token))}
-        parts = [rf"(?<={re.escape(part)})\Z" for part in sorted(begins)]
-        parts += [rf"\A(?={re.escape(part)})" for part in sorted(ends)]
-        parts += [rf"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in sorted(named)]
-        self._places = re.compile("|".join(parts) or "(?!)")
-
-    def forged(
-        self, template: ChatTemplate, rows: Sequence[Mapping[str, Any]], made: Sequence[Any]
-    ) -> set[int]:
-        """Return which of the rows, rendered as `made`, make a special token."""
-        broken = {
-            at: with_texts(row, partial(self._places.sub, _BREAK))
-            for at, row in enumerate(rows)
-            if any(map(self._places.search, texts_in(row)))
-        }
-        again = template.render_rows(broken.values())
-        return {
-            at
-            for at, other in zip(broken, again, strict=True)
-            if isinstance(made[at], RenderedChat)
-            and (
-                not isinstance(other, RenderedChat)
-                or self._scan.times(made[at].text) != self._scan.times(other.text)
-            )
-        }
 
 
 @final
@@ -241,8 +188,6 @@ class PromptRenderer:
         self._pieces = (*(piece for piece in head if piece.text), *marked)
         self._columns = columns
         self.control_tokens: Final = self._specials > 0
-        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
-        """Columns that every row must have."""
         self.columns: Final = columns.fields
         refused = _refuses(special_tokens_in_text, self.control_tokens)
         self._scan = SpecialScan(files.special_tokens if refused else ())
@@ -287,8 +232,6 @@ class ChatPromptRenderer:
         self._prompt = prompt
         self._columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
         self.control_tokens: Final = True
-        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
-        """Columns that every row must have."""
         self.columns: Final = self._columns.fields
         chat = ResolvedChat(
             template=prompt.chat_template or chosen_template(None, files),

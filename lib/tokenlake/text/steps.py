@@ -19,7 +19,7 @@ from typing import Any, Final, cast, final
 from tokenlake.config.resolved import ResolvedTexts
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError
 from tokenlake.sources.rows import Row
-from tokenlake.text.chat.messages import ConvertInputOutputToChatML, ConvertToChatML
+from tokenlake.text.chat_messages import ConvertInputOutputToChatML, ConvertToChatML
 from tokenlake.text.fields import (
     AddField,
     CombineFields,
@@ -30,8 +30,7 @@ from tokenlake.text.fields import (
     SelectFields,
 )
 from tokenlake.text.filters import FilterByField, FilterNonEmpty, FilterTransform, QualityFilter, Where
-from tokenlake.text.rendering import FieldText, Renderer
-from tokenlake.text.transform import ChainedTransform, ExpandTransform, RowStep
+from tokenlake.text.transform import ChainedTransform, ExpandTransform, FieldText, Renderer, RowStep
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Function = Callable[[Any], Any]
@@ -234,7 +233,7 @@ def open_renderer(
 
         return PreferenceRenderer(texts.preference, files, special_tokens_in_text)
     if texts.chat:
-        from tokenlake.text.chat.renderer import ChatRenderer
+        from tokenlake.text.chat_renderer import ChatRenderer
 
         return ChatRenderer(texts.chat, files, special_tokens_in_text)
     if texts.prompt:

@@ -35,10 +35,17 @@ from tokenlake.arrays import (
 from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenizerError
 from tokenlake.tokenizers.allowlist import UnicodeGuard
-from tokenlake.tokenizers.fast import WINDOW, GigatokenEngine, IdEngine, Sample, require_equal
+from tokenlake.tokenizers.engines import (
+    WINDOW,
+    CutRule,
+    GigatokenEngine,
+    IdEngine,
+    ReferenceEngine,
+    Sample,
+    require_equal,
+)
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Located, Locator, Spans
-from tokenlake.tokenizers.reference import CutRule, ReferenceEngine, cut_rule
 from tokenlake.tokenizers.segments import SegmentEngine
 
 
@@ -397,7 +404,7 @@ class Encoder:
         Raises:
             as :meth:`encode`; what the pieces raise, they raise while they are drawn.
         """
-        if text.nbytes <= 2 * WINDOW or self._cuts is None:
+        if text.nbytes <= 2 * WINDOW or self._reference.cuts is None:
             return None
         ascii_only = checked(text, self.files.name)
         special_tokens = int(self._specials.count(text)[1].sum())
@@ -407,7 +414,7 @@ class Encoder:
         if fast is not None:
             # A long document is sampled by a window, for which its own ids are not needed.
             self._sample(fast, text, Ragged(np.empty(0, np.int32), _none()), _none())
-        return special_tokens, self._pieces(self._cuts, text, fast)
+        return special_tokens, self._pieces(self._reference.cuts, text, fast)
 
     def _pieces(self, rule: CutRule, text: pa.LargeStringArray, fast: IdEngine | None) -> Iterator[Int32]:
         for piece in rule.pieces(text[0].as_buffer(), PIECE_BYTES):
@@ -415,11 +422,6 @@ class Encoder:
                 yield self._reference.encode_piece(piece)
             else:
                 yield fast.encode(text_of_strings([piece])).ids
-
-    @cached_property
-    def _cuts(self) -> CutRule | None:
-        # Only long documents need it, and it costs a look at the whole vocabulary.
-        return cut_rule(self.files, literal=self._literal)
 
     def decode(self, ids: Sequence[int] | Int32) -> str:
         """Return the text of `ids` by the reference, special tokens included."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tokenlake.arrays import offsets_of, text_over
 from tokenlake.errors import TokenizerError
+from tokenlake.tokenizers.engines import ReferenceEngine
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine
 
 # Part of every dataset's identity through the behavioural fingerprint: never change it, add a new set.
 FINGERPRINT_TEXTS: Final = (

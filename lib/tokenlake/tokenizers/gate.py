@@ -27,11 +27,10 @@ from tokenlake.config.values import require_one_of
 from tokenlake.errors import MissingExtraError, TokenizerError
 from tokenlake.tokenizers.allowlist import UnicodeGuard, model_type, objection
 from tokenlake.tokenizers.encoder import ENGINES, SPECIAL_TOKENS_IN_TEXT, Encoder, fast_engine
-from tokenlake.tokenizers.fast import FEW, WINDOW, IdEngine, require_equal
+from tokenlake.tokenizers.engines import FEW, WINDOW, IdEngine, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.fingerprint import adversarial_texts
 from tokenlake.tokenizers.offsets import Locator
-from tokenlake.tokenizers.reference import ReferenceEngine
 from tokenlake.tokenizers.segments import is_sentencepiece
 
 REQUESTS: Final = ("auto", *ENGINES)

@@ -1,20 +1,28 @@
-"""`TokenizerManager`: texts to ids from Python, with truncation, special tokens, padding and attention masks."""
+"""`TokenizerManager`: texts to ids from Python, with truncation, special tokens, padding and attention masks; and
+`Decoder`: ids back to text, with a version's own copy of its tokenizer.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self, final
 
 import numpy as np
 import pyarrow as pa
 
 from tokenlake.arrays import Int32, Ragged
 from tokenlake.config.stages import DEFAULT_MAX_LENGTH, TokenizerConfig
-from tokenlake.errors import ConfigError, TokenizerError
+from tokenlake.errors import ConfigError, NotFoundError, TokenizerError
 from tokenlake.fingerprint import canonical_json
+from tokenlake.reading.version import verified_bytes
+from tokenlake.store.base import ReadStore
+from tokenlake.store.layout import TOKENIZER, Layout
+from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.encoder import Encoder
-from tokenlake.tokenizers.files import TokenizerFiles, files_of
+from tokenlake.tokenizers.engines import load_backend
+from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, files_of
 from tokenlake.tokenizers.fingerprint import describe, identity
 from tokenlake.tokenizers.gate import choose_encoder
 
@@ -227,3 +235,60 @@ def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
         return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
     except UnicodeEncodeError as error:
         raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
+
+
+@final
+class Decoder:
+    """Decodes ids of one version; special tokens stay visible."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        self._json = tokenizer_json
+
+    @classmethod
+    def of(cls, store: ReadStore, manifest: Manifest, source: str | None = None) -> Self:
+        """Read the tokenizer of a version, or of one of its sources, verified.
+
+        Raises:
+            NotFoundError: the version has no tokenizer.
+            ConfigError: its sources have different tokenizers, and none is named.
+        """
+        where = f"{manifest.dataset}@v{manifest.version}"
+        found = _tokenizers(manifest, "" if source is None else manifest.tokenizer[source].get("folder", ""))
+        if not found:
+            raise NotFoundError(f"{where} holds no {TOKENIZER}/{TOKENIZER_JSON}; its ids cannot be decoded")
+        if len(found) > 1:
+            raise ConfigError(
+                f"the sources of {where} have different tokenizers ({', '.join(sorted(found.values()))}), so its ids "
+                "cannot be decoded without knowing the source; build one dataset for each"
+            )
+        return cls.all_of(store, manifest, found)[0]
+
+    @classmethod
+    def all_of(
+        cls, store: ReadStore, manifest: Manifest, files: Mapping[str, str] | None = None
+    ) -> list[Self]:
+        """Read each tokenizer of a version, verified.
+
+        Args:
+            files: only of these: sha256 -> path.
+        """
+        layout = Layout(manifest.dataset, manifest.version)
+        found = _tokenizers(manifest, "") if files is None else files
+        return [cls(verified_bytes(store, layout, path, digest)) for digest, path in found.items()]
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_backend("of the version", self._json)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Decode one run of ids; bytes that are no whole character become U+FFFD."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def _tokenizers(manifest: Manifest, folder: str) -> dict[str, str]:
+    """Return the tokenizers of a version that differ: sha256 -> the first path of each."""
+    return {
+        entry.sha256: path
+        for path, entry in sorted(manifest.other_files.items(), reverse=True)
+        if path.startswith(f"{TOKENIZER}/{folder}") and path.endswith(f"/{TOKENIZER_JSON}")
+    }

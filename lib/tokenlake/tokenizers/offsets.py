@@ -34,9 +34,8 @@ from tokenlake.arrays import (
     values,
 )
 from tokenlake.tokenizers.allowlist import BYTE_LEVEL_ALPHABET, BYTE_TOKENS, objection
-from tokenlake.tokenizers.fast import IdEngine, require_equal
+from tokenlake.tokenizers.engines import BATCH_BYTES, IdEngine, Placed, ReferenceEngine, require_equal
 from tokenlake.tokenizers.files import TokenizerFiles
-from tokenlake.tokenizers.reference import BATCH_BYTES, Placed, ReferenceEngine
 
 _BLOCK: Final = 1 << 18  # tokens that are located at a time
 _CONTINUES: Final = 0x80  # of the form 10xxxxxx: not the first byte of a character

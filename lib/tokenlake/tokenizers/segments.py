@@ -42,9 +42,8 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, Int32, Int64, Ragged, offsets_of, string_buffers, text_over
 from tokenlake.errors import MissingExtraError
 from tokenlake.tokenizers.allowlist import flat, model_type
-from tokenlake.tokenizers.fast import GigatokenEngine
+from tokenlake.tokenizers.engines import GigatokenEngine, ReferenceEngine
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles
-from tokenlake.tokenizers.reference import ReferenceEngine
 
 LONGEST: Final = 1024
 """Bytes of the longest segment that is merged here: the time grows with the square of the length."""

@@ -19,16 +19,14 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
-from tokenlake.publish import groups_of
 from tokenlake.schema import arrow_type, column_type, fits, joined
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
 from tokenlake.sources.opening import opened
-from tokenlake.sources.records import read_range, read_rows, read_together
+from tokenlake.sources.records import groups_of, read_range, read_rows, read_together
 from tokenlake.sources.rows import BLOCK_BYTES, RAW_LIMIT, BadRecord, Fault, RowBatch, Rows, TextBatch, refuse
-from tokenlake.text.rendering import Renderer
 from tokenlake.text.steps import open_chain, open_renderer
-from tokenlake.text.transform import ChainedTransform
+from tokenlake.text.transform import ChainedTransform, Renderer
 from tokenlake.tokenizers.files import TokenizerFiles
 from tokenlake.tokenizers.offsets import Spans
 

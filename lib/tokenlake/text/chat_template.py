@@ -1,7 +1,7 @@
-"""A chat template as its callers have it, and the process that renders for them.
+"""A chat template as its callers have it, where a tokenizer has its own, and the process that renders for them.
 
 A template is somebody's program, and nothing inside Python stops a program that is in C code. So it runs in a process
-of its own (:mod:`tokenlake.text.chat.render_server`), whose time and memory the kernel bounds (:class:`Limits`). That
+of its own (:mod:`tokenlake.text.chat_server`), whose time and memory the kernel bounds (:class:`Limits`). That
 process has no environment, sees the end of its input when this process ends, and is replaced when a template ended it.
 """
 
@@ -20,9 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
 from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, WorkerDiedError, from_json, to_json
+
+if TYPE_CHECKING:
+    from tokenlake.tokenizers.files import TokenizerFiles
 
 Message = Mapping[str, Any]
 Slot = tuple[int, int]
@@ -38,6 +41,9 @@ FORGED: Final = "special_token_in_text"
 """Reasons of bad rows: the template does too much; the assistant's turns cannot be told; a special token is spelled."""
 MAX_TEMPLATE: Final = 1 << 20
 """Characters of a template; the longest known have 30,000."""
+JINJA_FILE: Final = "chat_template.jinja"
+DEFAULT: Final = "default"
+_NAMED_TOKENS: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 NO_DATA: Final = "\ue000no data"
 """In a request, the key of an object that stands for a value that is no JSON."""
 OUT_OF_MEMORY: Final = 77
@@ -47,9 +53,7 @@ _MOST_REQUESTS, _MOST_BYTES = 64, 1 << 18  # sent at a time
 _MOST_TEMPLATES: Final = 64  # that one process knows
 _MOST_DEATHS: Final = 3  # conversations in a row that ended the process
 _NEEDED: Final = ("tokenlake", "jinja2", "markupsafe")
-_BEGIN: Final = (
-    "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat.render_server import main; main()"
-)
+_BEGIN: Final = "import sys; sys.path += sys.argv[1:]; from tokenlake.text.chat_server import main; main()"
 
 _Answer = dict[str, Any]
 
@@ -71,29 +75,13 @@ class Limits:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossOptions:
-    """Which part of a conversation bears loss.
-
-    Attributes:
-        loss: what the assistant says, or all.
-        special_tokens: texts of the tokenizer's special tokens.
-        guarded: whether a special token that the template puts together of a row's own texts is an error.
-    """
-
-    loss: Literal["assistant", "all"]
-    special_tokens: tuple[str, ...]
-    guarded: bool
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
     """The text of a conversation.
 
     Attributes:
-        loss: where it bears loss, ascending and disjoint; without :class:`LossOptions` what the template itself marks
-            as the assistant's, () where it has no such marks.
+        loss: where it bears loss, ascending and disjoint; where none is asked for what the template itself marks as the
+            assistant's, () where it has no such marks.
     """
 
     text: str
@@ -125,7 +113,9 @@ class ChatTemplate:
         text: the Jinja template.
         variables: of the template: named tokens, ``add_generation_prompt``; ``strftime_now`` among them is the date
             that the function of this name gives.
-        loss: what bears loss, where that is asked for.
+        loss: which part of a conversation bears loss: what the assistant says, or all; None: that is not asked for.
+        special_tokens: texts of the tokenizer's special tokens.
+        guarded: whether one that the template puts together of a conversation's own texts is an error.
         learned: a variable that is marked wherever it is output, in a template without marks of its own.
 
     Raises:
@@ -138,7 +128,9 @@ class ChatTemplate:
         text: str,
         variables: Mapping[str, Any] | None = None,
         *,
-        loss: LossOptions | None = None,
+        loss: Literal["assistant", "all"] | None = None,
+        special_tokens: Sequence[str] = (),
+        guarded: bool = False,
         limits: Limits | None = None,
         learned: str | None = None,
     ) -> None:
@@ -147,9 +139,12 @@ class ChatTemplate:
             "text": text,
             "variables": variables or {},
             "limits": asdict(self.limits),
+            "loss": loss,
+            "special_tokens": special_tokens,
+            "guarded": guarded,
             "learned": learned,
         }
-        self.opening: Final = _request("open", {**given, "loss": asdict(loss) if loss else None})
+        self.opening: Final = _request("open", given)
         """What a process must know of the template before it renders."""
         self.name: Final = hashlib.sha256(self.opening).hexdigest()[:16]
         self.deaths = 0
@@ -194,13 +189,18 @@ class ChatTemplate:
         """
         return self._ask([_request("render_with_loss", messages, tools) for messages, tools in conversations])
 
-    def render_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[RenderedChat | TokenlakeError]:
+    def render_rows(
+        self, rows: Iterable[Mapping[str, Any]], *, guarded: bool
+    ) -> list[RenderedChat | TokenlakeError]:
         """Render rows, whose fields are variables, with what is marked, or say why one cannot be used.
+
+        Args:
+            guarded: whether a special token that is put together of a row's own texts is an error.
 
         Raises:
             ConfigError: as :meth:`render`.
         """
-        return self._ask([_request("render_row", row) for row in rows])
+        return self._ask([_request("render_row", row, guarded) for row in rows])
 
     def skeleton(self, roles: Sequence[str]) -> Skeleton | None:
         """Return the skeleton of conversations of these roles, None where each must be rendered by itself."""
@@ -372,6 +372,94 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     return (
         [with_texts(item, change) for item in cast("list[Any]", value)] if isinstance(value, list) else value
     )
+
+
+def templates_of(files: TokenizerFiles) -> dict[str, str]:
+    """Return the chat templates of a tokenizer by name; most have one, named ``default``.
+
+    Its own file counts before what is written in tokenizer_config.json.
+    """
+    if JINJA_FILE in files.files:
+        return {DEFAULT: files.files[JINJA_FILE].decode("utf-8", "strict")}
+    written: Any = files.config.get("chat_template")
+    if isinstance(written, str):
+        return {DEFAULT: written}
+    found: dict[str, str] = {}
+    for entry in cast("list[Any]", written) if isinstance(written, list) else []:
+        if isinstance(entry, dict):
+            named = cast("dict[str, Any]", entry)
+            found[str(named.get("name"))] = str(named.get("template"))
+    return found
+
+
+def chosen_template(asked: str | None, files: TokenizerFiles) -> str:
+    """Return the text of the template that a configuration asks for.
+
+    Args:
+        asked: Jinja text, the name of one of the tokenizer's templates, or the path of a file; None for the
+            tokenizer's own.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    own = templates_of(files)
+    if asked is None:
+        if DEFAULT not in own:
+            raise ConfigError(no_template(files.name, list(own)))
+        return own[DEFAULT]
+    if "{" in asked or asked in own:
+        return own.get(asked, asked)
+    expected = (
+        "expected a Jinja template (it has {{ or {%), the path of one, or a name of the tokenizer's templates"
+    )
+    path = Path(asked).expanduser()
+    try:
+        if path.stat().st_size > 4 * MAX_TEMPLATE:
+            raise ConfigError(f"chat.template: {asked!r} has {path.stat().st_size:,} bytes, {expected}")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        known = f": {', '.join(own)}" if own else ""
+        raise ConfigError(f"chat.template: {asked!r} cannot be read ({error}); {expected}{known}") from error
+
+
+def named_tokens(files: TokenizerFiles) -> dict[str, str]:
+    """Return the tokens that a template knows by name: bos_token, eos_token, and whatever the tokenizer has."""
+    found: dict[str, str] = {}
+    for kind in _NAMED_TOKENS:
+        value: Any = files.config.get(f"{kind}_token")
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[f"{kind}_token"] = text
+    extra: Any = files.config.get("extra_special_tokens")
+    if isinstance(extra, dict):
+        found |= {str(name): token for name, token in extra.items() if isinstance(token, str)}
+    return found
+
+
+def no_template(tokenizer: str, names: list[str]) -> str:
+    """Return what to say of a tokenizer without a chat template."""
+    named = (
+        f"; its templates are named {', '.join(names)}, of which chat.template can name one" if names else ""
+    )
+    return (
+        f"tokenizer {tokenizer!r} has no chat template (chat_template in tokenizer_config.json, or {JINJA_FILE}), and "
+        "rows that hold conversations need one: set chat.template to a Jinja template or to the path of one, or use "
+        f"the tokenizer of a chat model{named}"
+    )
+
+
+def check_mode(special_tokens_in_text: str) -> None:
+    """Require a way to treat special tokens of rows that chat has.
+
+    Raises:
+        ConfigError: ``literal``.
+    """
+    if special_tokens_in_text == "literal":
+        raise ConfigError(
+            "special_tokens_in_text: 'literal' is not possible for conversations: their texts are encoded together "
+            "with the control tokens of the chat template. Set it to 'fail' (a row that spells one out is a bad "
+            "record; the default here) or to 'encode' (it becomes a control token, as the row says)"
+        )
 
 
 PROCESS: Final = RenderProcess()

@@ -3,7 +3,11 @@
 A template knows no clock and no chance. What is missing may be asked about (``is defined``, ``if``, ``for``,
 ``default``); neither it nor a function, a generator or anything else that is no data ever becomes text. The block
 ``{% generation %} ... {% endgeneration %}`` marks what the assistant says. How much a template does is bounded from
-outside (:mod:`tokenlake.text.chat.template`).
+outside (:mod:`tokenlake.text.chat_template`).
+
+For a skeleton (:mod:`tokenlake.text.chat_server`) contents are symbols: objects that can be joined and stripped, and
+that raise :class:`LookedInto` when they are asked for anything else (their length, their letters, whether they equal
+something). What is output of one is a mark: ``U+E000, how it was stripped, the message's number, U+E001``.
 """
 
 from __future__ import annotations
@@ -12,10 +16,17 @@ import contextlib
 import datetime
 import functools
 import json
-import resource
-import time
-import traceback
-from collections.abc import Callable, Generator, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import (
+    Callable,
+    Generator,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final, NoReturn, final
@@ -23,6 +34,7 @@ from typing import Any, Final, NoReturn, final
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import do_trim
 from jinja2.parser import Parser
 from jinja2.runtime import BlockReference, Context, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -30,20 +42,18 @@ from jinja2.utils import Cycler, Joiner, Namespace
 from jinja2.visitor import NodeTransformer
 
 from tokenlake.errors import BadRecordError, ConfigError
-from tokenlake.text.chat.skeleton import Symbol, concat, is_string, marked_text, trim
-from tokenlake.text.chat.template import LIMIT, MAX_TEMPLATE, CharSpan, Limits, Message, RenderedChat
+from tokenlake.text.chat_template import LEFT, MAX_TEMPLATE, RIGHT, CharSpan, Slot
 
 REFUSED: Final = "template_refused"
 """The reason of rows that a template itself refuses, by ``raise_exception``."""
 ERROR: Final = "template_error"
 """The reason of rows on which a template fails."""
 
-_NAME: Final = "<chat template>"
-_BEGIN, _END = (
-    "generation begins",
-    "generation ends",
-)  # filters that note where the output is; nobody can spell them
-_THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
+OPEN: Final = "\ue000"
+"""What a mark begins with."""
+NAME: Final = "<chat template>"
+# Filters that note where the output is; nobody can spell them.
+_BEGIN, _END = "generation begins", "generation ends"
 _ELSEWHERE: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 _CAPTURING: Final = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock, nodes.Block)
 _ESCAPING: Final = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
@@ -55,114 +65,7 @@ _FUNCTIONS: Final = (BuiltinMethodType, FunctionType, MethodType)
 _JINJAS_OWN: Final = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
 
-@final
-class Program:
-    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
-
-    Args:
-        text: the Jinja template.
-        variables: of every conversation, the tokenizer's named tokens among them.
-        limits: of one rendering.
-        learned: a variable that is marked wherever it is output, in a template without marks of its own.
-
-    Raises:
-        ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
-            place in the text is not known.
-    """
-
-    def __init__(
-        self, text: str, variables: Mapping[str, Any], limits: Limits, learned: str | None = None
-    ) -> None:
-        self.text: Final = text
-        self._variables, self._limits = _with_clock(variables), limits
-        self._sandbox = _Sandbox()
-        self._bound()
-        tree = _parsed(self._sandbox, text, learned)
-        names = list(tree.find_all(nodes.Name))
-        read = {name.name for name in names if name.ctx == "load"}
-        own = {name.name for name in names if name.ctx != "load"} | _JINJAS_NAMES
-        self.names: Final = sorted(read - own - set(self._sandbox.globals))
-        """Variables that neither the template nor Jinja sets anywhere."""
-        self.marked: Final = any(True for _ in _marks(tree))
-        """Whether the template itself marks what the assistant says."""
-        self.captures: Final = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
-        """Whether it may get hold of what it has output."""
-        with _compiling():
-            code = self._sandbox.compile(tree, None, _NAME)
-        self._template = jinja2.Template.from_code(self._sandbox, code, self._sandbox.make_globals(None))
-        self._template.root_render_func.__globals__["str_join"] = concat  # what `~` calls
-
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
-    ) -> RenderedChat:
-        """Render a conversation.
-
-        Args:
-            messages: dicts of plain data (JSON), as ``role`` and ``content``.
-            tools: JSON schemas of what may be called.
-            variables: of this conversation; ``add_generation_prompt`` is False unless given.
-
-        Raises:
-            BadRecordError: the template fails on this conversation (``template_error``), refuses it
-                (``template_refused``), or does more than it may (``template_limit``).
-            ConfigError: the template asks for today's date, and none was given.
-        """
-        given = {
-            "messages": [_without_nulls(message) for message in messages],
-            "tools": tools,
-            "documents": None,
-            "add_generation_prompt": False,
-            **self._variables,
-            **_with_clock(variables),
-        }
-        return self._made(given)
-
-    def render_row(self, row: Mapping[str, Any]) -> RenderedChat:
-        """Render a row, whose fields are variables; raises as :meth:`render`."""
-        return self._made({**row, **self._variables})
-
-    def _made(self, given: dict[str, Any]) -> RenderedChat:
-        self._bound()
-        try:
-            return self._render(given)
-        except (BadRecordError, ConfigError, MemoryError):
-            raise
-        except Exception as error:
-            told = (
-                str(error) if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: {error}"
-            )
-            told = "it calls itself without end" if isinstance(error, RecursionError) else told
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno or 1 for frame in frames if frame.filename == _NAME]
-            line = self._template.get_corresponding_lineno(lines[-1]) if lines else 1
-            raise BadRecordError(f"the chat template fails in line {line}: {told}", reason=ERROR) from error
-
-    def _bound(self) -> None:
-        """Have the kernel end this process where the next rendering takes too long, or refuse it more memory."""
-        seconds = int(time.process_time()) + 1 + self._limits.seconds
-        for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, self._limits.memory)):
-            hard = resource.getrlimit(kind)[1]
-            with contextlib.suppress(OSError, ValueError):  # not every system bounds memory
-                resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-    def _render(self, variables: dict[str, Any]) -> RenderedChat:
-        parts: list[str] = []
-        output = self._sandbox.output = _Output()
-        for part in self._template.root_render_func(self._template.new_context(variables)):
-            parts.append(part)
-            output.length += len(part)
-            if output.length > self._limits.text:
-                raise BadRecordError(
-                    f"the chat template took more than {self._limits.text:,} characters", reason=LIMIT
-                )
-        if output.starts:
-            raise BadRecordError(
-                "the chat template leaves a generation block before its end (break, continue)", reason=ERROR
-            )
-        return RenderedChat("".join(parts), tuple(output.marked))
-
-
-def _parsed(sandbox: _Sandbox, text: str, learned: str | None = None) -> nodes.Template:
+def _parsed(sandbox: Sandbox, text: str, learned: str | None = None) -> nodes.Template:
     if len(text) > MAX_TEMPLATE:
         raise ConfigError(
             f"the chat template has {len(text):,} characters, at most {MAX_TEMPLATE:,} are allowed"
@@ -206,18 +109,9 @@ def _marks(tree: nodes.Node) -> Iterator[nodes.Node]:
     return (found for found in tree.find_all(nodes.Filter) if found.name == _BEGIN)
 
 
-def _without_nulls(message: Message) -> dict[str, Any]:
-    """Return a message's fields; a thought is there under each of the names that templates know it by."""
-    fields = {name: value for name, value in message.items() if value is not None}
-    thought = next((fields[name] for name in _THOUGHTS if name in fields), None)
-    if thought is not None:
-        return {"thinking": thought, **fields, "reasoning_content": thought}
-    return fields
-
-
 @final
 @dataclass(slots=True)
-class _Output:
+class Output:
     """What one rendering has output so far.
 
     Attributes:
@@ -272,21 +166,38 @@ class _OutputMarker(NodeTransformer):
 
 @jinja2.pass_context
 def _begin(context: Any, _: int) -> None:
-    output: _Output = context.environment.output
+    output: Output = context.environment.output
     output.starts.append(output.length)
 
 
 @jinja2.pass_context
 def _end(context: Any, _: int) -> None:
     """Note where a block ends; inside another it is a part of that."""
-    output: _Output = context.environment.output
+    output: Output = context.environment.output
     start = output.starts.pop()
     if not output.starts and start < output.length:
         output.marked.append((start, output.length))
 
 
 @final
-class _Sandbox(ImmutableSandboxedEnvironment):
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A template, ready to render.
+
+    Attributes:
+        names: variables that neither the template nor Jinja sets anywhere.
+        marked: whether the template itself marks what the assistant says.
+        captures: whether it may get hold of what it has output.
+    """
+
+    template: jinja2.Template
+    names: list[str]
+    marked: bool
+    captures: bool
+
+
+@final
+class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one template."""
 
     def __init__(self) -> None:
@@ -298,16 +209,34 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             extensions=[_GenerationBlock, loopcontrols],
             optimized=False,
         )
-        self.output = _Output()
+        self.output = Output()
         """Of the rendering that goes on."""
         for name in _ABSENT:
             del self.filters[name]
         self.filters = {name: _undrawn(function) for name, function in self.filters.items()}
-        self.filters |= {"tojson": _tojson, "trim": trim, _BEGIN: _begin, _END: _end}
-        self.tests["string"] = is_string
+        self.filters |= {"tojson": _tojson, "trim": _trim, _BEGIN: _begin, _END: _end}
+        self.tests["string"] = _is_string
         del self.globals["lipsum"]  # random words
         own = {"namespace": _Namespace, "raise_exception": _refuse, "strftime_now": _no_clock}
         self.globals |= {name: _Function(value) for name, value in {**self.globals, **own}.items()}
+
+    def compiled(self, text: str, learned: str | None) -> Compiled:
+        """Compile a template; ConfigError where that cannot be done, or what it marks cannot be known.
+
+        Args:
+            learned: a variable that is marked wherever it is output, in a template without marks of its own.
+        """
+        tree = _parsed(self, text, learned)
+        names = list(tree.find_all(nodes.Name))
+        read = {name.name for name in names if name.ctx == "load"}
+        own = {name.name for name in names if name.ctx != "load"} | _JINJAS_NAMES
+        captures = any(True for _ in (*_captures(tree), *tree.find_all(_ESCAPING)))
+        with _compiling():
+            code = self.compile(tree, None, NAME)
+        template = jinja2.Template.from_code(self, code, self.make_globals(None))
+        template.root_render_func.__globals__["str_join"] = _concat  # what `~` calls
+        marked = any(True for _ in _marks(tree))
+        return Compiled(template, sorted(read - own - set(self.globals)), marked, captures)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """``obj.attribute``."""
@@ -432,7 +361,7 @@ def _finalized(_: Context, value: Any) -> Any:
             reason=ERROR,
         )
     if isinstance(value, Symbol):
-        return marked_text(value)
+        return _marked_text(value)
     return value if isinstance(value, _DATA) else _no_text(value)
 
 
@@ -455,7 +384,7 @@ def _no_clock(_format: Any = "") -> NoReturn:
     )
 
 
-def _with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
+def with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return variables of which ``strftime_now``, where it is one, gives a fixed date; ConfigError if it is none."""
     if "strftime_now" not in variables:
         return dict(variables)
@@ -467,3 +396,97 @@ def _with_clock(variables: Mapping[str, Any]) -> dict[str, Any]:
             f"chat.template_kwargs.strftime_now: got {given!r}, must be a date such as 2025-01-31"
         ) from None
     return {**variables, "strftime_now": _Function(when.strftime)}
+
+
+class LookedInto(BaseException):
+    """A template looked into a content. No Exception, which Jinja's own functions would catch."""
+
+
+def _look(*_: Any) -> NoReturn:
+    raise LookedInto
+
+
+_refused: Any = _look
+
+
+@final
+class Symbol:
+    """A text of words and contents that are not known yet, each taken to hold more than blanks.
+
+    It is no `str`, whose characters C code reads without asking; what a template may ask of one is refused.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, *parts: str | Slot) -> None:
+        self._parts: Any = parts
+
+    def __add__(self, other: object) -> Symbol:
+        return Symbol(*self._parts, *_parts(other))
+
+    def __radd__(self, other: object) -> Symbol:
+        return Symbol(*_parts(other), *self._parts)
+
+    def strip(self) -> Symbol:
+        """Strip blanks on both sides."""
+        return self.lstrip().rstrip()
+
+    def lstrip(self) -> Symbol:
+        """Strip blanks on the left."""
+        first, *rest = self._parts
+        if not isinstance(first, str):
+            return Symbol((first[0], first[1] | LEFT), *rest)
+        first = first.lstrip()
+        return Symbol(first, *rest) if first else Symbol(*rest).lstrip()
+
+    def rstrip(self) -> Symbol:
+        """Strip blanks on the right."""
+        *rest, last = self._parts
+        if not isinstance(last, str):
+            return Symbol(*rest, (last[0], last[1] | RIGHT))
+        last = last.rstrip()
+        return Symbol(*rest, last) if last else Symbol(*rest).rstrip()
+
+    __getattr__ = _refused
+    __str__ = __repr__ = __format__ = __bool__ = __int__ = __float__ = __index__ = __hash__ = _refused
+    __len__ = __iter__ = __contains__ = __getitem__ = _refused
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
+
+
+def _parts(value: object) -> Sequence[str | Slot]:
+    if isinstance(value, Symbol):
+        return value._parts  # pyright: ignore[reportPrivateUsage]
+    if isinstance(value, str):
+        return (value,) if value else ()
+    raise TypeError(f"a text and a {type(value).__name__} cannot be joined")
+
+
+def _marked_text(symbol: Symbol) -> str:
+    """Return the text of a symbol as it is output, its contents as marks."""
+    return "".join(part if isinstance(part, str) else mark(*part) for part in _parts(symbol))
+
+
+def mark(number: int, sides: int) -> str:
+    """Return what is output of a message's content."""
+    return f"{OPEN}{sides}{number}\ue001"
+
+
+def _concat(values: Iterable[Any]) -> Any:
+    """Join what ``~`` joins."""
+    items = list(values)
+    if not any(isinstance(item, Symbol) for item in items):
+        return "".join(map(str, items))
+    return Symbol(
+        *(part for item in items for part in _parts(item if isinstance(item, Symbol) else str(item)))
+    )
+
+
+def _trim(value: Any, chars: str | None = None) -> Any:
+    """Strip, as the filter `trim` does."""
+    text: Any = value
+    return value.strip() if type(value) is Symbol and chars is None else do_trim(text, chars)
+
+
+def _is_string(value: Any) -> bool:
+    """Say whether a value is a text."""
+    return isinstance(value, str | Symbol)

@@ -1,1 +1,0 @@
-"""Chat: conversations become text by a chat template, with the spans that bear loss."""

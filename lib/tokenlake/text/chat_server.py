@@ -1,0 +1,434 @@
+"""The process that renders templates, and finds where a rendered conversation bears loss.
+
+A line of JSON requests comes in, a line of JSON goes out for every one of them. A template is opened once, under a
+name; requests for it render conversations, or ask for a skeleton. Whatever a template does, it does in here: the kernel
+ends this process after too much time, and memory that it is refused ends it as well. Who asked sees that from outside
+(:mod:`tokenlake.text.chat_template`).
+
+What bears loss is what the assistant says: its words, the calls it makes, and the token that ends its turn; not the
+prompt that makes it speak (``<|im_start|>assistant``), nor blanks between that end and the next turn.
+
+A template with ``{% generation %}`` marks that itself. With any other, the conversation is rendered again up to each
+assistant's turn, with and without it: the difference is the turn. That holds only where a rendering begins as the
+shorter one does, so each is compared with the whole text, and each span must hold the turn's own words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Final, cast, final
+
+import jinja2
+
+from tokenlake.errors import BadRecordError, ConfigError, TokenlakeError, to_json
+from tokenlake.text.chat_sandbox import (
+    ERROR,
+    NAME,
+    OPEN,
+    LookedInto,
+    NoData,
+    Output,
+    Sandbox,
+    Symbol,
+    forbid_text_of_jinjas_own,
+    mark,
+    with_clock,
+)
+from tokenlake.text.chat_template import (
+    FORGED,
+    LIMIT,
+    NO_DATA,
+    OUT_OF_MEMORY,
+    UNFOUND,
+    CharSpan,
+    Limits,
+    Message,
+    RenderedChat,
+    Skeleton,
+    Slot,
+    shared_length,
+    texts_in,
+    with_texts,
+)
+
+_THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
+_MARK: Final = re.compile(f"{OPEN}([0-3])([0-9]+)\ue001")
+_SPLIT: Final = re.compile(f"({OPEN}[0-3][0-9]+\ue001)")
+Render = Callable[[Sequence[Message]], RenderedChat]
+_OTHER_WORDS: Final = "\ue000words\ue000"
+_REMEDY: Final = "mark the assistant's turns in the template with {% generation %}, or set chat.loss: all"
+_JOINING: Final = re.compile(r"\b(?:replace|join|striptags)\b")
+_BREAK: Final = "\u2060"  # a word joiner: no blank, so that nothing strips it
+
+
+@final
+class Program:
+    """Renders conversations as `apply_chat_template(tokenize=False)` of transformers does, or not at all.
+
+    Args:
+        text: the Jinja template.
+        variables: of every conversation, the tokenizer's named tokens among them.
+        limits: of one rendering.
+        learned: a variable that is marked wherever it is output, in a template without marks of its own.
+
+    Raises:
+        ConfigError: the template cannot be compiled, asks for other files, or has ``{% generation %}`` where its
+            place in the text is not known.
+    """
+
+    def __init__(
+        self, text: str, variables: Mapping[str, Any], limits: Limits, learned: str | None = None
+    ) -> None:
+        self.text: Final = text
+        self._variables, self._limits = with_clock(variables), limits
+        self._sandbox = Sandbox()
+        self._bound()
+        self.compiled: Final = self._sandbox.compiled(text, learned)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> RenderedChat:
+        """Render a conversation.
+
+        Args:
+            messages: dicts of plain data (JSON), as ``role`` and ``content``.
+            tools: JSON schemas of what may be called.
+            variables: of this conversation; ``add_generation_prompt`` is False unless given.
+
+        Raises:
+            BadRecordError: the template fails on this conversation (``template_error``), refuses it
+                (``template_refused``), or does more than it may (``template_limit``).
+            ConfigError: the template asks for today's date, and none was given.
+        """
+        given = {
+            "messages": [_without_nulls(message) for message in messages],
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": False,
+            **self._variables,
+            **with_clock(variables),
+        }
+        return self._made(given)
+
+    def render_row(self, row: Mapping[str, Any]) -> RenderedChat:
+        """Render a row, whose fields are variables; raises as :meth:`render`."""
+        return self._made({**row, **self._variables})
+
+    def _made(self, given: dict[str, Any]) -> RenderedChat:
+        self._bound()
+        try:
+            return self._render(given)
+        except (BadRecordError, ConfigError, MemoryError):
+            raise
+        except Exception as error:
+            told = (
+                str(error) if isinstance(error, jinja2.UndefinedError) else f"{type(error).__name__}: {error}"
+            )
+            told = "it calls itself without end" if isinstance(error, RecursionError) else told
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno or 1 for frame in frames if frame.filename == NAME]
+            line = self.compiled.template.get_corresponding_lineno(lines[-1]) if lines else 1
+            raise BadRecordError(f"the chat template fails in line {line}: {told}", reason=ERROR) from error
+
+    def _bound(self) -> None:
+        """Have the kernel end this process where the next rendering takes too long, or refuse it more memory."""
+        seconds = int(time.process_time()) + 1 + self._limits.seconds
+        for kind, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, self._limits.memory)):
+            hard = resource.getrlimit(kind)[1]
+            with contextlib.suppress(OSError, ValueError):  # not every system bounds memory
+                resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+    def _render(self, variables: dict[str, Any]) -> RenderedChat:
+        parts: list[str] = []
+        output = self._sandbox.output = Output()
+        for part in self.compiled.template.root_render_func(self.compiled.template.new_context(variables)):
+            parts.append(part)
+            output.length += len(part)
+            if output.length > self._limits.text:
+                raise BadRecordError(
+                    f"the chat template took more than {self._limits.text:,} characters", reason=LIMIT
+                )
+        if output.starts:
+            raise BadRecordError(
+                "the chat template leaves a generation block before its end (break, continue)", reason=ERROR
+            )
+        return RenderedChat("".join(parts), tuple(output.marked))
+
+
+def _without_nulls(message: Message) -> dict[str, Any]:
+    """Return a message's fields; a thought is there under each of the names that templates know it by."""
+    fields = {name: value for name, value in message.items() if value is not None}
+    thought = next((fields[name] for name in _THOUGHTS if name in fields), None)
+    if thought is not None:
+        return {"thinking": thought, **fields, "reasoning_content": thought}
+    return fields
+
+
+@final
+class OpenedTemplate:
+    """A template with its settings, and what bears loss in what it renders."""
+
+    def __init__(self, opening: dict[str, Any]) -> None:
+        variables = opening["variables"]
+        self.program = Program(opening["text"], variables, Limits(**opening["limits"]), opening["learned"])
+        self._loss: str | None = opening["loss"]
+        self._prompted = bool(variables.get("add_generation_prompt"))  # renderings end with a prompt
+        self._has_prompt = "add_generation_prompt" in self.program.text
+        tokens: list[str] = opening["special_tokens"]
+        self._endings = tuple(filter(None, tokens))  # blanks behind one that ends a turn bear no loss
+        self._guarded: bool = opening["guarded"]
+        self._tokens = tokens
+        marks = OPEN in opening["text"] + json.dumps(variables, ensure_ascii=False)
+        self._has_skeletons = not (self.program.compiled.captures or marks)
+
+    def answer(self, op: str, *given: Any) -> dict[str, Any]:
+        """Return the answer to a request.
+
+        Raises:
+            BadRecordError: the template, or what bears loss, cannot be had of what is given.
+        """
+        if op == "skeleton":
+            found = skeleton(given[0], self.program.render, self._with_loss) if self._has_skeletons else None
+            return {} if found is None else dataclasses.asdict(found)
+        if op == "render_with_loss":
+            return dataclasses.asdict(self._with_loss(*given))
+        if op == "render_row":
+            made = self.program.render_row(given[0])
+            if given[1]:
+                self._forgery.check(made.text, given[0], self.program.render_row)
+            return dataclasses.asdict(made)
+        messages, tools, variables = given
+        return dataclasses.asdict(self.program.render(messages, tools, **variables))
+
+    @cached_property
+    def _forgery(self) -> _ForgeryScan:
+        return _ForgeryScan(self.program, self._tokens, beside=self._loss is None)
+
+    def _with_loss(self, messages: Sequence[Message], tools: list[Any] | None = None) -> RenderedChat:
+        """Render a conversation.
+
+        Raises:
+            BadRecordError: as :meth:`Program.render`; nothing bears loss (``nothing_to_learn``), or all of it does
+                (``everything_to_learn``), it cannot be told what does (``turns_not_found``), or the template puts a
+                special token together (``special_token_in_text``).
+        """
+        made = self._render(messages, tools, prompt=self._prompted)
+        text, loss = made.text, made.loss
+        if self._loss is None:
+            return made
+        if self._guarded:
+            again = partial(self._render, prompt=self._prompted)
+            self._forgery.check(text, [messages, tools], lambda given: again(*given))
+        if self._loss == "all":
+            if not text:
+                raise BadRecordError("the chat template renders no text", reason="nothing_to_learn")
+            return RenderedChat(text, ((0, len(text)),))
+        if not self.program.compiled.marked:
+            loss = self._turns(text, messages, tools)
+        if not any(message["role"] == "assistant" for message in messages):
+            raise BadRecordError("the conversation has no turn of an assistant", reason="nothing_to_learn")
+        if not loss:
+            told = "the chat template marks nothing as the assistant's"
+            raise BadRecordError(told, reason="nothing_to_learn")
+        if sum(stop - start for start, stop in loss) == len(text):
+            raise BadRecordError(
+                "the whole text is the assistant's, so that a loss mask would say nothing; set chat.loss: all if that "
+                "is meant",
+                reason="everything_to_learn",
+            )
+        return RenderedChat(text, loss)
+
+    def _render(
+        self, messages: Sequence[Message], tools: list[Any] | None, *, prompt: bool = False
+    ) -> RenderedChat:
+        return self.program.render(messages, tools, add_generation_prompt=prompt)
+
+    def _turns(self, text: str, messages: Sequence[Message], tools: list[Any] | None) -> tuple[CharSpan, ...]:
+        """Return the assistant's turns in `text`, the rendering of `messages` by a template without marks."""
+        found: list[CharSpan] = []
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant":
+                whole = index + 1 == len(messages) and not self._prompted
+                after = text if whole else self._render(messages[: index + 1], tools).text
+                found.append(self._turn(text, after, messages[: index + 1], tools))
+        if any(left[1] > right[0] for left, right in pairwise(found)):
+            raise BadRecordError("the assistant's turns overlap in the rendered text", reason=UNFOUND)
+        return tuple(found)
+
+    def _turn(self, text: str, after: str, messages: Sequence[Message], tools: list[Any] | None) -> CharSpan:
+        """Return where the last of `messages` lies, whose rendering is `after`."""
+        before = self._before(after, messages[:-1], tools)
+        if not text.startswith(after):
+            raise _untold(
+                f"the chat template renders turn {len(messages)} in another way when others follow", messages
+            )
+        words = str(messages[-1].get("content") or "").strip()
+        start, end = before, len(after.rstrip())
+        if not self._has_prompt and words and not after[before:].lstrip().startswith(words):
+            # What stands before the assistant's words is no part of the turn; no prompt tells it here.
+            other = [*messages[:-1], {**messages[-1], "content": _OTHER_WORDS}]
+            begun, found, _ = self._render(other, tools).text.partition(_OTHER_WORDS)
+            if not found or not after.startswith(begun + words):
+                raise BadRecordError(
+                    f"it cannot be told where in turn {len(messages)} the assistant begins to speak: {_REMEDY}",
+                    reason=UNFOUND,
+                )
+            start = len(begun)
+        stop = end if end > before and after.endswith(self._endings, before, end) else len(after)
+        if start >= stop or words not in after[start:stop]:
+            raise BadRecordError(
+                f"the rendered text does not hold what the assistant says in turn {len(messages)}, so it cannot be "
+                f"told what bears loss: {_REMEDY}",
+                reason=UNFOUND,
+            )
+        return start, stop
+
+    def _before(self, after: str, messages: Sequence[Message], tools: list[Any] | None) -> int:
+        """Return how much of `after` is there before the assistant, who speaks next, says anything."""
+        turn = len(messages) + 1
+        try:
+            asked = self._render(messages, tools, prompt=self._has_prompt).text
+            if after.startswith(asked):
+                return len(asked)
+            begun = self._render(messages, tools).text
+        except BadRecordError as error:
+            raise BadRecordError(
+                f"the chat template fails on the conversation before turn {turn}, so what the assistant says in it "
+                f"cannot be told: {error}; {_REMEDY}",
+                reason=UNFOUND,
+            ) from error
+        # The prompt may go on where the turn does not (an empty thought): what they share is the prompt.
+        shared = shared_length(asked, after)
+        if not after.startswith(begun) or shared <= len(begun):
+            raise _untold(
+                f"the chat template renders the conversation before turn {turn} in another way when the turn follows",
+                messages,
+            )
+        return shared
+
+
+def _untold(why: str, messages: Sequence[Message]) -> BadRecordError:
+    return BadRecordError(
+        f"{why}, so what the assistant says in it cannot be told: {_REMEDY}", reason=UNFOUND
+    )
+
+
+@final
+class _ForgeryScan:
+    """Finds special tokens that a template puts together of a row's texts, though none of them is allowed to spell one.
+
+    A template that takes something out of a text joins what was around it: without ``<image>``, ``<|im_<image>end|>``
+    is a token that ends a turn. One that puts words beside a text may do the same where they meet. So a row with
+    something that could begin, end or be a special token is rendered again with just that broken up; if that changes
+    how many special tokens the text has, one was put together.
+
+    Args:
+        beside: whether the template's words may stand beside a text without a token of its own between them.
+    """
+
+    def __init__(self, program: Program, tokens: Sequence[str], *, beside: bool) -> None:
+        longest_first = sorted(filter(None, tokens), key=lambda token: (-len(token), token))
+        self._tokens = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        named = [token for token in longest_first if len(token) > 1]
+        parts = set[str]()
+        if _JOINING.search(program.text):
+            parts |= {
+                f"(?<={re.escape(token[0])})(?={re.escape(token[1])})" for token in named if len(token) > 2
+            }
+        for token in named if beside else ():
+            cuts = [(re.escape(token[:size]), re.escape(token[size:])) for size in range(1, len(token))]
+            parts |= {rf"(?<={before})\Z" for before, _ in cuts} | {rf"\A(?={after})" for _, after in cuts}
+            parts.add(rf"(?<={cuts[0][0]})(?={cuts[0][1]})")
+        self._places = re.compile("|".join(sorted(parts)) or "(?!)")
+
+    def check(self, text: str, given: Any, render: Callable[[Any], RenderedChat]) -> None:
+        """Raise BadRecordError if `text`, which `render` makes of what is given, has a token that was put together."""
+        if not any(map(self._places.search, texts_in(given))):
+            return
+        other = render(with_texts(given, partial(self._places.sub, _BREAK))).text
+        if len(self._tokens.findall(text)) != len(self._tokens.findall(other)):
+            raise BadRecordError(
+                "the chat template makes a special token of the row's own texts, by themselves or with what stands "
+                "beside them, which would become a control token; take it out, or set special_tokens_in_text: encode "
+                "to allow it",
+                reason=FORGED,
+            )
+
+
+def skeleton(roles: Sequence[str], run: Render, render: Render) -> Skeleton | None:
+    """Return the skeleton of conversations of these roles; None where each must be rendered by itself.
+
+    Args:
+        run: the template itself.
+        render: the same, with the spans that bear loss.
+    """
+    symbols = [{"role": role, "content": Symbol((at, 0))} for at, role in enumerate(roles)]
+    texts = [{"role": role, "content": mark(at, 0)} for at, role in enumerate(roles)]
+    try:
+        made, whole = run(symbols).text, render(texts)
+    except (LookedInto, TokenlakeError):
+        return None
+    unstripped = _MARK.sub(lambda found: mark(int(found[2]), 0), made)
+    return _cut(made, whole.loss) if unstripped == whole.text else None
+
+
+def _cut(made: str, loss: Sequence[CharSpan]) -> Skeleton | None:
+    """Cut the words where spans begin and end; None where one does so inside a content."""
+    edges = sorted({edge for span in loss for edge in span})
+    parts: list[str | Slot] = []
+    flags: list[bool] = []
+    at = 0
+    for part in filter(None, _SPLIT.split(made)):
+        found, end = _MARK.fullmatch(part), at + len(part)
+        cuts = [at, *(edge for edge in edges if at < edge < end), end]
+        if found and len(cuts) > 2:
+            return None
+        for first, last in pairwise(cuts):
+            parts.append((int(found[2]), int(found[1])) if found else part[first - at : last - at])
+            flags.append(any(start <= first and last <= stop for start, stop in loss))
+        at = end
+    return Skeleton(tuple(parts), tuple(flags))
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    forbid_text_of_jinjas_own()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    opened: dict[str, OpenedTemplate] = {}
+    try:
+        for line in sys.stdin.buffer:
+            for name, op, *given in json.loads(line, object_hook=_given):
+                try:
+                    if op == "open":
+                        opened[name] = OpenedTemplate(given[0])
+                        program = opened[name].program
+                        answer: dict[str, Any] = {
+                            "marked": program.compiled.marked,
+                            "names": program.compiled.names,
+                        }
+                    else:
+                        answer = opened[name].answer(op, *given)
+                except TokenlakeError as error:
+                    answer = {"error": to_json(error)}
+                answers.write(json.dumps(answer).encode() + b"\n")
+                answers.flush()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+
+
+def _given(fields: dict[str, Any]) -> Any:
+    """Return an object of a request, or what stands for a value that is no JSON."""
+    return NoData(cast("str", fields[NO_DATA])) if NO_DATA in fields else fields
