@@ -39,10 +39,9 @@ from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import constant
 from tokenlake.mixing.shuffle import EpochOrder
 from tokenlake.mixing.stream import MixtureStream
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, UnitRecord
 
 Row = dict[str, Any]
 EVEN = {"plain": 0.5, "learned": 0.5}

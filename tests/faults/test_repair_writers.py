@@ -27,8 +27,8 @@ from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer, tokens_schema
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout, shard_path
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.local_files import HashingFile
 
 _OTHER_WRITER = """

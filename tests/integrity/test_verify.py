@@ -22,7 +22,7 @@ from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import FileEntry, ShardEntry
+from tokenlake.store.ledger import FileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
 

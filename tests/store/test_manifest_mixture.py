@@ -13,12 +13,9 @@ import pytest
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
-from tokenlake.store.account import Account
-from tokenlake.store.draws import mixture_of, outcomes
-from tokenlake.store.entries import InputEntry, Parent
-from tokenlake.store.ledger import MIXED, UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint, settings_of
+from tokenlake.store.draws import mixture_of, outcomes, settings_of
+from tokenlake.store.ledger import MIXED, Account, InputEntry, Parent, UnitRecord
+from tokenlake.store.manifest import Manifest, MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 from tokenlake.store.sealed import seal
 
 Change = Callable[[dict[str, Any]], None]

@@ -22,8 +22,8 @@ from tokenlake.arrays import Int64, UInt64
 from tokenlake.clean.words import EvaluationNgrams, WordBuffer, exact_hashes, kernels
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store
+from tokenlake.store.ledger import Account
 from tokenlake.store.local_files import HashingFile, remove_temp
 from tokenlake.text.filters import open_quality
 

@@ -30,15 +30,13 @@ from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.shared_plan import remove_plan
 from tokenlake.reports.card import render_card
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import FileEntry, InputFileEntry
+from tokenlake.store.draws import drawn_ids, share
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
-from tokenlake.store.ledger import UnitRecord
-from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureRecord, drawn_ids, share
+from tokenlake.store.ledger import Account, FileEntry, InputFileEntry, UnitRecord
+from tokenlake.store.manifest import Manifest, MixtureRecord
 
 _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 

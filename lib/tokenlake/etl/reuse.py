@@ -10,7 +10,6 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.etl.plan.plan import PlannedUnit
 from tokenlake.store.base import Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
-from tokenlake.store.entries import QuarantineEntry, ShardEntry
 from tokenlake.store.layout import (
     DATA,
     LEDGER,
@@ -21,7 +20,7 @@ from tokenlake.store.layout import (
     quarantine_path,
     shard_path,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.threads import in_order
 
 #: Versions looked through for reusable units, newest first.

@@ -52,8 +52,7 @@ from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.claims import Claim, stored_tag
 from tokenlake.store.layout import (
     CARD,
     LEDGER,
@@ -65,9 +64,8 @@ from tokenlake.store.layout import (
     tag_of,
     tags_prefix,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import stored_tag
 from tokenlake.threads import in_order
 
 WORKSHOP: Final = f"{RUNS}/repair"

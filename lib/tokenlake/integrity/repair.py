@@ -57,9 +57,8 @@ from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
-from tokenlake.store.entries import Parent
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 _UNLISTED: Final = "unlisted"

@@ -20,7 +20,7 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.ragged_batch import all_ragged_columns
 from tokenlake.reading.version import StoredRows
-from tokenlake.store.entries import ShardEntry
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.local_files import HashingFile
 
 if TYPE_CHECKING:

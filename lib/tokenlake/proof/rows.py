@@ -27,7 +27,7 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.explain import Provenance
 from tokenlake.mixing.random import UInt64, splitmix64
 from tokenlake.ragged import Bools, Int64, Ragged, offsets_of
-from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.ledger import InputFileEntry
 
 _PIECES: Final = ["segment_lengths", "documents"]
 _PLACE: Final = ["file", "position"]

@@ -27,7 +27,7 @@ from tokenlake.ragged import Int64, offsets_of
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry, ShardEntry
+from tokenlake.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.decode import Decoder
 

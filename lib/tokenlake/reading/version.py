@@ -33,8 +33,8 @@ from tokenlake.reading.shard_file import ColumnChunk, OpenShards
 from tokenlake.schema import packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order

@@ -16,8 +16,7 @@ from tokenlake.config.resolved import ResolvedTokenizer
 from tokenlake.numbers import count, percent
 from tokenlake.reports.mixture import mixture_table, order_table
 from tokenlake.reports.table import Table, facts, label, number
-from tokenlake.store.account import LAWS, Account
-from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.ledger import LAWS, Account, InputFileEntry
 from tokenlake.store.manifest import Manifest
 
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Protocol, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
 from tokenlake.store.compare_and_swap import Orphan, Outcome, Put
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")

@@ -16,8 +16,19 @@ from typing import Any, Final, Self, TypeVar, final, overload
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore, Store, looked_twice
-from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
-from tokenlake.store.entries import FileEntry
+from tokenlake.store.claims import (
+    Claim,
+    ClaimResult,
+    Tag,
+    TagChange,
+    VersionInfo,
+    is_closing_note,
+    is_committed,
+    read_tags,
+    state_of,
+    stored_tag,
+    tagged_manifest,
+)
 from tokenlake.store.layout import (
     DATASET_NAME,
     LEDGER,
@@ -31,9 +42,8 @@ from tokenlake.store.layout import (
     tags_prefix,
     version_number,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import Tag, TagChange, read_tags, stored_tag, tagged_manifest
 
 _REFERENCE: Final = re.compile(
     rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"

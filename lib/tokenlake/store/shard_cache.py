@@ -32,7 +32,7 @@ from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.store.base import ByteTarget, CopyError, HashingTarget
-from tokenlake.store.entries import FileEntry
+from tokenlake.store.ledger import FileEntry
 from tokenlake.store.local_files import is_still, lock, locked
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")

@@ -16,8 +16,8 @@ from tokenlake.mixing.lanes import SourceSize
 from tokenlake.ragged import lengths_between
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.layout import TOKENIZER, Layout, tokenizer_path
+from tokenlake.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
 

@@ -23,8 +23,8 @@ from tokenlake.ragged import places
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.base import Store
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
 from tokenlake.store.layout import Layout, quarantine_path, shard_path
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry
 from tokenlake.store.local_files import HashingFile, remove_temp
 
 _ARROW: Final[Any] = pa
