@@ -17,7 +17,7 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.etl.unit.text import Progress
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.store.address import StoreAddress
-from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote import close_filesystems
 
 Files: TypeAlias = dict[str, bytes]
 """Key below the store -> bytes; without ``runs/``, where clocks are."""

@@ -16,7 +16,8 @@ from tokenlake.reports.dataset import account_table
 from tokenlake.reports.mixture import mixture_table, order_table, recipe, share, weights_in_words
 from tokenlake.reports.table import to_markdown
 from tokenlake.store.ledger import Account, Parent, ShardEntry
-from tokenlake.store.manifest import Manifest, MixedSource, MixtureOrder, MixtureRecord, WeightPoint
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 
 SOURCES = {
     "code": MixedSource(

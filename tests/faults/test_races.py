@@ -17,7 +17,7 @@ from tests.store.object_store_support import CLOUDS, bucket_on, environment, sha
 from tokenlake.errors import VersionConflictError
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.writes import HashingFile
 
 RACES, WRITERS = 1000, 4
 WAYS = ("put_new", "publish", "swap")

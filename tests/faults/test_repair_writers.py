@@ -29,7 +29,7 @@ from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout, shard_path
 from tokenlake.store.ledger import ShardEntry
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.writes import HashingFile
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq

@@ -23,8 +23,8 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.unit.parts import PartWriter, QuarantineWriter
 from tokenlake.sources.batch import BadRecord
 from tokenlake.store.layout import Layout
-from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import HashingFile, new_temp_name
+from tokenlake.store.local import LocalStore, new_temp_name
+from tokenlake.store.writes import HashingFile
 
 
 def failing(code: int, *, after: int = 0) -> Callable[..., None]:

@@ -35,8 +35,8 @@ from tokenlake.store.layout import (
     tokenizer_path,
     version_number,
 )
-from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import HashingFile, new_temp_name
+from tokenlake.store.local import LocalStore, new_temp_name
+from tokenlake.store.writes import HashingFile
 
 
 def written(store: Store, data: bytes, prefix: str = "d/v1") -> Path:

@@ -15,7 +15,8 @@ from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
 from tokenlake.store.draws import mixture_of, outcomes, settings_of
 from tokenlake.store.ledger import MIXED, Account, InputEntry, Parent, UnitRecord
-from tokenlake.store.manifest import Manifest, MixedSource, MixtureOrder, MixtureRecord, WeightPoint
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 from tokenlake.store.sealed import seal
 
 Change = Callable[[dict[str, Any]], None]

@@ -34,7 +34,7 @@ from tests.store.object_store_support import (
 from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, Link, Store
-from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote import close_filesystems
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 
@@ -261,7 +261,7 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.store.remote.object_store import scratch_of
+from tokenlake.store.object_store import scratch_of
 path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)

@@ -24,7 +24,8 @@ from tokenlake.config.resolved import Signing
 from tokenlake.errors import IntegrityError, NotFoundError
 from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account
-from tokenlake.store.local_files import HashingFile, remove_temp
+from tokenlake.store.local import remove_temp
+from tokenlake.store.writes import HashingFile
 from tokenlake.text.filters import open_quality
 
 FORMAT: Final = 1

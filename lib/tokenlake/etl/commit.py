@@ -36,7 +36,8 @@ from tokenlake.store.claims import Claim, is_closing_note
 from tokenlake.store.draws import drawn_ids, share
 from tokenlake.store.layout import DATA, LEDGER, QUARANTINE, TOKENIZER, Layout
 from tokenlake.store.ledger import Account, FileEntry, InputFileEntry, UnitRecord
-from tokenlake.store.manifest import Manifest, MixtureRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixtureRecord
 
 _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 

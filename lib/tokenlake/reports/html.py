@@ -21,7 +21,8 @@ from tokenlake.reports.mixture import asked, mixture_table, order_table, share
 from tokenlake.reports.table import Table, label, number, to_html
 from tokenlake.store.draws import schedule_of
 from tokenlake.store.ledger import LAWS, Account
-from tokenlake.store.manifest import Manifest, MixtureRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import MixtureRecord
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 

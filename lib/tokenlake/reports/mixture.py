@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 
 from tokenlake import numbers
 from tokenlake.reports.table import Table, facts, label, number
-from tokenlake.store.manifest import FIRST_ORDER, Manifest, MixedSource, MixtureRecord
+from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import FIRST_ORDER, MixedSource, MixtureRecord
 
 Points: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
 """(step, source -> weight), steps ascending."""

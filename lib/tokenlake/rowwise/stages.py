@@ -15,8 +15,7 @@ from tokenlake.config.refusals import output_problems, raise_problems, truncatio
 from tokenlake.config.secret import plain_options
 from tokenlake.config.stages import TokenizerConfig
 from tokenlake.errors import ConfigError
-from tokenlake.export.directory import FolderTarget, Target, require_apart
-from tokenlake.export.manifest import Origin
+from tokenlake.export.directory import FolderTarget, Origin, Target, require_apart
 from tokenlake.export.plan import hub_token, push_directories
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.publish.repository import HubRepository

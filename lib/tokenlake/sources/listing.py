@@ -30,7 +30,7 @@ from tokenlake.sources.inputs import (
     state,
 )
 from tokenlake.sources.opening import as_it_begins
-from tokenlake.store.remote.url import INPUTS, entries_of
+from tokenlake.store.objects import INPUTS, entries_of
 from tokenlake.threads import in_order
 
 if TYPE_CHECKING:

@@ -22,11 +22,9 @@ from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, changed, planned
 from tokenlake.sources.readahead import ReadAheadBytes
-from tokenlake.store.remote.filesystems import client_at, on_loop
-from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
-from tokenlake.store.remote.retry import Failures
-from tokenlake.store.remote.store import spooled
-from tokenlake.store.remote.url import Url, parse_url
+from tokenlake.store.client import Failures, ObjectClient
+from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
+from tokenlake.store.remote import client_at, on_loop, spooled
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

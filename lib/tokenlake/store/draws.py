@@ -18,7 +18,7 @@ from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.ledger import Account, require_equal
-from tokenlake.store.manifest import MixtureRecord
+from tokenlake.store.mixture import MixtureRecord
 
 
 @final

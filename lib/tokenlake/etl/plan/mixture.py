@@ -32,7 +32,7 @@ from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
 from tokenlake.store.draws import SourceDraw, token_shares
-from tokenlake.store.manifest import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
+from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
 
 Amounts = Mapping[str, tuple[int, int]]
 """Rows and tokens of each source, in configuration order."""
