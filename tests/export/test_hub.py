@@ -50,7 +50,7 @@ def tree(server: HubServer, repo: str = REPO) -> dict[str, bytes]:
 
 
 @promise(82, 83)
-@pytest.mark.parametrize("format", ["parquet", "arrow", "jsonl"])
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
 def test_a_pipeline_pushes_what_it_saved_once(
     tmp_path: Path, config: dict[str, Any], server: HubServer, format: str
 ):

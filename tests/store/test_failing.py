@@ -164,7 +164,6 @@ def test_what_a_run_that_was_killed_after_its_commit_left_is_swept_by_the_next(
     ("call", "code", "said"),
     [
         ("flock", "ENOLCK", r"store: its file system has no flock \(No locks available\)"),
-        ("flock", "ENOSYS", r"store: its file system has no flock \(Function not implemented\)"),
         ("fsync", "EINVAL", r"its file system has no fsync of a folder \(Invalid argument\)"),
     ],
 )

@@ -221,20 +221,6 @@ def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> Non
 # Publishing
 
 
-def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
-    store.put_new("d/v1/x", b"orphan")
-    old = store.open("d/v1/x")
-    new = sha256(b"new")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "replaced"
-    assert (store.read("d/v1/x"), old.read()) == (b"new", b"orphan")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "equal"
-    assert store.put_new("d/v1/x", b"newer", replace_orphan=lambda: True) == "replaced"
-    with pytest.raises(VersionConflictError):
-        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
-    old.close()
-    assert files(store) == {"d/v1/x"}
-
-
 @pytest.mark.parametrize("size", [6, 16 << 20])  # of which several are hashed at a time
 def test_many_links_are_judged_one_by_one(store: Store, size: int) -> None:
     data = {name: name.encode() * 6 for name in ("a", "b", "c", "d", "e")}

@@ -230,10 +230,6 @@ def test_tokens_that_no_number_of_epochs_holds_are_found() -> None:
         broken.check()
 
 
-def test_a_manifest_without_a_mixture_has_no_such_key() -> None:
-    assert "mixture" not in replace(mixed(), mixture=None).to_json()
-
-
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
     found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows, {})
     # Lanes of b have 5 rows each, and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -206,12 +205,6 @@ class TestScratch:
 
 
 class TestProcesses:
-    def test_it_can_be_pickled(self, bucket: Bucket) -> None:
-        store = bucket.ready()
-        again = pickle.loads(pickle.dumps(store))
-        assert again.put_new("x", b"1") == "created"
-        assert store.read("x") == b"1"
-
     def test_both_sides_of_a_fork_write(self, bucket: Bucket) -> None:
         if bucket.scheme == "s3":
             pytest.skip("one cloud is enough: sessions are kept in one place, by process")

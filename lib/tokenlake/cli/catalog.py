@@ -21,10 +21,10 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
 from tokenlake.store.claims import TagChange, unfinished
 from tokenlake.store.diff import diff as compare
-from tokenlake.store.gc import GcReport, Kept
+from tokenlake.store.gc import GcReport
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import RUNS, Layout
-from tokenlake.store.remove import remove_version
+from tokenlake.store.remove import Kept, remove_version
 
 _LISTED = (
     label("dataset"),
