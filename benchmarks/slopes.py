@@ -28,10 +28,9 @@ from tokenlake.loader.dataset import open as open_version
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Link
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputEntry
 from tokenlake.store.gc import gc
 from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import InputEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.engines import train_bpe
 

@@ -12,7 +12,7 @@ from tokenlake.errors import TokenlakeError as TokenlakeError
 from tokenlake.etl.cleaning import clean_dataset as clean_dataset
 from tokenlake.etl.planner import plan as plan
 from tokenlake.etl.runner import BuildResult as BuildResult
-from tokenlake.export.manifest import WriteStats as WriteStats
+from tokenlake.export.directory import WriteStats as WriteStats
 from tokenlake.export.version import export_version as export_version
 from tokenlake.integrity.findings import RepairReport as RepairReport
 from tokenlake.integrity.findings import VerifyReport as VerifyReport

@@ -38,10 +38,9 @@ from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.order import EpochOrder, MixtureStream
 from tokenlake.mixing.schedule import constant
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, UnitRecord
 
 Row = dict[str, Any]
 EVEN = {"plain": 0.5, "learned": 0.5}

@@ -34,7 +34,7 @@ from tokenlake.errors import IntegrityError
 from tokenlake.integrity.verify import verify
 from tokenlake.query.session import sql as query
 from tokenlake.store.address import StoreAddress, open_store
-from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote import close_filesystems
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,8 @@ from tokenlake.etl.job import RepackJob
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import read_record
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import ShardEntry, UnitRecord
 from tokenlake.tokenizers.files import TokenizerFiles
 
 Config = dict[str, Any]

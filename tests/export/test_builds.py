@@ -15,7 +15,7 @@ from tests.rowwise.sharded_support import check_flat
 from tests.seeds import promise
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.etl.runner import build_dataset, finished_build
-from tokenlake.export.manifest import FlatManifest
+from tokenlake.export.directory import FlatManifest
 from tokenlake.export.version import export_version
 from tokenlake.integrity.verify import verify
 from tokenlake.loader.dataset import open as open_dataset
@@ -61,30 +61,21 @@ def listing(folder: Path) -> dict[str, int]:
 
 
 @promise(72, 73, 74, 77, 78)
-@pytest.mark.parametrize(
-    ("format", "compression"),
-    [
-        ("arrow", None),
-        ("arrow", "lz4"),
-        ("jsonl", None),
-        ("jsonl", "gzip"),
-        ("jsonl", "lz4"),
-        ("parquet", "none"),
-        ("parquet", "gzip"),
-    ],
-)
-def test_another_format_is_an_export_beside_the_version(
-    tmp_path: Path, config: Config, format: str, compression: str | None
-):
-    plain = build_dataset(config)
-    config["save"] |= {"format": format, "compression": compression}
-    built = build_dataset(config)
-    assert (built.status, built.manifest.fingerprint) == ("exists", plain.manifest.fingerprint)
-    assert built.exports == (str(tmp_path / "store" / "_exports" / "set" / "v1"),)
-    [folder] = built.exports
-    assert flat(folder) == stored(tmp_path)
-    manifest = FlatManifest.of(folder)
-    assert (manifest.format, manifest.compression) == (format, compression or "none")
+def test_another_format_is_an_export_beside_the_version(tmp_path: Path, config: Config):
+    plain, whole = build_dataset(config), stored(tmp_path)
+    others = {"arrow": (None, "lz4"), "jsonl": (None, "gzip", "lz4"), "parquet": ("none", "gzip")}
+    for format, compression in [(name, each) for name, some in others.items() for each in some]:
+        config["save"] |= {"format": format, "compression": compression}
+        built = build_dataset(config)
+        assert (built.status, built.manifest.fingerprint) == ("exists", plain.manifest.fingerprint)
+        assert built.exports == (str(tmp_path / "store" / "_exports" / "set" / "v1"),)
+        [folder] = built.exports
+        assert flat(folder) == whole
+        manifest = FlatManifest.of(folder)
+        assert (manifest.format, manifest.compression) == (format, compression or "none")
+    store = open_store(tmp_path / "store")  # a store with exports is a store
+    assert Catalog(store).datasets() == ["set"] and verify(store, "set", 1).ok
+    assert not gc(tmp_path / "store", grace=0).removed
 
 
 @promise(76, 78)
@@ -98,14 +89,9 @@ def test_codecs_of_parquet_are_what_was_asked_for(tmp_path: Path, config: Config
         assert {group.column(i).compression for i in range(group.num_columns)} == {codec}
 
 
-def test_a_store_with_exports_is_a_store(tmp_path: Path, config: Config):
+def test_a_store_may_be_named_by_a_url(tmp_path: Path, config: Config):
     config["save"] = {"output_dir": (tmp_path / "store").as_uri(), "format": "jsonl"}
-    built = build_dataset(config)
-    store = open_store(tmp_path / "store")
-    assert Catalog(store).datasets() == ["set"]
-    assert verify(store, "set", 1).ok
-    assert not gc(tmp_path / "store", grace=0).removed
-    assert flat(built.exports[0]) == stored(tmp_path)
+    assert flat(build_dataset(config).exports[0]) == stored(tmp_path)
 
 
 @promise(36, 37, 43, 164, 166)

@@ -32,7 +32,7 @@ from tests.store.object_store_support import (
 )
 from tokenlake.errors import NotFoundError, TokenlakeError, VersionConflictError
 from tokenlake.store.base import Store
-from tokenlake.store.entries import FileEntry
+from tokenlake.store.ledger import FileEntry
 
 SMALL, LARGE = b"few bytes\r\n" * 40, hashlib.sha256(b"x").digest() * 34_000  # the second in three parts
 HASH: Final = {data: sha256(data) for data in (SMALL, LARGE)}

@@ -23,7 +23,7 @@ from tests.store.test_gc_interleavings import commit as committing
 from tokenlake.errors import VersionConflictError
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.writes import HashingFile
 
 RACES, WRITERS = 1000, 4
 WAYS = ("put_new", "publish", "swap")

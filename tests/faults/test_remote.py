@@ -37,8 +37,8 @@ from tests.servers.base import Fault, Request
 from tests.servers.s3 import KEY, SECRET
 from tokenlake.errors import TokenlakeError
 from tokenlake.integrity.verify import verify
+from tokenlake.store import objects
 from tokenlake.store.address import open_store
-from tokenlake.store.remote import objects
 
 _READS: Final = ("get", "head", "list", "stat")
 _MOST_OF_ONE_OPERATION: Final = 9

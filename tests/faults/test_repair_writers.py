@@ -27,9 +27,9 @@ from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer, tokens_schema
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout, shard_path
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.ledger import ShardEntry
+from tokenlake.store.writes import HashingFile
 
 _OTHER_WRITER = """
 import pyarrow.parquet as pq

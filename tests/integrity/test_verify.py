@@ -22,7 +22,7 @@ from tokenlake.integrity.verify import verify
 from tokenlake.schema import LogicalHasher, open_writer
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import FileEntry, ShardEntry
+from tokenlake.store.ledger import FileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
 
@@ -123,7 +123,7 @@ def test_the_report_does_not_depend_on_workers(lake: Path) -> None:
 def test_every_flipped_bit_is_found_in_its_file_and_nowhere_else(lake: Path) -> None:
     dice = random.Random(11)
     files = files_of(lake)
-    for turn in range(200):
+    for turn in range(120):
         path = files[turn % len(files)]
         good = path.read_bytes()
         bad = bytearray(good)
@@ -179,33 +179,12 @@ def test_unlisted_files_are_found(lake: Path) -> None:
     assert found(lake) == {(name, "unlisted") for name in extra}
 
 
-def test_swapped_files_are_found(lake: Path) -> None:
-    data = folder(lake) / "data"
-    a, b = data / "train-00000-00.parquet", data / "train-00001-00.parquet"
-    c = data / "swap"
-    a.rename(c)
-    b.rename(a)
-    c.rename(b)
-    assert {path for path, _ in found(lake)} == {"data/train-00000-00.parquet", "data/train-00001-00.parquet"}
-    assert {problem for _, problem in found(lake)} <= {"size", "sha256"}
-
-
 def test_swapped_ledger_records_are_found(unlisted: Path) -> None:
     ledger = folder(unlisted) / "ledger"
     (ledger / "00000.json").rename(ledger / "x")
     (ledger / "00001.json").rename(ledger / "00000.json")
     (ledger / "x").rename(ledger / "00001.json")
     assert {("ledger/00000.json", "damaged"), ("ledger/00001.json", "damaged")} <= found(unlisted)
-
-
-def test_links_folders_and_pipes_in_place_of_files_are_found(lake: Path) -> None:
-    data, names = folder(lake) / "data", sorted(path.name for path in (folder(lake) / "data").iterdir())
-    moved = data.parent.parent / "moved"
-    (data / names[0]).rename(moved)
-    (data / names[0]).symlink_to(moved)
-    (data / names[1]).unlink()
-    (data / names[1]).mkdir()
-    assert found(lake) == {(f"data/{names[0]}", "unreadable"), (f"data/{names[1]}", "unreadable")}
 
 
 # Damage by somebody who can seal: counts, hashes, provenance

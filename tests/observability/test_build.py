@@ -30,8 +30,7 @@ from tokenlake.etl.events import (
 )
 from tokenlake.observability.build import RunProgress
 from tokenlake.observability.tally import RunTally
-from tokenlake.store.account import Account
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, UnitRecord
 
 MB = 1_000_000
 

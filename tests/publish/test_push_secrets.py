@@ -27,7 +27,7 @@ from tokenlake.publish import push_to_hub
 from tokenlake.publish.files import Detector, PublishedFile, is_published, scan_texts
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.writes import HashingFile
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 

@@ -18,7 +18,7 @@ from tokenlake.reading.packed import PackedGroup
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import open_writer, packed_schema
 from tokenlake.store.address import open_store
-from tokenlake.store.entries import ShardEntry
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.manifest import Manifest
 
 OURS: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 
 from tests.store.support import shared_store
 from tokenlake.cli.app import main
-from tokenlake.export.manifest import FlatFile
+from tokenlake.export.directory import FlatFile
 from tokenlake.reports.card import RowFiles, metadata
 
 REQUIRED = {

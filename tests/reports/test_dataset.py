@@ -18,10 +18,9 @@ from tokenlake.fingerprint import file_id
 from tokenlake.reports import dataset
 from tokenlake.reports.card import render_card
 from tokenlake.reports.dataset import equations, remarks, sources_table
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry, ShardEntry
+from tokenlake.store.ledger import Account, InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 datasets: Any = lazily("datasets")

@@ -19,8 +19,8 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import memory_bytes
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.remote.filesystems import close_filesystems
-from tokenlake.store.tags import stored_tag
+from tokenlake.store.claims import stored_tag
+from tokenlake.store.remote import close_filesystems
 
 _PEAK = 700  # MB; unbounded, the queries take several GB
 

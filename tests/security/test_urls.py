@@ -17,8 +17,8 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
 from tokenlake.store.address import open_read_store, open_store
-from tokenlake.store.remote.filesystems import close_filesystems
-from tokenlake.store.remote.url import parse_url
+from tokenlake.store.objects import parse_url
+from tokenlake.store.remote import close_filesystems
 
 PUBLIC = "https://data.example.org"
 

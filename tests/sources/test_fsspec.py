@@ -28,10 +28,10 @@ from tests.sources.remote_support import (
 from tokenlake.errors import ConfigError, InputChangedError, MissingExtraError, SourceNotFoundError
 from tokenlake.sources.formats import compile_glob, is_flat, static_folder
 from tokenlake.sources.inputs import PIECE_BYTES, Fetch, ReadAheadBytes
-from tokenlake.store.remote import retry
-from tokenlake.store.remote.filesystems import close_filesystems
-from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError, Trouble, verdict
-from tokenlake.store.remote.url import parse_url
+from tokenlake.store import client
+from tokenlake.store.client import Trouble, verdict
+from tokenlake.store.objects import HttpStatusError, ShortBodyError, parse_url
+from tokenlake.store.remote import close_filesystems
 
 
 @pytest.fixture
@@ -275,14 +275,14 @@ class TestRetries:
                 count += 1
             return count
 
-        monkeypatch.setattr(retry, "_FIRST", 0.01)
+        monkeypatch.setattr(client, "_FIRST", 0.01)
         assert asyncio.run(pauses(0.2)) in range(3, 8)
         assert asyncio.run(pauses(0)) == 0
-        monkeypatch.setattr(retry, "_FIRST", 0.0)
+        monkeypatch.setattr(client, "_FIRST", 0.0)
         assert asyncio.run(pauses(100)) == 29
 
     def test_progress_starts_the_patience_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry, "_FIRST", 0.0)
+        monkeypatch.setattr(client, "_FIRST", 0.0)
 
         async def count() -> int:
             trouble = Trouble(100, reached=True)

@@ -28,8 +28,8 @@ from tests.sources.remote_support import (
 from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
 from tokenlake.rowwise.files import JsonShardedSource
 from tokenlake.sources.opening import opened
-from tokenlake.store.remote.filesystems import close_filesystems
-from tokenlake.store.remote.retry import SECONDS_VARIABLE
+from tokenlake.store.client import SECONDS_VARIABLE
+from tokenlake.store.remote import close_filesystems
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store.base import Leftover, Link, ObjectInfo, Store, caught
-from tokenlake.store.compare_and_swap import Outcome, Put
+from tokenlake.store.writes import Outcome, Put
 
 Step = Callable[[str, str], None]
 See = Callable[[Hashable], None]

@@ -17,7 +17,7 @@ from tokenlake.reading.version import StoredRows
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote import close_filesystems
 
 PROTOCOLS = ("s3", "gs", "http", "memory")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlake.errors import AccountError
-from tokenlake.store.account import Account
+from tokenlake.store.ledger import Account
 
 COUNT = st.integers(0, 1 << 40)
 REASONS = st.dictionaries(st.sampled_from(["empty", "excluded", "bom", "truncated"]), COUNT, max_size=3)
@@ -83,13 +83,6 @@ def test_the_error_names_equation_sides_and_place() -> None:
     assert "rows_read = kept + filtered + quarantined" in str(caught.value)
     assert "7 + 2 + 0 = 9" in str(caught.value)
     assert (caught.value.details["left"], caught.value.details["right"]) == (10, 9)
-
-
-def test_slots_must_be_whole_sequences() -> None:
-    account = Account(content_packed=8, tokens=8, sequences=1, slots=8)
-    account.check(8)
-    with pytest.raises(AccountError, match="sequences \\* 16"):
-        account.check(16)
 
 
 def test_too_many_existing_eos_are_refused() -> None:

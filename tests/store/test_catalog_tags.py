@@ -14,10 +14,9 @@ from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionC
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import VersionInfo
+from tokenlake.store.claims import Tag, TagChange, VersionInfo
 from tokenlake.store.layout import Layout, tag_key
 from tokenlake.store.sealed import seal
-from tokenlake.store.tags import Tag, TagChange
 
 KEY = "code/tags/prod.json"
 

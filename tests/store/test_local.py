@@ -35,8 +35,8 @@ from tokenlake.store.layout import (
     tokenizer_path,
     version_number,
 )
-from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import HashingFile, new_temp_name
+from tokenlake.store.local import LocalStore, new_temp_name
+from tokenlake.store.writes import HashingFile
 
 
 def written(store: Store, data: bytes, prefix: str = "d/v1") -> Path:
@@ -219,20 +219,6 @@ def test_listing_is_sorted_by_key_and_hides_temporary_files(store: Store) -> Non
 
 
 # Publishing
-
-
-def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
-    store.put_new("d/v1/x", b"orphan")
-    old = store.open("d/v1/x")
-    new = sha256(b"new")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "replaced"
-    assert (store.read("d/v1/x"), old.read()) == (b"new", b"orphan")
-    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "equal"
-    assert store.put_new("d/v1/x", b"newer", replace_orphan=lambda: True) == "replaced"
-    with pytest.raises(VersionConflictError):
-        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
-    old.close()
-    assert files(store) == {"d/v1/x"}
 
 
 @pytest.mark.parametrize("size", [6, 16 << 20])  # of which several are hashed at a time

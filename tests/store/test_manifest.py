@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import canonical_json, file_id
-from tokenlake.store.account import Account
-from tokenlake.store.entries import (
+from tokenlake.store.layout import quarantine_path, shard_path
+from tokenlake.store.ledger import (
+    MIXED,
+    Account,
     FileEntry,
     InputEntry,
     InputFileEntry,
@@ -28,10 +30,9 @@ from tokenlake.store.entries import (
     QuarantineEntry,
     ShardEntry,
     Totals,
+    UnitRecord,
     inputs_fingerprint,
 )
-from tokenlake.store.layout import quarantine_path, shard_path
-from tokenlake.store.ledger import MIXED, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.sealed import seal
 
@@ -159,7 +160,7 @@ def resealed(data: bytes, change: Any) -> bytes:
 # Round trips
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(manifests())
 def test_manifests_round_trip_exactly(manifest: Manifest) -> None:
     data = manifest.to_bytes()
@@ -169,7 +170,7 @@ def test_manifests_round_trip_exactly(manifest: Manifest) -> None:
     assert json.loads(data)["sha256"] == manifest.sha256
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(records())
 def test_ledger_records_round_trip_exactly(record: UnitRecord) -> None:
     assert UnitRecord.from_bytes(record.to_bytes()) == record
@@ -201,7 +202,7 @@ def test_any_changed_cut_or_added_byte_is_found(what: str) -> None:
     document = manifest if what == "manifest" else record
     data, read = document.to_bytes(), type(document).from_bytes
     dice = random.Random(3)
-    for _ in range(800):
+    for _ in range(400):
         bad = bytearray(data)
         bad[dice.randrange(len(bad))] ^= 1 << dice.randrange(8)
         with pytest.raises(IntegrityError):

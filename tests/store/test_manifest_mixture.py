@@ -13,12 +13,10 @@ import pytest
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
-from tokenlake.store.account import Account
-from tokenlake.store.draws import mixture_of, outcomes
-from tokenlake.store.entries import InputEntry, Parent
-from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.draws import mixture_of, outcomes, settings_of
+from tokenlake.store.ledger import MIXED, Account, InputEntry, Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint, settings_of
+from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
 from tokenlake.store.sealed import seal
 
 Change = Callable[[dict[str, Any]], None]
@@ -230,10 +228,6 @@ def test_tokens_that_no_number_of_epochs_holds_are_found() -> None:
     broken = replace(manifest, files=(file,), accounts={**manifest.accounts, "a": more}, mixture=mixture)
     with pytest.raises(AccountError, match=r"source 'a' of the mixture.*epochs of 49 tokens"):
         broken.check()
-
-
-def test_a_manifest_without_a_mixture_has_no_such_key() -> None:
-    assert "mixture" not in replace(mixed(), mixture=None).to_json()
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:

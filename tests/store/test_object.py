@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from tests.store.object_store_support import (
 from tokenlake.errors import IntegrityError, StoreError, VersionConflictError
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, Link, Store
-from tokenlake.store.remote.filesystems import close_filesystems
+from tokenlake.store.remote import close_filesystems
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 
@@ -206,12 +205,6 @@ class TestScratch:
 
 
 class TestProcesses:
-    def test_it_can_be_pickled(self, bucket: Bucket) -> None:
-        store = bucket.ready()
-        again = pickle.loads(pickle.dumps(store))
-        assert again.put_new("x", b"1") == "created"
-        assert store.read("x") == b"1"
-
     def test_both_sides_of_a_fork_write(self, bucket: Bucket) -> None:
         if bucket.scheme == "s3":
             pytest.skip("one cloud is enough: sessions are kept in one place, by process")
@@ -261,7 +254,7 @@ class TestProcesses:
 
 _LEAVE = """
 import sys
-from tokenlake.store.remote.object_store import scratch_of
+from tokenlake.store.object_store import scratch_of
 path = scratch_of(sys.argv[1]).temp("corpus/v1")
 path.write_bytes(b"12345")
 print(path)

@@ -38,8 +38,7 @@ from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
-from tokenlake.store.remote.filesystems import close_filesystems
-from tokenlake.store.remote.store import RemoteStore
+from tokenlake.store.remote import RemoteStore, close_filesystems
 
 LISTING = [protocol for protocol in PROTOCOLS if protocol != "http"]
 

@@ -15,7 +15,7 @@ from tokenlake.errors import IntegrityError, StoreError
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.remote.retry import SECONDS_VARIABLE
+from tokenlake.store.client import SECONDS_VARIABLE
 
 NAME = "learned"
 

@@ -31,8 +31,8 @@ from tokenlake.clean.signatures import EvenRowGroups, SignatureFile, band_name, 
 from tokenlake.config.resolved import Signing
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.random import splitmix64
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store
+from tokenlake.store.ledger import Account
 
 _SORTED_BYTES: Final = (
     64  # of memory for a key, its document, their order and copies of them, while they are sorted

@@ -36,9 +36,10 @@ import xxhash
 from tokenlake.arrays import Bools, Int64, UInt8, UInt64
 from tokenlake.config.resolved import Normal, Signing
 from tokenlake.errors import IntegrityError, MissingExtraError, NotFoundError
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.local_files import HashingFile, remove_temp
+from tokenlake.store.ledger import Account
+from tokenlake.store.local import remove_temp
+from tokenlake.store.writes import HashingFile
 from tokenlake.text.filters import open_quality
 
 _NUMBERS: Final = re.compile(r"\d+(?:[.,\u060C\u066B]\d+)?")

@@ -19,13 +19,12 @@ from tokenlake.reports.difference import difference_tables, headings, sentence_o
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
-from tokenlake.store.claims import unfinished
+from tokenlake.store.claims import TagChange, unfinished
 from tokenlake.store.diff import diff as compare
-from tokenlake.store.gc import GcReport, Kept
+from tokenlake.store.gc import GcReport
 from tokenlake.store.gc import gc as collect
 from tokenlake.store.layout import RUNS, Layout
-from tokenlake.store.remove import remove_version
-from tokenlake.store.tags import TagChange
+from tokenlake.store.remove import Kept, remove_version
 
 _LISTED = (
     label("dataset"),

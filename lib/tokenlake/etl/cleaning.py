@@ -41,9 +41,9 @@ from tokenlake.etl.unit.text import NO_TOKENIZER
 from tokenlake.fingerprint import fingerprint
 from tokenlake.markup import named_facts
 from tokenlake.sources.inputs import FileRange
-from tokenlake.store.account import Account
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
+from tokenlake.store.ledger import Account
 
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
 """What of a source's identity its signatures do not depend on."""

@@ -33,11 +33,10 @@ from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, PlannedUnit
 from tokenlake.etl.shared_plan import remove_plan
 from tokenlake.reports.card import render_card
-from tokenlake.store.account import Account
 from tokenlake.store.base import Link, ObjectInfo, Store, caught, require_digest
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim, is_closing_note
-from tokenlake.store.entries import FileEntry, InputFileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.draws import drawn_ids, share
 from tokenlake.store.layout import (
     DATA,
     LEDGER,
@@ -49,9 +48,9 @@ from tokenlake.store.layout import (
     quarantine_path,
     shard_path,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, FileEntry, InputFileEntry, QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.mixture import MixtureRecord, drawn_ids, share
+from tokenlake.store.mixture import MixtureRecord
 from tokenlake.threads import in_order
 
 _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")

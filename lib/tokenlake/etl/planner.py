@@ -50,8 +50,8 @@ from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittab
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import InputFileEntry
 from tokenlake.text.steps import open_chain, sealed
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 

@@ -38,9 +38,8 @@ from tokenlake.sources.inputs import InputFile
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store, require_digest
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 

@@ -28,8 +28,15 @@ from tokenlake.config.section import BlockSecret, plain_options
 from tokenlake.config.stages import SaveStageConfig, TokenizerConfig
 from tokenlake.config.values import scheme_of
 from tokenlake.errors import ConfigError, VersionConflictError
-from tokenlake.export.directory import Target, require_apart, target_of
-from tokenlake.export.manifest import FOLDER, MANIFEST, FileFormat, FlatManifest
+from tokenlake.export.directory import (
+    FOLDER,
+    MANIFEST,
+    FileFormat,
+    FlatManifest,
+    Target,
+    require_apart,
+    target_of,
+)
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish import commit_all, groups_of, push_to_hub
 from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts

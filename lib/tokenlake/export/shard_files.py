@@ -1,40 +1,254 @@
-"""The files of a split while they are written: Parquet, Arrow IPC or JSON Lines.
+"""Rows in files: Arrow batches of Python rows, and the files of a split while they are written.
 
-A file ends at a size or at given rows, and where a column says so each of its values has files of its own.
+Files are Parquet, Arrow IPC or JSON Lines, and end at a size or at given rows. Of Python rows the first ones decide the
+schema, or each is a line of JSON.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self, final
-from urllib.parse import quote
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import STRINGS
+from tokenlake.columns import JSON
 from tokenlake.config.values import expected
-from tokenlake.errors import ConfigError, SourceError
-from tokenlake.export.arrow_rows import text_of
-from tokenlake.export.manifest import FileFormat, FlatFile, file_mode
-from tokenlake.schema import is_list, open_writer
-from tokenlake.store.local_files import HashingFile
-
-DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
+from tokenlake.errors import BadRecordError, SourceError
+from tokenlake.export.directory import FileFormat, FlatFile, file_mode
+from tokenlake.schema import arrow_type, column_type, is_list, open_writer
+from tokenlake.sources.rows import Row, names_in
+from tokenlake.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa
+_UNFIT: Final = (pa.ArrowInvalid, TypeError, ValueError, OverflowError)
+_FAMILIES: Final = (
+    ("integer", "floating"),
+    ("string", "large_string"),
+    ("binary", "large_binary", "fixed_size_binary"),
+    ("temporal",),
+    ("decimal",),
+)
+"""Types of which a value of one may be a value of another."""
+_JSON_OPTIONS: Final = (
+    orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+LINES: Final = pa.schema([pa.field("line", pa.large_binary(), metadata={"tokenlake": "a line of JSON"})])
+"""Schema of batches that hold finished lines, ends of line included."""
+
+
+@final
+class RowsToArrow:
+    """Makes batches of rows.
+
+    A column has the type of its values in the first batch, of those in :mod:`tokenlake.schema`; values of several
+    kinds are an error. Later values must be of that type, or become it exactly (1 and 1.0). NumPy arrays are lists of
+    their own kind of number, and dates, bytes and decimals what Arrow has for them.
+
+    Args:
+        schema: None to let the first batch decide.
+    """
+
+    def __init__(self, schema: pa.Schema | None = None) -> None:
+        self.schema = schema
+        self._rows = 0
+
+    def batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        """Return the next rows as a batch; a key that a row lacks is null.
+
+        Raises:
+            BadRecordError: a value does not fit, or a row has a field that the first ones did not; names row and field.
+        """
+        for place, row in enumerate(rows):
+            if not isinstance(row, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self._error(place, "", f"got {type(row).__name__}, expected a dict")
+        names = names_in(rows)
+        if self.schema is None:
+            arrays = [self._column(rows, name, None) for name in names]
+            fields = [(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            self.schema = _ARROW.schema(fields)
+        else:
+            if new := [name for name in names if name not in self.schema.names]:
+                place = next(index for index, row in enumerate(rows) if new[0] in row)
+                why = "the first rows had no such field; give a schema, or the same fields to all"
+                raise self._error(place, new[0], why)
+            arrays = [self._column(rows, field.name, field.type) for field in self.schema]
+        self._rows += len(rows)
+        if not arrays:  # a batch without columns has no length of its own
+            return _ARROW.RecordBatch.from_struct_array(_ARROW.array([{}] * len(rows), pa.struct([])))
+        return _ARROW.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(self, rows: Sequence[Row], name: str, kind: Any) -> Any:
+        """Return a field as an array of the type `kind`, None for that of its values."""
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self._error(0, str(name), "names of fields must be text")
+        values = [row.get(name) for row in rows]
+        try:
+            return _array(values, kind)
+        except _UNFIT as error:
+            place = _culprit(values, kind)
+            text = repr(values[place])
+            why = "cannot stand in a column with the values before it"
+            if kind is not None:
+                hint = "; the first rows held nothing but null there, so give a schema"
+                why = f"is no {kind}, which the first rows decided{hint if kind == pa.null() else ''}"
+            shown = f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(values[place]).__name__})"
+            raise self._error(place, name, f"{shown} {why}", error) from error
+
+    def _error(self, place: int, name: str, why: str, cause: Exception | None = None) -> BadRecordError:
+        row, because = self._rows + place, f" ({cause})" if cause is not None and str(cause) else ""
+        told = f"row {row}{f', field {name!r}' if name else ''}: {why}{because}"
+        return BadRecordError(told, row=row, field=name, reason="type_mismatch")
+
+
+def _array(values: Sequence[Any], kind: Any) -> Any:
+    """Return values as an array of the type `kind`, None for their own; what would become another value is an error."""
+    array = _joined(values)
+    if array is None:
+        array = _ARROW.array(values)
+        # As Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text.
+        suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
+        if suspect and (mixed := _mixed_kinds(array.type, values)):
+            raise TypeError(f"values of {', '.join(sorted(each.__name__ for each in mixed))}")
+        if kind is None and (own := column_type(array.type)) != JSON:
+            return array.cast(arrow_type(own))
+    if kind is None or array.type == kind:
+        return array
+    if not _becomes(array.type, kind):
+        raise TypeError(f"values of {array.type}")
+    array = array.cast(kind)
+    if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
+        raise TypeError("null inside a list that may hold none")
+    return array
+
+
+def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
+    """Return the kinds of values at one place of a type, where Arrow would take some for others; else none."""
+    there = [value for value in values if value is not None and not isinstance(value, np.ndarray)]
+    if is_list(kind):
+        return _mixed_kinds(kind.value_type, chain.from_iterable(there))
+    if _ARROW.types.is_struct(kind):
+        found = (_mixed_kinds(child.type, [value.get(child.name) for value in there]) for child in kind)
+        return next(filter(None, found), set())
+    kinds = set(map(type, there))
+    return kinds if {bool, float} <= kinds or {bytes, str} <= kinds else set()
+
+
+def _becomes(kind: Any, wanted: Any) -> bool:
+    """Whether values of one type may become another's by a cast that checks every value."""
+    types = _ARROW.types
+    if kind == wanted or types.is_null(kind):
+        return True
+    if types.is_struct(kind) and types.is_struct(wanted):
+        names = {child.name: child.type for child in wanted}
+        return all(child.name in names and _becomes(child.type, names[child.name]) for child in kind)
+    if is_list(kind) and is_list(wanted):
+        return _becomes(kind.value_type, wanted.value_type)
+    if types.is_dictionary(wanted):
+        return _becomes(kind, wanted.value_type)
+    return any(_is_a(kind, family) and _is_a(wanted, family) for family in _FAMILIES)
+
+
+def _is_a(kind: Any, names: tuple[str, ...]) -> bool:
+    return any(getattr(_ARROW.types, f"is_{name}")(kind) for name in names)
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return arrays of one dimension and kind as one list array, None where they are anything else."""
+    arrays = [value for value in values if isinstance(value, np.ndarray) and value.ndim == 1]
+    if len(arrays) < len(values) or not arrays or len({array.dtype for array in arrays}) > 1:
+        return None
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    if lengths.sum() > np.iinfo(np.int32).max:
+        return None
+    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
+    inner = _ARROW.array(np.concatenate(arrays))
+    kind = pa.list_(pa.field("item", inner.type, nullable=False))
+    return _ARROW.ListArray.from_arrays(_ARROW.array(offsets), inner, type=kind)
+
+
+def _culprit(values: Sequence[Any], kind: Any) -> int:
+    """Return the place of the first value that is not of a type, or (None) that fits none before it."""
+
+    def is_unfit(place: int) -> bool:
+        try:
+            _array(values[: place + 1] if kind is None else [values[place]], kind)
+        except _UNFIT:
+            return True
+        return False
+
+    if kind is None:  # from the culprit on nothing fits
+        return bisect_left(range(len(values) - 1), True, key=is_unfit)
+    return next(filter(is_unfit, range(len(values))), 0)
+
+
+def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
+    """Return rows (dicts), the first of them number `first`, as a batch of :data:`LINES`.
+
+    Raises:
+        BadRecordError: JSON has no such value; it would read back as another one.
+    """
+    lines = [_line(row, first + place) for place, row in enumerate(rows)]
+    return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
+
+
+def text_of(batch: pa.RecordBatch) -> bytes:
+    """Return the lines of a batch, of :data:`LINES` or of columns."""
+    if batch.schema.equals(LINES, check_metadata=True):
+        lines: Any = batch.column(0)
+        return b"".join(lines.to_pylist())
+    columns: list[Iterable[Any]] = []
+    for column in list[Any](batch.columns):
+        kind = column.type
+        integers = is_list(kind) and _ARROW.types.is_integer(kind.value_type)
+        if integers and not column.null_count and not column.flatten().null_count:
+            # They stay arrays, so that there is no Python object for each number.
+            columns.append(value.values.to_numpy() for value in column)
+        else:
+            columns.append(column.to_pylist())
+    rows = zip(*columns, strict=True) if columns else ((),) * len(batch)
+    names: Sequence[str] = batch.schema.names
+    return b"".join(_line(dict(zip(names, row, strict=True)), place) for place, row in enumerate(rows))
+
+
+def _line(row: Any, number: int) -> bytes:
+    if not isinstance(row, dict):
+        raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
+    try:
+        line = orjson.dumps(row, option=_JSON_OPTIONS)
+    except TypeError as error:
+        raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
+    # orjson writes null for what JSON has no number for.
+    if b"null" in line and (odd := [str(name) for name, value in row.items() if _has_nan(value)]):
+        told = f"row {number}, field {odd[0]!r}: NaN and infinities are no JSON"
+        raise BadRecordError(told, row=number, field=odd[0])
+    return line
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_nan, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
+    if hasattr(value, "dtype"):
+        return value.dtype.kind == "f" and not bool((value - value == 0).all())
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+DEFAULT_NAMING: Final = "{split}-{index:05d}-of-{count:05d}"
 _COMPUTE: Final[Any] = pc
 _GROUP_BYTES: Final = 4 << 20  # Arrow data of a row group, at most where one row is not larger
 _GZIP_LEVEL: Final = 6
-_MOST_VALUES: Final = (
-    256  # of a column that files are cut by: each has an open file, and rows that wait for it
-)
-_LONGEST_VALUE: Final = 128  # as it stands in a name, of which a file system allows 255 bytes
 
 
 def check_naming(naming: str, splits: Sequence[str], form: FileFormat) -> None:
@@ -166,74 +380,6 @@ class ShardFiles:
         self._edge += not rolled
 
 
-@final
-class FilesByValue:
-    """The files of one split while they are written, each of rows with one value of a column: ``train-lang=en-...``.
-
-    In names a value is percent-encoded, and null is ``~null``.
-
-    Raises:
-        ConfigError: there is no such column, or not one of text, whole numbers or truth values; later also: it has more
-            than 256 values, or one too long for a name.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        form: FileFormat,
-        schema: pa.Schema,
-        column: str,
-        *,
-        max_bytes: int | None = None,
-    ) -> None:
-        if column not in schema.names:
-            raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
-        kind: Any = schema.field(column).type
-        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-            told = "has no text, whole numbers or truth values, which can stand in the names of files"
-            raise ConfigError(f"shard_column: {column!r} is a column of {kind}, and {told}")
-        self._place = folder, split, form, schema
-        self._column, self._max_bytes = column, max_bytes
-        self._files: dict[str, ShardFiles] = {}
-        self._stack = ExitStack()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
-        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
-        codes = values.indices.to_numpy()
-        for code, value in enumerate(values.dictionary.to_pylist()):
-            rows = _ARROW.array(np.flatnonzero(codes == code))
-            name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
-            if name not in self._files:
-                too_long = len(name) > _LONGEST_VALUE
-                if too_long or len(self._files) == _MOST_VALUES:
-                    what = f"the value {name}" if too_long else f"more than {_MOST_VALUES} values"
-                    raise ConfigError(
-                        f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
-                    )
-                column = quote(self._column, safe="")
-                self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
-            self._files[name].add(batch.take(rows))
-
-    def finish(self, naming: str) -> list[FlatFile]:
-        """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
-        _, split, _, _ = self._place
-        files = [self._files[name] for name in sorted(self._files)] or [self._opened(split)]
-        return [replace(file, split=split) for each in files for file in each.finish(naming)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close what is open after an error; the files are for the caller to remove."""
-        self._stack.close()
-
-    def _opened(self, split: str) -> ShardFiles:
-        folder, _, form, schema = self._place
-        return self._stack.enter_context(ShardFiles(folder, split, form, schema, max_bytes=self._max_bytes))
-
-
 def _miscounted(expected: int, got: str) -> SourceError:
     return SourceError(
         f"the source said it has {expected} rows, but {got} came; nothing was written. Correct its length"
@@ -301,9 +447,7 @@ class OpenFile:
 _Writer = tuple[Callable[[pa.RecordBatch], object], Callable[[], object], Callable[[], object]]
 """How to write a batch, how to write what a compression holds back, and how to write what belongs at the end."""
 
-
-def _nothing() -> None:
-    pass
+_NOTHING: Final = bool  # to be called where there is nothing to do
 
 
 def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
@@ -311,19 +455,19 @@ def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     fields = [each for each in schema if not (is_list(each.type) and each.type.value_type == pa.int32())]
     encoded = [path for field in fields for path in _leaves(field.name, field.type)]
     writer: Any = open_writer(sink, schema, compression, encoded)
-    return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _nothing, writer.close
+    return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _NOTHING, writer.close
 
 
 def _arrow(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     # The file format: any batch can be read alone, and memory-mapped where nothing is compressed.
     options = _ARROW.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
     writer = _ARROW.ipc.new_file(sink, schema, options=options)
-    return writer.write_batch, _nothing, writer.close
+    return writer.write_batch, _NOTHING, writer.close
 
 
 def _json_lines(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     if compression == "none":
-        return lambda batch: sink.write(text_of(batch)), _nothing, _nothing
+        return lambda batch: sink.write(text_of(batch)), _NOTHING, _NOTHING
     # Neither name nor clock in gzip's header: equal rows make equal bytes.
     packed: Any = (
         gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)

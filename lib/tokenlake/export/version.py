@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tokenlake.arrays import cells, offsets_of
-from tokenlake.config.values import MIB, parse_size, whole_number
+from tokenlake.arrays import STRINGS, cells, offsets_of
+from tokenlake.config.values import MIB, expected, parse_size, whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.export.directory import NEW, Target, target_of
-from tokenlake.export.manifest import (
-    FOLDER,
-    FileFormat,
-    FlatFile,
-    FlatManifest,
-    Origin,
-    WriteStats,
-    put_manifest,
-)
-from tokenlake.export.shard_files import DEFAULT_NAMING, FilesByValue, ShardFiles, check_naming, edges_of
+from tokenlake.export import directory
+from tokenlake.export.shard_files import DEFAULT_NAMING, ShardFiles, check_naming, edges_of
 from tokenlake.reading.version import StoredRows, stored_schema
 from tokenlake.schema import is_list
 from tokenlake.store.address import open_read_store
@@ -60,7 +54,7 @@ def export_version(
     shard_column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
-) -> WriteStats:
+) -> directory.WriteStats:
     """Write a committed version as a flat directory, which any tool reads; the version stays as it is.
 
     ::
@@ -95,7 +89,10 @@ def export_version(
     options = ExportOptions(
         num_shards, max_shard_size, split, source, attention_mask, provenance, naming, shard_column
     )
-    form, target = FileFormat.of(format, compression), target_of(output_path, output_options)
+    form, target = (
+        directory.FileFormat.of(format, compression),
+        directory.target_of(output_path, output_options),
+    )
     return exported(store, manifest, target, form, options, overwrite=overwrite)
 
 
@@ -122,12 +119,12 @@ class ExportOptions:
 def exported(
     store: ReadStore,
     manifest: Manifest,
-    target: Target,
-    form: FileFormat,
+    target: directory.Target,
+    form: directory.FileFormat,
     options: ExportOptions,
     *,
     overwrite: bool,
-) -> WriteStats:
+) -> directory.WriteStats:
     """Have a version at `target`, written unless this very export is there; see :func:`export_version`."""
     found = target.manifest()
     asked = (_export_of(manifest, options), form.format, form.compression)
@@ -135,8 +132,8 @@ def exported(
     same = there == asked
     if found is None or not same or not target.is_whole(found):
         with target.placed(overwrite=overwrite or same) as beside:
-            found = write_version(store, manifest, beside / NEW, form, options)
-    return WriteStats.of(found, target.url)
+            found = write_version(store, manifest, beside / directory.NEW, form, options)
+    return directory.WriteStats.of(found, target.url)
 
 
 def _export_of(manifest: Manifest, options: ExportOptions) -> dict[str, Any]:
@@ -152,11 +149,11 @@ def write_version(
     store: ReadStore,
     manifest: Manifest,
     folder: Path,
-    form: FileFormat,
+    form: directory.FileFormat,
     options: ExportOptions,
     *,
     quarantine: bool = False,
-) -> FlatManifest:
+) -> directory.FlatManifest:
     """Write the files of an export into a folder, and under ``_tokenlake/`` configuration, tokenizer and manifest.
 
     Args:
@@ -179,7 +176,7 @@ def write_version(
     chosen = manifest if options.source is None else _of_source(store, manifest, options.source)
     no_rows = _ARROW.RecordBatch.from_pylist([], schema=stored_schema(manifest))
     schema = _as_exported(no_rows, options).schema
-    files: list[FlatFile] = []
+    files: list[directory.FlatFile] = []
     for split in splits:
         rows = chosen.splits[split].rows if split in chosen.splits else 0
         edges = None if options.num_shards is None else edges_of(rows, options.num_shards)
@@ -196,7 +193,7 @@ def write_version(
     layout = Layout(manifest.dataset, manifest.version)
     for path in manifest.other_files:
         if path == CONFIG or path.startswith(kept):
-            target = folder / FOLDER / path
+            target = folder / directory.FOLDER / path
             target.parent.mkdir(parents=True, exist_ok=True)
             store.download(layout.key(path), target)
     made_of = {
@@ -207,8 +204,8 @@ def write_version(
         "account": manifest.account.to_json(),
         "export": _export_of(manifest, options),
     }
-    origin = Origin(manifest.kind, made_of, manifest.produced_by)
-    return put_manifest(folder, form, schema, files, origin)
+    origin = directory.Origin(manifest.kind, made_of, manifest.produced_by)
+    return directory.put_manifest(folder, form, schema, files, origin)
 
 
 def shard_bytes(max_shard_size: int | str | None, num_shards: int | None) -> int | None:
@@ -283,3 +280,78 @@ def _mask(rows: pa.RecordBatch) -> Any:
 def _named_type(kind: Any) -> Any:
     size = kind.list_size if _ARROW.types.is_fixed_size_list(kind) else -1
     return pa.list_(pa.field("item", kind.value_type, kind.value_field.nullable), size)
+
+
+_COMPUTE: Final[Any] = pc
+_MOST_VALUES: Final = (
+    256  # of a column that files are cut by: each has an open file, and rows that wait for it
+)
+_LONGEST_VALUE: Final = 128  # as it stands in a name, of which a file system allows 255 bytes
+
+
+@final
+class FilesByValue:
+    """The files of one split while they are written, each of rows with one value of a column: ``train-lang=en-...``.
+
+    In names a value is percent-encoded, and null is ``~null``.
+
+    Raises:
+        ConfigError: there is no such column, or not one of text, whole numbers or truth values; later also: it has more
+            than 256 values, or one too long for a name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        form: directory.FileFormat,
+        schema: pa.Schema,
+        column: str,
+        *,
+        max_bytes: int | None = None,
+    ) -> None:
+        if column not in schema.names:
+            raise expected("shard_column", column, f"one of {', '.join(schema.names)}")
+        kind: Any = schema.field(column).type
+        if not (kind in STRINGS or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            told = "has no text, whole numbers or truth values, which can stand in the names of files"
+            raise ConfigError(f"shard_column: {column!r} is a column of {kind}, and {told}")
+        self._place = folder, split, form, schema
+        self._column, self._max_bytes = column, max_bytes
+        self._files: dict[str, ShardFiles] = {}
+        self._stack = ExitStack()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        values: Any = _COMPUTE.dictionary_encode(batch.column(self._column), null_encoding="encode")
+        codes = values.indices.to_numpy()
+        for code, value in enumerate(values.dictionary.to_pylist()):
+            rows = _ARROW.array(np.flatnonzero(codes == code))
+            name = "~null" if value is None else quote(str(value), safe="").replace("~", "%7E")
+            if name not in self._files:
+                too_long = len(name) > _LONGEST_VALUE
+                if too_long or len(self._files) == _MOST_VALUES:
+                    what = f"the value {name}" if too_long else f"more than {_MOST_VALUES} values"
+                    raise ConfigError(
+                        f"shard_column: {self._column!r} has {what}; files are cut by a few short ones"
+                    )
+                column = quote(self._column, safe="")
+                self._files[name] = self._opened(f"{self._place[1]}-{column}={name}")
+            self._files[name].add(batch.take(rows))
+
+    def finish(self, naming: str) -> list[directory.FlatFile]:
+        """Close all files, name them, and return what they are, by value; at least one, be it without rows."""
+        _, split, _, _ = self._place
+        files = [self._files[name] for name in sorted(self._files)] or [self._opened(split)]
+        return [replace(file, split=split) for each in files for file in each.finish(naming)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close what is open after an error; the files are for the caller to remove."""
+        self._stack.close()
+
+    def _opened(self, split: str) -> ShardFiles:
+        folder, _, form, schema = self._place
+        return self._stack.enter_context(ShardFiles(folder, split, form, schema, max_bytes=self._max_bytes))

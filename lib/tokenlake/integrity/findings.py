@@ -37,8 +37,8 @@ from tokenlake import numbers
 from tokenlake.errors import NotFoundError, StoreError
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.base import ReadStore
-from tokenlake.store.entries import FileEntry, ShardEntry
 from tokenlake.store.layout import Layout, ledger_unit
+from tokenlake.store.ledger import FileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 FILE_PROBLEMS: Final = frozenset({"missing", "size", "sha256", "unreadable", "damaged"})

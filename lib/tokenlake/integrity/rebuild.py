@@ -39,21 +39,12 @@ from tokenlake.etl.job import NO_ENGINE, REFERENCE, WorkJob, produced_by
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import input_changes
 from tokenlake.etl.pool import Pool
-from tokenlake.integrity.repair_sources import (
-    DamagedFile,
-    Good,
-    common,
-    exact,
-    manifests,
-    readable_records,
-    rendered,
-)
+from tokenlake.integrity import repair_sources
 from tokenlake.schema import LogicalHasher
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.claims import Claim, stored_tag
 from tokenlake.store.layout import (
     CARD,
     LEDGER,
@@ -65,9 +56,8 @@ from tokenlake.store.layout import (
     tag_of,
     tags_prefix,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import stored_tag
 from tokenlake.threads import in_order
 
 WORKSHOP: Final = f"{RUNS}/repair"
@@ -224,7 +214,7 @@ def judge(
     manifest: Manifest,
     built: UnitRecord | TokenlakeError,
     others: Mapping[int, UnitRecord],
-    files: Sequence[DamagedFile],
+    files: Sequence[repair_sources.DamagedFile],
 ) -> None:
     """Note of each damaged file of one unit where its good bytes are, or why there are none.
 
@@ -246,10 +236,12 @@ def judge(
         for file in files:
             sha256 = file.damage.sha256
             if came.get(file.path) == sha256:
-                file.good = Good("rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop)
+                file.good = repair_sources.Good(
+                    "rebuilt", _FROM_INPUTS, key=file.damage.key, workshop=workshop
+                )
             elif file.path == ledger_path(built.unit):
-                record = exact(_as_listed(built, manifest), others.values(), sha256)
-                file.good = record and Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
+                record = repair_sources.exact(_as_listed(built, manifest), others.values(), sha256)
+                file.good = record and repair_sources.Good("rebuilt", _FROM_INPUTS, data=record.to_bytes())
         return
     for file in files:
         file.lost = lost
@@ -323,7 +315,7 @@ class LostManifest:
             )
         paths = [layout.path(info.key) for info in store.list(layout.key(LEDGER))]
         units = [unit for unit in map(ledger_unit, paths) if unit is not None]
-        damaged, records = store.read(layout.manifest), readable_records(store, layout, units)
+        damaged, records = store.read(layout.manifest), repair_sources.readable_records(store, layout, units)
         return cls(layout, damaged, claim.fingerprint, records)
 
     def again(self, store: ReadStore, plan: Plan, names: Mapping[str, str], *, fewer: bool) -> Manifest:
@@ -367,7 +359,7 @@ class LostManifest:
         sealed = [manifest for manifest in made if manifest.sha256.encode() in self.damaged]
         if recorded or sealed:
             return (recorded or sealed)[0]
-        alike = [common(manifest.to_bytes(), self.damaged) for manifest in made]
+        alike = [repair_sources.common(manifest.to_bytes(), self.damaged) for manifest in made]
         best = max(alike)
         if fewer and best < len(made[0].to_bytes()) - _NEARLY:
             raise self._refused(
@@ -403,7 +395,7 @@ class LostManifest:
         }
         for writer in dict.fromkeys(tuple(sorted(each.items())) for each in [*writers, produced_by()]):
             draft = replace(plain, tokenizer=tokenizers, produced_by=dict(writer))
-            card = FileEntry.of(rendered(draft, CARD) or b"")
+            card = FileEntry.of(repair_sources.rendered(draft, CARD) or b"")
             yield replace(draft, other_files=dict(sorted({**draft.other_files, CARD: card}.items())))
 
     def _refused(self, why: str) -> IntegrityError:
@@ -424,7 +416,7 @@ def _recorded_seals(store: ReadStore, layout: Layout) -> set[str]:
             continue
         if tag is not None and tag[0].version == layout.version:
             found.add(tag[0].manifest_sha256)
-    for _, child in manifests(store):
+    for _, child in repair_sources.manifests(store):
         for parent in child.parents:
             if (parent.dataset, parent.version) == (layout.dataset, layout.version):
                 found.add(parent.sha256)

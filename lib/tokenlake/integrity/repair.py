@@ -31,34 +31,14 @@ from tokenlake.etl.pool import Pool
 from tokenlake.etl.run_log import recorded
 from tokenlake.etl.runner import EngineName, open_pool, run_pending
 from tokenlake.etl.session import BuildSession
-from tokenlake.integrity.findings import (
-    Damage,
-    How,
-    Problem,
-    RepairedFile,
-    RepairProgress,
-    RepairReport,
-    VerifyProgress,
-    damages,
-    listed_files,
-    look,
-)
+from tokenlake.integrity import findings, repair_sources
 from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
-from tokenlake.integrity.repair_sources import (
-    DamagedFile,
-    Good,
-    claim_bytes,
-    find,
-    readable_records,
-    units_of,
-)
 from tokenlake.integrity.verify import verify
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
-from tokenlake.store.entries import Parent
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 _UNLISTED: Final = "unlisted"
@@ -73,8 +53,8 @@ def repair(
     dry_run: bool = False,
     workers: int | None = None,
     engine: EngineName | None = None,
-    on_progress: Callable[[RepairProgress], None] | None = None,
-) -> RepairReport:
+    on_progress: Callable[[findings.RepairProgress], None] | None = None,
+) -> findings.RepairReport:
     """Repair the damaged files of a committed version, and of versions that share them.
 
     Good bytes come from another version that holds them, from the manifest, or from building the damaged units again
@@ -145,35 +125,40 @@ class _Repair:
     dry_run: bool
     workers: int | None
     engine: EngineName
-    on_progress: Callable[[RepairProgress], None] | None
-    files: list[RepairedFile] = field(default_factory=list[RepairedFile])
+    on_progress: Callable[[findings.RepairProgress], None] | None
+    files: list[findings.RepairedFile] = field(default_factory=list[findings.RepairedFile])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _replanned: Replanned | None = None
     pool: Pool | None = None
 
-    def run(self) -> RepairReport:
+    def run(self) -> findings.RepairReport:
         if not self.dry_run:
             self.store.sweep_temp(self.layout.prefix)
         manifest = self._manifest()
         # Of a manifest that is damaged still nothing can be verified.
         unverified = self.dry_run and bool(self.files)
         problems = () if unverified else self._verify()
-        listed = listed_files(manifest)
+        listed = findings.listed_files(manifest)
         words = dict.fromkeys(listed, "") if unverified else {one.path: one.problem for one in problems}
-        damaged = damages(self.store, self.layout, listed, words)
+        damaged = findings.damages(self.store, self.layout, listed, words)
         for problem in problems:  # the claim, which no manifest lists
             if problem.path != CLAIM:
                 continue
             data = b""
             with contextlib.suppress(NotFoundError, StoreError):
                 data = self.store.read(self.layout.claim)
-            damage = look(self.store, self.layout, CLAIM, "", problem.problem)
+            damage = findings.look(self.store, self.layout, CLAIM, "", problem.problem)
             if damage is not None:
-                self._put(damage, Good("rendered", "from the manifest", data=claim_bytes(manifest, data)))
+                self._put(
+                    damage,
+                    repair_sources.Good(
+                        "rendered", "from the manifest", data=repair_sources.claim_bytes(manifest, data)
+                    ),
+                )
         intact, new_version = self._repair(manifest, damaged) if damaged else ([], None)
         if self.files and not self.dry_run:
             problems = self._verify()
-        return RepairReport(
+        return findings.RepairReport(
             dataset=self.layout.dataset,
             version=self.layout.version,
             dry_run=self.dry_run,
@@ -201,14 +186,18 @@ class _Repair:
                 planned = self._replanned = trial
         made = lost.again(self.store, planned.plan, planned.names, fewer=fewer)
         data = made.to_bytes()
-        damage = look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
+        damage = findings.look(self.store, self.layout, MANIFEST, hashlib.sha256(data).hexdigest(), "damaged")
         if damage is not None:
-            self._put(damage, Good("rendered", "from claim, ledger and configuration", data=data))
+            self._put(
+                damage, repair_sources.Good("rendered", "from claim, ledger and configuration", data=data)
+            )
         return made
 
-    def _repair(self, manifest: Manifest, damaged: Sequence[Damage]) -> tuple[list[str], int | None]:
+    def _repair(self, manifest: Manifest, damaged: Sequence[findings.Damage]) -> tuple[list[str], int | None]:
         """Repair what can be repaired; return where the same bytes are intact, and the number of a new version."""
-        records = readable_records(self.store, self.layout, units_of(manifest), manifest)
+        records = repair_sources.readable_records(
+            self.store, self.layout, repair_sources.units_of(manifest), manifest
+        )
 
         def make_plan() -> Plan:
             if self._replanned is None:
@@ -217,7 +206,7 @@ class _Repair:
             return self._replanned.plan
 
         self._say("looking for copies")
-        files, intact = find(self.store, manifest, records, damaged, make_plan)
+        files, intact = repair_sources.find(self.store, manifest, records, damaged, make_plan)
         self._put_all(files)
         left = [file for file in files if file.good is None]
         units = {file.unit: file.planned for file in left if file.unit is not None and file.planned}
@@ -231,18 +220,20 @@ class _Repair:
             left = [file for file in left if file.good is None]
         return intact, self._finish(manifest, left)
 
-    def _put_all(self, files: Sequence[DamagedFile]) -> None:
+    def _put_all(self, files: Sequence[repair_sources.DamagedFile]) -> None:
         """Repair what has good bytes, here and in the versions that share the file."""
         self._say("writing")
         for file in files:
             if file.good is None:
                 continue
             self._put(file.damage, file.good)
-            here = Good("copied", f"from {file.damage.version}: {file.path}", key=file.damage.key)
+            here = repair_sources.Good(
+                "copied", f"from {file.damage.version}: {file.path}", key=file.damage.key
+            )
             for other in file.shared:
                 self._put(other, here)
 
-    def _finish(self, manifest: Manifest, left: Sequence[DamagedFile]) -> int | None:
+    def _finish(self, manifest: Manifest, left: Sequence[repair_sources.DamagedFile]) -> int | None:
         """Say what became of files without good bytes; make a new version where that helps, and return its number."""
         if self.dry_run:
             for file in left:
@@ -351,7 +342,7 @@ class _Repair:
         config = whole.model_copy(update=changes)
         return Replanned(planner.plan(config, self._on_event, again=again), config, names)
 
-    def _put(self, damage: Damage, good: Good) -> None:
+    def _put(self, damage: findings.Damage, good: repair_sources.Good) -> None:
         if damage.obstacle:
             self._note(damage, "not repaired", damage.obstacle)
             return
@@ -359,21 +350,21 @@ class _Repair:
             good.put(self.store, damage)
         self._note(damage, good.how, good.note)
 
-    def _report(self, file: DamagedFile, how: How, note: str) -> None:
+    def _report(self, file: repair_sources.DamagedFile, how: findings.How, note: str) -> None:
         self._note(file.damage, how, note)
         version = file.damage.version
         why = f"damaged as {version}: {file.path} is; repair this version, too"
         for other in file.shared:
-            of_other: tuple[How, str] = (
+            of_other: tuple[findings.How, str] = (
                 ("rebuilt", f"with {version}") if how == "rebuilt" else ("not repaired", why)
             )
             self._note(other, *of_other)
 
-    def _note(self, damage: Damage, how: How, note: str) -> None:
-        self.files.append(RepairedFile(damage.version, damage.path, damage.word, how, note))
+    def _note(self, damage: findings.Damage, how: findings.How, note: str) -> None:
+        self.files.append(findings.RepairedFile(damage.version, damage.path, damage.word, how, note))
 
-    def _verify(self) -> tuple[Problem, ...]:
-        def on_progress(progress: VerifyProgress) -> None:
+    def _verify(self) -> tuple[findings.Problem, ...]:
+        def on_progress(progress: findings.VerifyProgress) -> None:
             self._say("verifying", progress.bytes, progress.bytes_total)
 
         dataset, version = self.layout.dataset, self.layout.version
@@ -385,7 +376,7 @@ class _Repair:
 
     def _say(self, doing: str, done: int = 0, total: int = 0) -> None:
         if self.on_progress is not None:
-            self.on_progress(RepairProgress(doing, done, total))
+            self.on_progress(findings.RepairProgress(doing, done, total))
 
 
 @final

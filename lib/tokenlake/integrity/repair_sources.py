@@ -26,9 +26,8 @@ from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.catalog import Catalog, read_record
 from tokenlake.store.claims import Claim
 from tokenlake.store.diff import changes_between
-from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import CARD, CONFIG, TOKENIZER, Layout, ledger_unit
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
 
 MakePlan = Callable[[], Plan]

@@ -16,11 +16,10 @@ from tokenlake.errors import AccountError, IntegrityError, NotFoundError, StoreE
 from tokenlake.integrity.findings import Entries, Entry, Problem, VerifyProgress, VerifyReport, listed_files
 from tokenlake.integrity.verify_shard import RowRules, ShardResult, check_shard
 from tokenlake.reading.pages import SeenLevels
-from tokenlake.store.account import Account
 from tokenlake.store.address import open_read_store
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog, Reference, lists_ledger, parted, read_record
-from tokenlake.store.entries import FileEntry, ShardEntry
+from tokenlake.store.claims import stored_tag
 from tokenlake.store.layout import (
     CLAIM,
     LEDGER,
@@ -33,9 +32,8 @@ from tokenlake.store.layout import (
     tag_of,
     tags_prefix,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, FileEntry, ShardEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import stored_tag
 from tokenlake.threads import Stop, available_cpus, in_order
 
 _NEAR: Final = 1 << 20  # bytes read at once: they stay in the processor's cache until they are hashed

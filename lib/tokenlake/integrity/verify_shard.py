@@ -24,7 +24,7 @@ from tokenlake.reading.pages import VALUE_BITS, SeenLevels, Unfamiliar, check_un
 from tokenlake.reading.shard_file import ShardBytes
 from tokenlake.reading.version import DAMAGE, stored_schema
 from tokenlake.schema import LogicalHasher, is_list
-from tokenlake.store.entries import ShardEntry
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.manifest import Manifest
 
 Fault = tuple[str, str, str]  # problem, expected, got

@@ -37,8 +37,8 @@ from tokenlake.loader.steps import BatchStep
 from tokenlake.reading.packed import attention
 from tokenlake.reading.version import stored_schema
 from tokenlake.store.catalog import Catalog, read_record
-from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import InputFileEntry
 
 
 @final

@@ -20,8 +20,8 @@ from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.loader.batch import Assembler, Batch, BatchShape, check_columns, pad_id_of
 from tokenlake.loader.ragged_batch import all_ragged_columns
 from tokenlake.reading.version import StoredRows
-from tokenlake.store.entries import ShardEntry
-from tokenlake.store.local_files import HashingFile
+from tokenlake.store.ledger import ShardEntry
+from tokenlake.store.writes import HashingFile
 
 if TYPE_CHECKING:
     import datasets

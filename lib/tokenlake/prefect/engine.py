@@ -44,8 +44,7 @@ from tokenlake.export.plan import check_exports, make_exports
 from tokenlake.observability.build import DisplayOptions, measured
 from tokenlake.observability.tally import RunTallies, source_name
 from tokenlake.reports.dataset import planning_line
-from tokenlake.store.account import Account
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, UnitRecord
 
 
 def group_units(units: Sequence[int], most: int) -> list[tuple[int, ...]]:

@@ -56,7 +56,7 @@ from tokenlake.etl.cleaning import output_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.export.plan import exports_of
 from tokenlake.sources.inputs import is_url
-from tokenlake.store.remote.url import INPUTS, entries_of, is_odd, lies_below, parse_url
+from tokenlake.store.objects import INPUTS, entries_of, is_odd, lies_below, parse_url
 
 _Ts = TypeVarTuple("_Ts")
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"

@@ -37,7 +37,7 @@ from tokenlake.loader.mixture import Mixture
 from tokenlake.loader.plan import BatchPlan
 from tokenlake.mixing.order import EpochOrder, StoredOrder
 from tokenlake.mixing.random import UInt64, splitmix64
-from tokenlake.store.entries import InputFileEntry
+from tokenlake.store.ledger import InputFileEntry
 
 _PIECES: Final = ["segment_lengths", "documents"]
 _PLACE: Final = ["file", "position"]

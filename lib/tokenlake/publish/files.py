@@ -33,8 +33,8 @@ from tokenlake.loader.dataset import Dataset
 from tokenlake.reading.version import DAMAGE, verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import CARD, CONFIG, DATA, LEDGER, MANIFEST, TOKENIZER, Layout, ledger_unit
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.manager import Decoder
 

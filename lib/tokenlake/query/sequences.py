@@ -26,7 +26,7 @@ from tokenlake.numbers import count, plural
 from tokenlake.reading.version import StoredRows
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry, ShardEntry
+from tokenlake.store.ledger import InputFileEntry, ShardEntry
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.manager import Decoder
 

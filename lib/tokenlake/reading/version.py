@@ -30,8 +30,8 @@ from tokenlake.reading.shard_file import ColumnChunk, OpenShards, one_batch
 from tokenlake.schema import arrow_type, packed_schema, preference_schema, tokens_schema
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.store.local import LocalStore
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order

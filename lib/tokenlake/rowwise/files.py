@@ -21,7 +21,7 @@ from tokenlake.config.resolved import ResolvedSource
 from tokenlake.config.stages import SourceStageConfig
 from tokenlake.config.values import FORMATS, Format, expected, whole_number
 from tokenlake.errors import ConfigError, NotAvailableError, NotFoundError, SourceError, SourceNotFoundError
-from tokenlake.export.manifest import FlatManifest
+from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource

@@ -24,10 +24,7 @@ from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import produced_by
 from tokenlake.etl.pool import WorkerPool
 from tokenlake.etl.runner import build_dataset
-from tokenlake.export.arrow_rows import LINES, RowsToArrow, lines_of
-from tokenlake.export.directory import NEW, STORE, require_apart, target_of
-from tokenlake.export.manifest import FileFormat, FlatManifest, Origin, WriteStats, put_manifest
-from tokenlake.export.shard_files import DEFAULT_NAMING, OpenFile, ShardFiles, check_naming, edges_of
+from tokenlake.export import directory, shard_files
 from tokenlake.export.version import ExportOptions, shard_bytes, write_version
 from tokenlake.rowwise.files import ArrowShardedSource, DataFiles, JsonShardedSource, ParquetShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, ShardInfo, known_length
@@ -69,9 +66,9 @@ class DatasetWriter:
         overwrite: bool = False,
         *,
         schema: pa.Schema | None = None,
-        naming: str = DEFAULT_NAMING,
+        naming: str = shard_files.DEFAULT_NAMING,
         storage_options: Mapping[str, Any] | None = None,
-        origin: Callable[[], Origin] = Origin,
+        origin: Callable[[], directory.Origin] = directory.Origin,
     ) -> None:
         """Write nothing yet.
 
@@ -94,32 +91,32 @@ class DatasetWriter:
             ConfigError: an argument is not what is allowed, or the target is not empty.
             NotAvailableError: `output_path` is a URL of something else.
         """
-        self._form = FileFormat.of(format, compression)
+        self._form = directory.FileFormat.of(format, compression)
         self._max_bytes, self._num_shards = shard_bytes(max_shard_size, num_shards), num_shards
-        check_naming(naming, [_SPLIT], self._form)
-        self.target = target_of(output_path, storage_options)
+        shard_files.check_naming(naming, [_SPLIT], self._form)
+        self.target = directory.target_of(output_path, storage_options)
         self.target.check(overwrite=overwrite)
         self._overwrite, self._naming, self._origin = overwrite, naming, origin
-        self._converter = RowsToArrow(schema)
+        self._converter = shard_files.RowsToArrow(schema)
         # Any row is a line of JSON; columns need one type each.
         self._lines = format == "jsonl" and schema is None
         self._stack = ExitStack()
         self._place: Path | None = None
-        self._files: ShardFiles | None = None
-        self._spool: OpenFile | None = None  # rows, until their number is known
+        self._files: shard_files.ShardFiles | None = None
+        self._spool: shard_files.OpenFile | None = None  # rows, until their number is known
         self._edges: tuple[int, ...] | None = None
         self._waiting: list[Row] = []
         self._rows = self._waiting_size = 0
-        self._stats: WriteStats | None = None
+        self._stats: directory.WriteStats | None = None
 
     @property
-    def stats(self) -> WriteStats:
+    def stats(self) -> directory.WriteStats:
         """What was written; ConfigError before that."""
         if self._stats is None:
             raise ConfigError("stats: nothing is written yet; they are there when the writer is closed")
         return self._stats
 
-    def write(self, source: Rows) -> WriteStats:
+    def write(self, source: Rows) -> directory.WriteStats:
         """Write all rows of a source or iterable, in order.
 
         Raises:
@@ -129,7 +126,7 @@ class DatasetWriter:
         """
         counts = self._num_shards is not None and isinstance(source, ShardedDataSource | Sequence)
         if counts and (rows := known_length(source)) is not None:
-            self._edges = edges_of(rows, self._num_shards or 1)
+            self._edges = shard_files.edges_of(rows, self._num_shards or 1)
         with self:
             self.extend(iter(source))
         return self.stats
@@ -137,7 +134,7 @@ class DatasetWriter:
     def __enter__(self) -> Self:
         if self._place is not None:
             raise ConfigError("this writer was used already; create another one")
-        self._place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite)) / NEW
+        self._place = self._stack.enter_context(self.target.placed(overwrite=self._overwrite)) / directory.NEW
         return self
 
     def add(self, row: Row) -> None:
@@ -161,7 +158,7 @@ class DatasetWriter:
             return
         with self._stack:
             manifest = self._finish(self._in_place())
-        self._stats = WriteStats.of(manifest, self.target.url)
+        self._stats = directory.WriteStats.of(manifest, self.target.url)
 
     def _in_place(self) -> Path:
         if self._place is None or self._stats is not None:
@@ -170,28 +167,30 @@ class DatasetWriter:
 
     def _flush(self) -> None:
         rows, self._waiting, self._waiting_size = self._waiting, [], 0
-        batch = lines_of(rows, self._rows) if self._lines else self._converter.batch(rows)
+        batch = shard_files.lines_of(rows, self._rows) if self._lines else self._converter.batch(rows)
         self._rows += len(rows)
         if self._num_shards is None or self._edges is not None:
             self._shards(batch.schema).add(batch)
             return
         if self._spool is None:
-            spool = OpenFile(self._in_place() / _SPOOL, FileFormat("arrow", "lz4"), batch.schema)
+            spool = shard_files.OpenFile(
+                self._in_place() / _SPOOL, directory.FileFormat("arrow", "lz4"), batch.schema
+            )
             self._spool = self._stack.enter_context(spool)
         self._spool.write(batch)
 
-    def _shards(self, schema: pa.Schema) -> ShardFiles:
+    def _shards(self, schema: pa.Schema) -> shard_files.ShardFiles:
         if self._files is None:
             limits: Any = {"max_bytes": self._max_bytes, "edges": self._edges}
-            files = ShardFiles(self._in_place(), _SPLIT, self._form, schema, **limits)
+            files = shard_files.ShardFiles(self._in_place(), _SPLIT, self._form, schema, **limits)
             self._files = self._stack.enter_context(files)
         return self._files
 
-    def _finish(self, folder: Path) -> FlatManifest:
+    def _finish(self, folder: Path) -> directory.FlatManifest:
         if self._waiting:
             self._flush()
         if self._num_shards is not None and self._edges is None:
-            self._edges = edges_of(self._rows, self._num_shards)
+            self._edges = shard_files.edges_of(self._rows, self._num_shards)
         if self._spool is not None:  # the rows that were put aside move to the files
             self._spool.close()
             arrow: Any = pa.ipc
@@ -201,11 +200,11 @@ class DatasetWriter:
                     self._shards(batch.schema).add(batch)
             (folder / _SPOOL).unlink()
         schema = pa.schema([]) if self._lines else self._converter.schema or pa.schema([])
-        files = self._shards(LINES if self._lines else schema).finish(self._naming)
+        files = self._shards(shard_files.LINES if self._lines else schema).finish(self._naming)
         origin = self._origin()
         if not origin.produced_by:
             origin = replace(origin, produced_by=produced_by())
-        return put_manifest(folder, self._form, schema, files, origin)
+        return directory.put_manifest(folder, self._form, schema, files, origin)
 
 
 create_writer = DatasetWriter
@@ -241,9 +240,9 @@ def save_dataset(
     overwrite: bool = False,
     *,
     schema: pa.Schema | None = None,
-    naming: str = DEFAULT_NAMING,
+    naming: str = shard_files.DEFAULT_NAMING,
     storage_options: Mapping[str, Any] | None = None,
-) -> WriteStats:
+) -> directory.WriteStats:
     """Write the rows of a source (or of any iterable of dicts) as a flat directory; in bounded memory, in order.
 
     Args:
@@ -266,7 +265,7 @@ def save_iterator(
     num_shards: int | None = None,
     overwrite: bool = False,
     **options: Any,
-) -> WriteStats:
+) -> directory.WriteStats:
     """As :func:`save_dataset`, for rows whose number is not known.
 
     With `num_shards` they are first written to a compressed file beside the target, to count them.
@@ -287,13 +286,13 @@ class SavedShardedSource(NumberedSource):
         """Write nothing yet; `make` returns what writes the rows, in files of that format."""
         self._source, self._format, self._make = source, format, make
         self._lock = threading.Lock()
-        self._written: tuple[WriteStats, ShardedDataSource] | None = None
+        self._written: tuple[directory.WriteStats, ShardedDataSource] | None = None
 
-    def save(self) -> WriteStats:
+    def save(self) -> directory.WriteStats:
         """Write the rows, unless this source has done so; errors as :func:`save_dataset`."""
         return self._saved()[0]
 
-    def _saved(self) -> tuple[WriteStats, ShardedDataSource]:
+    def _saved(self) -> tuple[directory.WriteStats, ShardedDataSource]:
         with self._lock:
             if self._written is None:
                 writer = self._make()
@@ -338,12 +337,12 @@ def tokenize_and_save(
     additional_fields: Sequence[str] | None = None,
     pack: bool | PackStageConfig | Mapping[str, Any] = False,
     provenance: bool = False,
-    naming: str = DEFAULT_NAMING,
+    naming: str = shard_files.DEFAULT_NAMING,
     output_options: Mapping[str, Any] | None = None,
     on_event: Watcher = ignore,
     pool: WorkerPool | None = None,
     **options: Any,
-) -> WriteStats:
+) -> directory.WriteStats:
     """Tokenize files and write a flat directory of data files.
 
     A build like any other runs in a private store beside the target (`.<name>.tokenlake/`, removed in the end): on
@@ -378,7 +377,7 @@ def tokenize_and_save(
         TokenlakeError: see :func:`build_dataset`. The target stays as it was; finished units are kept in the private
             store, and the same call goes on from there.
     """
-    form = FileFormat.of(output_format, compression)
+    form = directory.FileFormat.of(output_format, compression)
     rest = {"content_field": content_field, **options}
     if additional_fields is not None:
         rest["additional_fields"] = tuple(additional_fields)
@@ -386,15 +385,15 @@ def tokenize_and_save(
     columns = {"attention_mask": config["datasets"][0]["tokenizer"]["return_attention_mask"]}
     shards = ExportOptions(num_shards, max_shard_size, **columns, provenance=provenance, naming=naming)
     shard_bytes(max_shard_size, num_shards)
-    check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
-    target = target_of(output_path, output_options)
-    require_apart("output_path", target, data_files)
+    shard_files.check_naming(naming, sorted(options.get("splits") or {"train": 1.0}), form)
+    target = directory.target_of(output_path, output_options)
+    directory.require_apart("output_path", target, data_files)
     with target.placed(overwrite=overwrite) as beside:
-        config["save"] = {"output_dir": str(beside / STORE)}
+        config["save"] = {"output_dir": str(beside / directory.STORE)}
         built = build_dataset(config, workers=workers, on_event=on_event, pool=pool).manifest
-        store = open_store(str(beside / STORE))
-        manifest = write_version(store, built, beside / NEW, form, shards, quarantine=True)
-    return WriteStats.of(manifest, target.url, built.totals.tokens)
+        store = open_store(str(beside / directory.STORE))
+        manifest = write_version(store, built, beside / directory.NEW, form, shards, quarantine=True)
+    return directory.WriteStats.of(manifest, target.url, built.totals.tokens)
 
 
 def pretokenize(
@@ -404,7 +403,7 @@ def pretokenize(
     output_format: OutputFormat = "parquet",
     max_length: int | None = None,
     **options: Any,
-) -> WriteStats:
+) -> directory.WriteStats:
     """Tokenize any rows in this process and write a flat directory, as :func:`tokenize_and_save` does with files.
 
     Args:

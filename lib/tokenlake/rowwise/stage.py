@@ -28,7 +28,7 @@ from tokenlake.config.refusals import raise_problems, refused
 from tokenlake.config.resolve import resolve_source, source_identity
 from tokenlake.errors import ConfigError, InputChangedError, NotAvailableError
 from tokenlake.etl.job import produced_by
-from tokenlake.export.manifest import Origin
+from tokenlake.export.directory import Origin
 from tokenlake.fingerprint import fingerprint
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource

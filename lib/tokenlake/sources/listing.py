@@ -29,7 +29,7 @@ from tokenlake.errors import ConfigError, InputChangedError, SourceError, Source
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter, Stat
 from tokenlake.sources.opening import as_it_begins
-from tokenlake.store.remote.url import INPUTS, entries_of
+from tokenlake.store.objects import INPUTS, entries_of
 from tokenlake.threads import Stop, in_order
 
 if TYPE_CHECKING:

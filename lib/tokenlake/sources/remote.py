@@ -21,11 +21,9 @@ from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
-from tokenlake.store.remote.filesystems import client_at, on_loop
-from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
-from tokenlake.store.remote.retry import Failures
-from tokenlake.store.remote.store import spooled
-from tokenlake.store.remote.url import Url, parse_url
+from tokenlake.store.client import Failures, ObjectClient
+from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
+from tokenlake.store.remote import client_at, on_loop, spooled
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource

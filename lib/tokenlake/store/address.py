@@ -19,7 +19,7 @@ from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, NotAvailableError, StoreError
 from tokenlake.store.base import ReadStore, Store
 from tokenlake.store.local import LocalStore
-from tokenlake.store.remote.url import BUCKETS
+from tokenlake.store.objects import BUCKETS
 from tokenlake.store.shard_cache import DEFAULT_BYTES, ShardCache
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def open_store(
     scheme = address.partition("://")[0].lower()
     if scheme in BUCKETS:
         # fsspec and asyncio take a while to import, and local stores need neither.
-        from tokenlake.store.remote.object_store import ObjectStore
+        from tokenlake.store.object_store import ObjectStore
 
         return ObjectStore(address, options)
     # Only the scheme is repeated: the rest of a URL may hold credentials.
@@ -126,7 +126,7 @@ def open_store(
 
 def scratch_folder(url: str) -> Path:
     """Return the folder of this machine for what is on its way into a folder of a bucket."""
-    from tokenlake.store.remote.object_store import scratch_of  # as above
+    from tokenlake.store.object_store import scratch_of  # as above
 
     return scratch_of(url).local_path("flat")
 
@@ -165,7 +165,7 @@ def open_read_store(
     if (local := _local_store(address, options)) is not None:
         return local
     # fsspec and asyncio take a while to import, and local stores need neither.
-    from tokenlake.store.remote.store import RemoteStore
+    from tokenlake.store.remote import RemoteStore
 
     limit = DEFAULT_BYTES if cache_bytes is None else parse_size(cache_bytes)
     return RemoteStore(address, options, None if cache is None else ShardCache(cache, limit))

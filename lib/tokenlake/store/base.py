@@ -7,17 +7,16 @@ time, and no finished work may be thrown away for it. So bytes that are not what
 from __future__ import annotations
 
 import builtins
-import contextlib
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeVar, final
+from typing import BinaryIO, Final, TypeVar, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.compare_and_swap import Orphan, Outcome, Put
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.writes import ByteTarget, HashingTarget, Orphan, Outcome, Put
 
 _PIECE: Final = 1 << 20
 _Made = TypeVar("_Made")
@@ -42,38 +41,6 @@ class ObjectInfo:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """An object that is to be had under a second key; see :meth:`Store.link_all`.
-
-    Attributes:
-        size, sha256: of the source.
-        seen: what a listing says of the source, where the caller knows that this version of it has the hash: where the
-            storage names versions it is not read, and only this version is copied.
-        orphan: as in :class:`Put`.
-    """
-
-    source: str
-    target: str
-    size: int
-    sha256: str
-    seen: ObjectInfo | None = None
-    orphan: Orphan = field(default=False, compare=False)
-
-    def put(self, data: bytes | Path = b"") -> Put:
-        """Return what it puts, as far as a judge looks at it."""
-        return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
-
-    def damaged(self, found: str) -> IntegrityError:
-        """Return the error of a source that has another sha256 (hex)."""
-        return IntegrityError(
-            f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
-            "Verify the version it belongs to; without reuse the unit is built again.",
-            file=self.source,
-        )
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class Leftover:
     """Something unpublished that lies in a store: a temporary file, an upload in parts. No listing shows it.
@@ -89,60 +56,6 @@ class Leftover:
     bytes: int
     modified: float
     dead: bool
-
-
-class ByteTarget(Protocol):
-    """Takes the bytes of one object, piece by piece and in order."""
-
-    def restart(self) -> None:
-        """Forget what came: the object comes again, from its beginning."""
-        ...
-
-    def write(self, data: bytes | bytearray, /) -> object:
-        """Take the next bytes."""
-        ...
-
-
-class CopyError(StoreError):
-    """A copy cannot be written to this machine's disk."""
-
-
-@final
-class HashingTarget:
-    """Hashes the bytes of an object that come in pieces, and writes them to a file where there is one."""
-
-    def __init__(self, file: BinaryIO | None = None) -> None:
-        self._file = file
-        self._hash, self._bytes = hashlib.sha256(), 0
-
-    def restart(self) -> None:
-        self._hash, self._bytes = hashlib.sha256(), 0
-        if self._file is not None:
-            self._file.seek(0)
-
-    def write(self, data: bytes | bytearray, /) -> None:
-        self._hash.update(data)
-        view = memoryview(data)
-        with self._writing():
-            while self._file is not None and len(view):  # one call may write less
-                done = self._file.write(view)
-                self._bytes, view = self._bytes + done, view[done:]
-        self._bytes += len(view)
-
-    def finish(self) -> FileEntry:
-        """Return what came since the last start; the file holds that and nothing else."""
-        if self._file is not None:
-            with self._writing():
-                self._file.flush()
-                self._file.truncate()
-        return FileEntry(bytes=self._bytes, sha256=self._hash.hexdigest())
-
-    @contextlib.contextmanager
-    def _writing(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CopyError(f"cannot write a copy: {error.strerror} after {self._bytes} bytes") from error
 
 
 class ReadStore(ABC):
@@ -451,3 +364,35 @@ def read_files(store: ReadStore, prefix: str, hashes: Mapping[str, str]) -> dict
         return data
 
     return {name: looked_twice(lambda n=name, h=wanted: look(n, h)) for name, wanted in hashes.items()}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An object that is to be had under a second key; see :meth:`Store.link_all`.
+
+    Attributes:
+        size, sha256: of the source.
+        seen: what a listing says of the source, where the caller knows that this version of it has the hash: where the
+            storage names versions it is not read, and only this version is copied.
+        orphan: as in :class:`Put`.
+    """
+
+    source: str
+    target: str
+    size: int
+    sha256: str
+    seen: ObjectInfo | None = None
+    orphan: Orphan = field(default=False, compare=False)
+
+    def put(self, data: bytes | Path = b"") -> Put:
+        """Return what it puts, as far as a judge looks at it."""
+        return Put(key=self.target, data=data, sha256=self.sha256, orphan=self.orphan)
+
+    def damaged(self, found: str) -> IntegrityError:
+        """Return the error of a source that has another sha256 (hex)."""
+        return IntegrityError(
+            f"cannot reuse {self.source} as {self.target}: its sha256 is {found}, expected {self.sha256}. "
+            "Verify the version it belongs to; without reuse the unit is built again.",
+            file=self.source,
+        )

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, final, overload
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
+from tokenlake.store import claims
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore, Store, looked_twice
-from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, is_closing_note, is_committed, state_of
-from tokenlake.store.entries import FileEntry
 from tokenlake.store.layout import (
     DATASET_NAME,
     LEDGER,
@@ -31,9 +30,8 @@ from tokenlake.store.layout import (
     tags_prefix,
     version_number,
 )
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import FileEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
-from tokenlake.store.tags import Tag, TagChange, read_tags, stored_tag, tagged_manifest
 
 _REFERENCE: Final = re.compile(
     rf"(?P<name>[^@]+)(?:@(?:v?(?P<version>[1-9][0-9]{{0,8}})|(?P<tag>{TAG_NAME.pattern})))?"
@@ -92,7 +90,7 @@ class Catalog:
         found = self.store.list_dirs("")
         return [name for name in found if DATASET_NAME.fullmatch(name) and self._is_there(name, swept)]
 
-    def versions(self, dataset: str, *, swept: bool = False) -> list[VersionInfo]:
+    def versions(self, dataset: str, *, swept: bool = False) -> list[claims.VersionInfo]:
         """Return the versions that are committed or being built, ascending; NotFoundError if there are none.
 
         Args:
@@ -113,7 +111,7 @@ class Catalog:
     def latest(self, dataset: str) -> int:
         """Return the number of the newest committed version; NotFoundError if there is none."""
         for version in reversed(self._numbers(check_dataset_name(dataset))):
-            if is_committed(self.store, Layout(dataset, version)):
+            if claims.is_committed(self.store, Layout(dataset, version)):
                 return version
         self.versions(dataset)
         raise NotFoundError(
@@ -133,7 +131,7 @@ class Catalog:
         found = Reference.parse(reference)
         if found.tag is not None:
             tag = self.tag(found.dataset, found.tag)
-            tagged_manifest(tag, self.manifest)
+            claims.tagged_manifest(tag, self.manifest)
             return found.dataset, tag.version
         if found.version is None:
             return found.dataset, self.latest(found.dataset)
@@ -144,23 +142,23 @@ class Catalog:
         """Resolve a reference and read its manifest, once; raises as :meth:`resolve` and :meth:`manifest` do."""
         found = Reference.parse(reference)
         if found.tag is not None:
-            return tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
+            return claims.tagged_manifest(self.tag(found.dataset, found.tag), self.manifest)
         return self.manifest(found.dataset, found.version or self.latest(found.dataset))
 
-    def tags(self, dataset: str) -> list[Tag]:
+    def tags(self, dataset: str) -> list[claims.Tag]:
         """Return the tags of a dataset by name; NotFoundError if there is no such dataset."""
         if not self._is_there(check_dataset_name(dataset)):
             raise self._no_dataset(dataset)
-        return read_tags(self.store, dataset)
+        return claims.read_tags(self.store, dataset)
 
-    def tag(self, dataset: str, tag: str) -> Tag:
+    def tag(self, dataset: str, tag: str) -> claims.Tag:
         """Return a tag as it is stored; NotFoundError if there is none."""
-        found = stored_tag(self.store, check_dataset_name(dataset), tag)
+        found = claims.stored_tag(self.store, check_dataset_name(dataset), tag)
         if found is None:
             raise self._no_tag(dataset, tag)
         return found[0]
 
-    def set_tag(self, dataset: str, tag: str, version: int) -> TagChange:
+    def set_tag(self, dataset: str, tag: str, version: int) -> claims.TagChange:
         """Make ``dataset@tag`` mean a committed version, whatever it meant before; the change says what.
 
         Raises:
@@ -171,12 +169,12 @@ class Catalog:
         """
         check_tag_name(tag)
         seal = self.manifest(check_dataset_name(dataset), version).sha256
-        ours = Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
-        was, expected = stored_tag(self.store, dataset, tag) or (None, None)
+        ours = claims.Tag(dataset=dataset, tag=tag, version=version, manifest_sha256=seal)
+        was, expected = claims.stored_tag(self.store, dataset, tag) or (None, None)
         outcome = self.writable.swap(tag_key(dataset, tag), ours.to_bytes(), expected)
         self.writable.sweep_temp(tags_prefix(dataset))
         # Equal: it was so already, or another process did the same just now.
-        return TagChange(ours, ours if outcome == "equal" else was)
+        return claims.TagChange(ours, ours if outcome == "equal" else was)
 
     def remove_tag(self, dataset: str, tag: str) -> int | None:
         """Remove a tag, also a damaged one; return the version it meant, None where that cannot be read.
@@ -206,7 +204,7 @@ class Catalog:
 
         def look() -> Manifest:
             data = self.store.read(layout.manifest)
-            if is_closing_note(data, layout):
+            if claims.is_closing_note(data, layout):
                 self._require_committed(dataset, version)
             return Manifest.from_bytes(data, layout.manifest)
 
@@ -218,12 +216,12 @@ class Catalog:
         _same_place(layout.manifest, (dataset, version), (found.dataset, found.version))
         return found
 
-    def read_claim(self, dataset: str, version: int) -> Claim | None:
+    def read_claim(self, dataset: str, version: int) -> claims.Claim | None:
         """Return the claim of a version, or None; IntegrityError if it is damaged or misplaced."""
         found = self.stored_claim(dataset, version)
         return None if found is None else found[0]
 
-    def stored_claim(self, dataset: str, version: int) -> tuple[Claim, bytes] | None:
+    def stored_claim(self, dataset: str, version: int) -> tuple[claims.Claim, bytes] | None:
         """Return a claim and the bytes of its file, for who changes it; else as :meth:`read_claim`."""
         key = Layout(dataset, version).claim
         try:
@@ -235,7 +233,7 @@ class Catalog:
 
     def claim(
         self, dataset: str, fingerprint: str, meta: Mapping[str, Any], *, after: int = 0
-    ) -> ClaimResult:
+    ) -> claims.ClaimResult:
         """Find or claim the version that builds ``fingerprint``.
 
         A committed version of an equal fingerprint wins, then a claim of an equal one (resume it), else the
@@ -252,12 +250,12 @@ class Catalog:
             if (found := self._find(dataset, fingerprint, later)) is not None:
                 return found
             version = infos[-1].version + 1 if infos else 1
-            ours = Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
+            ours = claims.Claim(dataset=dataset, version=version, fingerprint=fingerprint, meta=dict(meta))
             try:
                 outcome = self.writable.put_new(Layout(dataset, version).claim, ours.to_bytes())
             except VersionConflictError:
                 continue
-            return ClaimResult(version, "new" if outcome == "created" else "resumed")
+            return claims.ClaimResult(version, "new" if outcome == "created" else "resumed")
         raise VersionConflictError(
             f"{dataset}: lost {_CLAIM_TRIES} races for a version number in {self.store.url}. "
             "Other builds claim versions all the time; run again when they are done."
@@ -291,7 +289,9 @@ class Catalog:
                 raise IntegrityError(f"{key} is missing; the manifest lists it. {_REMEDY}", file=key)
         return dict(sorted(found.items()))
 
-    def _find(self, dataset: str, fingerprint: str, infos: list[VersionInfo]) -> ClaimResult | None:
+    def _find(
+        self, dataset: str, fingerprint: str, infos: list[claims.VersionInfo]
+    ) -> claims.ClaimResult | None:
         there = [info for info in infos if not info.swept]
         for info in sorted(there, key=lambda info: (info.committed, info.version), reverse=True):
             claim = self.read_claim(dataset, info.version)
@@ -301,23 +301,23 @@ class Catalog:
                 continue
             if not info.committed and claim is not None and claim.state == "swept":  # just now
                 continue
-            return ClaimResult(info.version, "committed" if info.committed else "resumed")
+            return claims.ClaimResult(info.version, "committed" if info.committed else "resumed")
         return None
 
     def _numbers(self, dataset: str) -> list[int]:
         """Versions with a folder, ascending; they may hold nothing."""
         return sorted(filter(None, map(version_number, self.store.list_dirs(dataset))))
 
-    def _states(self, dataset: str) -> Iterator[VersionInfo]:
+    def _states(self, dataset: str) -> Iterator[claims.VersionInfo]:
         for version in self._numbers(dataset):
-            if (info := state_of(self.store, Layout(dataset, version))) is not None:
+            if (info := claims.state_of(self.store, Layout(dataset, version))) is not None:
                 yield info
 
     def _is_there(self, dataset: str, swept: bool = False) -> bool:
         return any(swept or not info.swept for info in self._states(dataset))
 
     def _require_committed(self, dataset: str, version: int) -> None:
-        found = state_of(self.store, Layout(dataset, version))
+        found = claims.state_of(self.store, Layout(dataset, version))
         if found is not None and found.committed:
             return
         self.versions(dataset, swept=True)
@@ -396,7 +396,7 @@ def tag(
     *,
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> TagChange:
+) -> claims.TagChange:
     """Make ``NAME@TAG`` mean a committed version, whatever it meant before; the result says what.
 
     ::
@@ -457,8 +457,8 @@ def read_record(store: ReadStore, layout: Layout, unit: int, manifest: Manifest 
 
 
 @functools.lru_cache(maxsize=16)  # the same bytes come for every unit of a build
-def _claim_of(data: bytes, key: str) -> tuple[bytes, Claim]:
-    return data, Claim.from_bytes(data, key)
+def _claim_of(data: bytes, key: str) -> tuple[bytes, claims.Claim]:
+    return data, claims.Claim.from_bytes(data, key)
 
 
 def lists_ledger(manifest: Manifest) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
-from tokenlake.store.account import Account, require_equal
-from tokenlake.store.mixture import MixtureRecord, drawn_ids, settings_of, share
+from tokenlake.store.ledger import Account, require_equal
+from tokenlake.store.mixture import MixtureRecord
 
 
 @final
@@ -186,3 +186,29 @@ def check_mixture(
             ("achieved_tokens = share of tokens", one.achieved_tokens, share(one.drawn_tokens, tokens)),
         )
         require_equal(f"source {name!r} of the mixture", shares, where)
+
+
+def share(part: int, whole: int) -> float:
+    """Return a share, rounded the same everywhere; 0 of nothing."""
+    return float(Fraction(part, whole)) if whole else 0.0
+
+
+def settings_of(record: MixtureRecord) -> dict[str, Any]:
+    """Return what the key ``mix`` of the version's configuration says of the same mixture."""
+    return {
+        "level": record.level,
+        "weights_by": record.weights_by,
+        "splits": {name: source.split for name, source in record.sources.items()},
+        **record.order.identity(record.sources),
+        "rows": record.order.rows,
+    }
+
+
+def drawn_ids(account: Account, *, packed_here: bool) -> int:
+    """Return how many ids of the parent a source's account covers.
+
+    Args:
+        packed_here: whether documents were packed after they were drawn: each that did not end in EOS got one then.
+    """
+    added = account.documents - account.eos_existing if packed_here else 0
+    return account.tokens + account.bos + account.eos - added

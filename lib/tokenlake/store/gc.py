@@ -30,6 +30,7 @@ from typing import Any, Final, final
 
 from tokenlake import numbers
 from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.store import remove
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, lists_ledger, not_among
@@ -47,17 +48,6 @@ from tokenlake.store.layout import (
     check_dataset_name,
     version_number,
 )
-from tokenlake.store.remove import (
-    Finding,
-    Kept,
-    Removed,
-    Remover,
-    WasState,
-    abandoned,
-    claim_bytes,
-    closed,
-    read_claim,
-)
 from tokenlake.store.sealed import FORMAT_VERSION
 
 
@@ -74,7 +64,7 @@ class Swept:
 
     dataset: str
     version: int
-    was: WasState
+    was: remove.WasState
     modified: float | None
 
 
@@ -95,9 +85,9 @@ class GcReport:
     store: str
     grace: float
     dry_run: bool
-    removed: tuple[Removed, ...]
+    removed: tuple[remove.Removed, ...]
     swept: tuple[Swept, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[remove.Kept, ...]
 
     @property
     def bytes(self) -> int:
@@ -126,7 +116,9 @@ class Clock:
         return leftover.dead or self.is_old(leftover.modified)
 
 
-def judge(store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock) -> Finding | Kept | None:
+def judge(
+    store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Clock
+) -> remove.Finding | remove.Kept | None:
     """Judge one version's folder.
 
     Args:
@@ -139,20 +131,20 @@ def judge(store: Store, layout: Layout, leftovers: Sequence[Leftover], clock: Cl
     if CLAIM in objects:
         return _judge_claim(store, layout, objects, leftovers, clock)
     if objects:
-        return Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")
-    return Finding(layout=layout, empty=True) if all(map(clock.is_over, leftovers)) else None
+        return remove.Kept(layout.prefix, "it has neither claim nor manifest: not a version of ours")
+    return remove.Finding(layout=layout, empty=True) if all(map(clock.is_over, leftovers)) else None
 
 
 def _judge_committed(
     store: Store, layout: Layout, objects: dict[str, ObjectInfo], clock: Clock
-) -> Finding | Kept | None:
+) -> remove.Finding | remove.Kept | None:
     if is_closing_note(store.read(layout.manifest), layout):
-        return _swept(store, closed(store, layout, objects))
+        return _swept(store, remove.closed(store, layout, objects))
     try:
         manifest = Catalog(store).manifest(layout.dataset, layout.version)
         manifest.check(layout.manifest)
     except IntegrityError as error:
-        return Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
+        return remove.Kept(layout.manifest, f"the version is damaged, so nothing of it was touched: {error}")
     named = {MANIFEST, CLAIM, *manifest.other_files, *(shard.path for shard in manifest.files)}
     # Records that are not listed prove themselves, and the bad records that they name.
     beside = {RUNS} if lists_ledger(manifest) else {RUNS, LEDGER, QUARANTINE}
@@ -161,8 +153,8 @@ def _judge_committed(
         for path, info in objects.items()
         if path not in named and path.partition("/")[0] not in beside and clock.is_old(info.modified)
     ]
-    files = tuple(Removed.of("stray", info) for info in strays)
-    return Finding(layout=layout, files=files) if files else None
+    files = tuple(remove.Removed.of("stray", info) for info in strays)
+    return remove.Finding(layout=layout, files=files) if files else None
 
 
 def _judge_claim(
@@ -171,30 +163,30 @@ def _judge_claim(
     objects: dict[str, ObjectInfo],
     leftovers: Sequence[Leftover],
     clock: Clock,
-) -> Finding | Kept | None:
-    data = claim_bytes(store, layout)
+) -> remove.Finding | remove.Kept | None:
+    data = remove.claim_bytes(store, layout)
     if data is None:  # gone since it was listed
         return None
-    claim = read_claim(data, layout)
+    claim = remove.read_claim(data, layout)
     if claim is not None and claim.state == "swept":
-        return _swept(store, abandoned(layout, "swept", data, objects))
+        return _swept(store, remove.abandoned(layout, "swept", data, objects))
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         version = json.loads(data)["format_version"]
         if claim is None and isinstance(version, int) and version > FORMAT_VERSION:
-            return Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
+            return remove.Kept(layout.claim, "a newer release of tokenlake wrote it; upgrade to collect it")
     changes = [info.modified for info in objects.values()] + [each.modified for each in leftovers]
     known = [change for change in changes if change is not None]
     if len(known) < len(changes):
-        return Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
+        return remove.Kept(layout.prefix, "unfinished, and the storage does not say when it changed last")
     if not clock.is_old(max(known)):
         age = numbers.age(max(0.0, clock.now - max(known)))
-        return Kept(layout.prefix, f"unfinished, and changed {age} ago")
-    return abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
+        return remove.Kept(layout.prefix, f"unfinished, and changed {age} ago")
+    return remove.abandoned(layout, "damaged" if claim is None else claim.state, data, objects)
 
 
-def _swept(store: Store, found: Finding) -> Finding | None:
+def _swept(store: Store, found: remove.Finding) -> remove.Finding | None:
     """Return what an earlier collection left of a swept version; None where it had come to its end."""
-    claim = read_claim(found.claim, found.layout)
+    claim = remove.read_claim(found.claim, found.layout)
     done = found.claim is None or (claim is not None and claim.state == "swept")
     return None if done and not found.files and not store.list_dirs(found.layout.prefix) else found
 
@@ -281,15 +273,15 @@ def collect(
         if name not in datasets:
             raise not_among(f"no dataset {name!r} in {store.url}", name, datasets)
     leftovers = [each for prefix in names or ("",) for each in store.leftovers(prefix) if _is_ours(each.name)]
-    findings: list[Finding | Kept | None] = []
+    findings: list[remove.Finding | remove.Kept | None] = []
     for dataset in sorted(set(names)) if names else datasets:
         numbers_there = filter(None, map(version_number, store.list_dirs(dataset)))
         findings += [judge(store, Layout(dataset, each), leftovers, clock) for each in sorted(numbers_there)]
-    remover, swept = Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
-    remover.kept += [each for each in findings if isinstance(each, Kept)]
+    remover, swept = remove.Remover(store, dry_run=dry_run, workers=workers), list[Swept]()
+    remover.kept += [each for each in findings if isinstance(each, remove.Kept)]
     remover.remove_leftovers(filter(clock.is_over, leftovers))
     for found in findings:
-        if isinstance(found, Finding) and remover.remove(found) and found.was is not None:
+        if isinstance(found, remove.Finding) and remover.remove(found) and found.was is not None:
             swept.append(Swept(found.layout.dataset, found.layout.version, found.was, found.modified))
     return GcReport(
         store=store.url,

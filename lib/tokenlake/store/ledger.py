@@ -1,17 +1,407 @@
-"""The ledger record: one finished unit of work, ``ledger/00017.json``."""
+"""What units and versions consist of, in numbers: entries of files, accounts, and the ledger record of a unit.
+
+A value of these classes is what its JSON object says. Decoding checks each field by its type; what must hold between
+the fields of an entry is said by its ``problem``. A ledger record (``ledger/00017.json``) is one finished unit of work.
+
+The account says where every row and every token went. Each unit keeps one, they are summed per source and for the
+version, and they must close at commit::
+
+    rows_read = kept + sum(filtered) + sum(quarantined)
+    documents = kept + expanded
+    tokens    = content_packed + sum(dropped)
+    slots     = sequences * L = content_packed + bos + eos + pad          (packed datasets)
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, final
+import builtins
+import functools
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Annotated, Any, Final, Self, final
 
 import msgspec
 from msgspec import Meta
 
-from tokenlake.store.account import Account
-from tokenlake.store.entries import InputEntry, QuarantineEntry, ShardEntry, check_entries
-from tokenlake.store.layout import MAX_UNIT, quarantine_path
-from tokenlake.store.sealed import Sealed, SealedDocument, Sha256
+from tokenlake.errors import AccountError
+from tokenlake.fingerprint import file_id, fingerprint
+from tokenlake.store.layout import MAX_PART, MAX_UNIT, quarantine_path, shard_path
+from tokenlake.store.sealed import (
+    Count,
+    DatasetName,
+    Positive,
+    Sealed,
+    SealedDocument,
+    Sha256,
+    Signed,
+    SplitName,
+)
+
+_HEX: Final = b"0123456789abcdef"
+_SHARED: Final = 256  # lists of row groups
+
+Problem = tuple[str, str, object]
+"""Of an entry: the field, what was expected, what is there."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One Parquet file of the dataset.
+
+    Attributes:
+        path: ``data/train-00017-00.parquet``, relative to the version.
+        split, unit, part: what the path says.
+        bytes, sha256: of the file.
+        rows: rows of the file (packed: sequences; tokens: documents).
+        tokens: ids that are not padding (content, BOS and EOS): the sum of ``segment_lengths``.
+        documents: documents whose first piece (``start == 0``) lies in the file.
+        row_groups: first row of each row group, ascending from 0.
+        logical: column -> hash of its values, independent of encoding and of row groups.
+    """
+
+    path: str
+    split: SplitName
+    unit: Annotated[int, Meta(ge=0, le=MAX_UNIT)]
+    part: Annotated[int, Meta(ge=0, le=MAX_PART)]
+    bytes: Positive
+    sha256: str
+    rows: Count
+    tokens: Count
+    documents: Count
+    row_groups: tuple[Count, ...]
+    logical: dict[str, str]
+
+    def __post_init__(self) -> None:
+        # Most shards of a version have equal row groups, and a version may have ten thousand shards.
+        object.__setattr__(self, "row_groups", _shared(self.row_groups))
+
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
+        expected = shard_path(self.split, self.unit, self.part)
+        if self.path != expected:
+            return "path", f"{expected}, by its split, unit and part", self.path
+        starts = self.row_groups
+        if starts[:1] == (0,) and starts[-1] < self.rows and _ascend(starts):
+            return None
+        if not starts and not self.rows:
+            return None
+        return "row_groups", f"ascending first rows from 0, below the {self.rows} rows", list(starts)
+
+    def hash_problem(self) -> Problem | None:
+        """Return what is no hash."""
+        if len(self.sha256) != 64 or not _are_hex([self.sha256]):
+            return "sha256", "64 digits of lower-case hex", self.sha256
+        for column, text in self.logical.items():
+            if not text or len(text) % 32 or not _are_hex([text]):
+                return f"logical.{column}", "32 digits of lower-case hex, or several times so many", text
+        return None
+
+
+def _are_hex(texts: Iterable[str]) -> bool:
+    """Say whether texts are digits of lower-case hex, all at once: a pattern for each takes ten times as long."""
+    return not "".join(texts).encode().translate(None, _HEX)
+
+
+@functools.lru_cache(_SHARED)
+def _shared(row_groups: tuple[int, ...]) -> tuple[int, ...]:
+    return row_groups
+
+
+@functools.lru_cache(_SHARED)
+def _ascend(starts: tuple[int, ...]) -> bool:
+    return all(a < b for a, b in pairwise(starts))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """Number and sha256 (hex) of the bytes of a file, as a manifest lists those that are no shards, or as just read."""
+
+    bytes: Count
+    sha256: Sha256
+
+    @classmethod
+    def of(cls, data: builtins.bytes) -> Self:
+        return cls(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineEntry:
+    """The bad records of one unit: ``quarantine/00017.parquet``."""
+
+    path: str
+    bytes: Positive
+    sha256: Sha256
+    rows: Positive
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over shards: of a version, or of one split of it."""
+
+    files: int
+    bytes: int
+    rows: int
+    tokens: int
+    documents: int
+
+    @classmethod
+    def of(cls, shards: Iterable[ShardEntry]) -> Self:
+        found = list(shards)
+        sums = {name: sum(map(attrgetter(name), found)) for name in ("bytes", "rows", "tokens", "documents")}
+        return cls(files=len(found), **sums)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFileEntry:
+    """An input file as identity knows it.
+
+    Attributes:
+        source: the configured source's name.
+        path: POSIX, relative to the listing's root.
+        size: bytes.
+        token: version token, ``sha256:<hex>`` for local files.
+        file_id: :func:`tokenlake.fingerprint.file_id` of source and path; what provenance columns hold.
+    """
+
+    source: str
+    path: str
+    size: Count
+    token: str
+    file_id: Signed
+
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
+        expected = file_id(self.source, self.path)
+        if self.file_id == expected:
+            return None
+        return "file_id", f"{expected}, the id of {self.source!r} and {self.path!r}", self.file_id
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputEntry:
+    """The range of an input file that one unit read: identity as in :class:`InputFileEntry`, and
+
+    Attributes:
+        start, stop: half open, in bytes for line formats, in row groups for Parquet.
+    """
+
+    source: str
+    path: str
+    size: Count
+    token: str
+    file_id: Signed
+    start: Count
+    stop: Count
+
+    @property
+    def file(self) -> InputFileEntry:
+        """The file without the range: the row of the manifest's table."""
+        return InputFileEntry(
+            source=self.source, path=self.path, size=self.size, token=self.token, file_id=self.file_id
+        )
+
+    def problem(self) -> Problem | None:
+        """Return what no writer of ours would write; None if there is nothing."""
+        if self.stop < self.start:
+            return "stop", f"an integer >= {self.start}", self.stop
+        return self.file.problem()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """A version that this one was made from."""
+
+    dataset: DatasetName
+    version: Positive
+    sha256: Sha256
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a version comes from: parent versions, and one hash over all input files."""
+
+    parents: tuple[Parent, ...]
+    inputs_fingerprint: Sha256
+
+
+def inputs_fingerprint(inputs: Iterable[InputFileEntry]) -> str:
+    """Return the hash of source, path, size and token of all input files, in any order."""
+    return fingerprint(sorted([entry.source, entry.path, entry.size, entry.token] for entry in inputs))
+
+
+def check_entries(
+    document: SealedDocument,
+    key: str,
+    entries: Sequence[ShardEntry] | Sequence[InputFileEntry] | Sequence[InputEntry],
+) -> None:
+    """Check what must hold inside each entry of a list; IntegrityError names the first that is wrong."""
+    shards = [entry for entry in entries if isinstance(entry, ShardEntry)]
+    files = [shard.sha256 for shard in shards]
+    columns = list(chain.from_iterable(shard.logical.values() for shard in shards))
+    sizes = set(map(len, columns))
+    sound = {*map(len, files)} <= {64} and 0 not in sizes and not any(size % 32 for size in sizes)
+    hashes = () if sound and _are_hex(files + columns) else map(ShardEntry.hash_problem, shards)
+    for problems in (hashes, (entry.problem() for entry in entries)):
+        for index, problem in enumerate(problems):
+            if problem is not None:
+                field, expected, got = problem
+                document.fail(f"{key}[{index}].{field}", expected, got)
+
+
+LAWS: Final[dict[str, tuple[str, ...]]] = {
+    "rows_read": ("kept", "filtered", "quarantined"),
+    "documents": ("kept", "expanded"),
+    "tokens": ("content_packed", "dropped"),
+    "slots": ("content_packed", "bos", "eos", "pad"),
+}
+"""What each count is the sum of; the last one of packed rows only."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Counts of one unit, one source or one version. Dictionaries are by reason; all counts are >= 0.
+
+    Attributes:
+        rows_read: rows of the input that were looked at.
+        rows_skipped: rows never looked at (``num_rows``, pruned row groups); outside the equations.
+        filtered: rows left out on purpose (``empty``, ``excluded``, ``too_long``, ``nothing_to_learn``).
+        quarantined: bad records set aside.
+        normalized: what was normalized on reading (``bom``, ``crlf``, ``blank_line``), and documents that were cut to
+            `max_length` (``long_documents_truncate``, ``long_documents_split``); outside the equations.
+        kept: rows that became documents.
+        expanded: documents beyond one per row; without packing the further pieces of split documents too.
+        documents: documents that were encoded.
+        tokens: content tokens drawn, those later dropped included.
+        content_packed: content tokens written.
+        dropped: content tokens not written (``truncated``, ``too_long``, ``nothing_to_learn``).
+        bos, eos, pad: slots that hold such a token; ``eos`` counts every EOS that is not content.
+        eos_existing: documents to which no EOS was appended, because one was there.
+        sequences: packed rows.
+        slots: ids in packed rows.
+        special_tokens_in_text: occurrences of special-token strings in documents' own text.
+        text_bytes: UTF-8 bytes of the documents.
+    """
+
+    rows_read: Count = 0
+    rows_skipped: dict[str, Count] = field(default_factory=dict[str, Count])
+    filtered: dict[str, Count] = field(default_factory=dict[str, Count])
+    quarantined: dict[str, Count] = field(default_factory=dict[str, Count])
+    normalized: dict[str, Count] = field(default_factory=dict[str, Count])
+    kept: Count = 0
+    expanded: Count = 0
+    documents: Count = 0
+    tokens: Count = 0
+    content_packed: Count = 0
+    dropped: dict[str, Count] = field(default_factory=dict[str, Count])
+    bos: Count = 0
+    eos: Count = 0
+    eos_existing: Count = 0
+    pad: Count = 0
+    sequences: Count = 0
+    slots: Count = 0
+    special_tokens_in_text: Count = 0
+    text_bytes: Count = 0
+
+    @classmethod
+    def total(cls, accounts: Iterable[Self]) -> Self:
+        """Return the sum of any number of accounts, field by field and reason by reason; of none, an empty one."""
+        found = [cls(), *accounts]
+        sums: dict[str, Any] = {}
+        for name in _NAMES:
+            values: list[Any] = [getattr(account, name) for account in found]
+            if isinstance(values[0], int):
+                sums[name] = sum(values)
+            else:
+                reasons = sorted({reason for value in values for reason in value})
+                sums[name] = {reason: sum(value.get(reason, 0) for value in values) for reason in reasons}
+        return cls(**sums)
+
+    @property
+    def of_rows(self) -> Self:
+        """What belongs to packed rows, and to no one source of those that share them."""
+        return type(self)(sequences=self.sequences, slots=self.slots, pad=self.pad)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict with every field."""
+        return asdict(self)
+
+    def check(self, width: int | None = None, *, where: str = "account") -> None:
+        """Check that the account closes.
+
+        Args:
+            width: ids of a row of a packed dataset; None or 0 leaves the equations on slots out.
+            where: what the account is of, for messages.
+
+        Raises:
+            AccountError: names the equation, both sides and the figures.
+        """
+        if self.eos_existing > self.documents:
+            raise AccountError(
+                f"{where}: eos_existing is {self.eos_existing}; expected <= {self.documents} documents",
+                where=where,
+            )
+        equations = [
+            (f"{whole} = {' + '.join(parts)}", self.count(whole), [*map(self.count, parts)])
+            for whole, parts in LAWS.items()
+            if whole != "slots" or width
+        ]
+        if width:
+            equations.insert(-1, (f"slots = sequences * {width}", self.slots, [self.sequences * width]))
+        for equation, left, right in equations:
+            if left != sum(right):
+                terms = " + ".join(str(term) for term in right)
+                raise AccountError(
+                    f"{where}: the account does not close: expected {equation}, got {left} on the left and "
+                    f"{terms} = {sum(right)} on the right. Something was lost or counted twice; "
+                    "rebuild what it covers, and report it if it stays.",
+                    equation=equation,
+                    left=left,
+                    right=sum(right),
+                    where=where,
+                )
+
+    def count(self, name: str) -> int:
+        """Return a count, or the sum of those by reason."""
+        value = getattr(self, name)
+        return value if isinstance(value, int) else sum(value.values())
+
+
+_NAMES: Final = tuple(each.name for each in fields(Account))
+
+
+def require_equal(whose: str, equations: Iterable[tuple[str, object, object]], where: str) -> None:
+    """Check equations, each with its two sides.
+
+    Args:
+        whose: what they are of, and
+        where: the file that says so, for messages.
+
+    Raises:
+        AccountError: names the equation and both sides.
+    """
+    for equation, left, right in equations:
+        if left != right:
+            raise AccountError(
+                f"{where}: {whose} does not close: expected {equation}, got {left} and {right}. "
+                "Something was lost, counted twice or taken from elsewhere; rebuild the version.",
+                equation=equation,
+                left=left,
+                right=right,
+                where=where,
+            )
+
 
 #: The source of a unit that holds rows of several.
 MIXED: Final = "*"

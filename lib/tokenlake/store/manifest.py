@@ -15,17 +15,7 @@ from tokenlake import numbers
 from tokenlake.columns import METHODS, TRAINERS, Method, Trainer
 from tokenlake.errors import IntegrityError
 from tokenlake.markup import named_facts
-from tokenlake.store.account import Account, require_equal
-from tokenlake.store.entries import (
-    FileEntry,
-    InputFileEntry,
-    Lineage,
-    Parent,
-    ShardEntry,
-    Totals,
-    check_entries,
-    inputs_fingerprint,
-)
+from tokenlake.store import ledger
 from tokenlake.store.layout import CLAIM, DATA, MANIFEST, RUNS, key_problem
 from tokenlake.store.mixture import MixtureRecord
 from tokenlake.store.sealed import (
@@ -113,12 +103,12 @@ class Manifest(Sealed):
     seq_length: Positive | None
     config: dict[str, Any]
     tokenizer: dict[str, Any]
-    files: tuple[ShardEntry, ...]
-    other_files: dict[str, FileEntry]
-    inputs: tuple[InputFileEntry, ...]
-    accounts: dict[str, Account]
+    files: tuple[ledger.ShardEntry, ...]
+    other_files: dict[str, ledger.FileEntry]
+    inputs: tuple[ledger.InputFileEntry, ...]
+    accounts: dict[str, ledger.Account]
     produced_by: dict[str, str]
-    parents: tuple[Parent, ...] = ()
+    parents: tuple[ledger.Parent, ...] = ()
     mixture: MixtureRecord | None = None
 
     @property
@@ -140,19 +130,19 @@ class Manifest(Sealed):
         )
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> ledger.Totals:
         """Sums over all shards."""
-        return Totals.of(self.files)
+        return ledger.Totals.of(self.files)
 
     @cached_property
-    def splits(self) -> dict[str, Totals]:
+    def splits(self) -> dict[str, ledger.Totals]:
         """Sums per split, by name."""
-        found: dict[str, list[ShardEntry]] = {}
+        found: dict[str, list[ledger.ShardEntry]] = {}
         for shard in self.files:
             found.setdefault(shard.split, []).append(shard)
         if len(found) == 1:
             return dict.fromkeys(found, self.totals)
-        return {name: Totals.of(found[name]) for name in sorted(found)}
+        return {name: ledger.Totals.of(found[name]) for name in sorted(found)}
 
     @cached_property
     def held_out(self) -> dict[str, str]:
@@ -162,15 +152,15 @@ class Manifest(Sealed):
         return {name: split for name, split in asked.items() if split in self.splits}
 
     @cached_property
-    def account(self) -> Account:
+    def account(self) -> ledger.Account:
         """The sum of the sources' accounts, and of a mixture the rows that are of no one source."""
         rows = () if self.mixture is None else (self.mixture.rows,)
-        return Account.total([*self.accounts.values(), *rows])
+        return ledger.Account.total([*self.accounts.values(), *rows])
 
     @cached_property
-    def lineage(self) -> Lineage:
+    def lineage(self) -> ledger.Lineage:
         """Parents and the hash over the inputs."""
-        return Lineage(parents=self.parents, inputs_fingerprint=inputs_fingerprint(self.inputs))
+        return ledger.Lineage(parents=self.parents, inputs_fingerprint=ledger.inputs_fingerprint(self.inputs))
 
     @cached_property
     def sha256(self) -> str:
@@ -217,7 +207,7 @@ class Manifest(Sealed):
     def _read(cls, document: SealedDocument) -> Self:
         _check_config(document)
         document.get("tokenizer", dict[str, _Tokenizer])
-        lineage: Lineage = document.get("lineage", Lineage)
+        lineage: ledger.Lineage = document.get("lineage", ledger.Lineage)
         found = cls(
             **document.values(cls, "parents", "mixture"),
             parents=lineage.parents,
@@ -251,7 +241,7 @@ class Manifest(Sealed):
             (f"account.documents = {documents[0]} of all files", total.documents, documents[1]),
             ("account.content_packed + bos + eos = tokens of all files", ids, files.tokens),
         )
-        require_equal("the account of all files", equations, where)
+        ledger.require_equal("the account of all files", equations, where)
         if self.mixture is not None:
             # It imports numpy, which a list of the versions of a store does not wait for; nor for Arrow's types below.
             from tokenlake.store.draws import check_mixture
@@ -266,8 +256,8 @@ class Manifest(Sealed):
             )
 
     def _check(self, document: SealedDocument) -> None:
-        check_entries(document, "files", self.files)
-        check_entries(document, "inputs", self.inputs)
+        ledger.check_entries(document, "files", self.files)
+        ledger.check_entries(document, "inputs", self.inputs)
         if (self.kind == "packed") != (self.seq_length is not None):
             document.fail("seq_length", "a length for kind packed, else null", self.seq_length)
         _ = self.preference  # one that is none is an error here, and not when rows are read

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self, final
 
 import msgspec
 from msgspec import Meta
 
-from tokenlake.store.account import Account
+from tokenlake.store import ledger
 from tokenlake.store.sealed import Count, DatasetName, Positive, SealedDocument, Share, Signed, SplitName
 
 Level = Literal["documents", "sequences"]
@@ -148,7 +147,7 @@ class MixtureRecord:
     level: Level
     weights_by: WeightsBy
     order: MixtureOrder
-    rows: Account
+    rows: ledger.Account
     sources: dict[str, MixedSource]
 
     def to_json(self) -> dict[str, Any]:
@@ -190,32 +189,6 @@ class _Stored(msgspec.Struct):
     level: Level
     weights_by: WeightsBy
     order: MixtureOrder
-    rows: Account
+    rows: ledger.Account
     names: tuple[str, ...]
     sources: dict[str, MixedSource]
-
-
-def share(part: int, whole: int) -> float:
-    """Return a share, rounded the same everywhere; 0 of nothing."""
-    return float(Fraction(part, whole)) if whole else 0.0
-
-
-def settings_of(record: MixtureRecord) -> dict[str, Any]:
-    """Return what the key ``mix`` of the version's configuration says of the same mixture."""
-    return {
-        "level": record.level,
-        "weights_by": record.weights_by,
-        "splits": {name: source.split for name, source in record.sources.items()},
-        **record.order.identity(record.sources),
-        "rows": record.order.rows,
-    }
-
-
-def drawn_ids(account: Account, *, packed_here: bool) -> int:
-    """Return how many ids of the parent a source's account covers.
-
-    Args:
-        packed_here: whether documents were packed after they were drawn: each that did not end in EOS got one then.
-    """
-    added = account.documents - account.eos_existing if packed_here else 0
-    return account.tokens + account.bos + account.eos - added

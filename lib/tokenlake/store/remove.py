@@ -18,9 +18,8 @@ from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreEr
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
 from tokenlake.store.catalog import Catalog, Reference, parted
-from tokenlake.store.claims import Claim, closing_note, is_closing_note
+from tokenlake.store.claims import Claim, closing_note, is_closing_note, read_tags
 from tokenlake.store.layout import CLAIM, LEDGER, MANIFEST, Layout, version_number
-from tokenlake.store.tags import read_tags
 from tokenlake.threads import in_order
 
 _THREADS: Final = 8

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import BinaryIO, Final, final
 
 from tokenlake.errors import IntegrityError, StoreError
-from tokenlake.store.base import ByteTarget, CopyError, HashingTarget
-from tokenlake.store.entries import FileEntry
-from tokenlake.store.local_files import is_still, lock, locked
+from tokenlake.store.ledger import FileEntry
+from tokenlake.store.local import is_still, lock, locked
+from tokenlake.store.writes import ByteTarget, CopyError, HashingTarget
 
 COPY_NAME: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part-"

@@ -32,9 +32,9 @@ from tokenlake.errors import ConfigError, NotFoundError
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, ProgressMeter
 from tokenlake.sources.opening import opened
 from tokenlake.sources.splits import by_file, positions_of
-from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.ledger import Account
 from tokenlake.store.manifest import Manifest
 from tokenlake.threads import in_order
 from tokenlake.typed_json import converted

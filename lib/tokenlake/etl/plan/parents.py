@@ -15,8 +15,8 @@ from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store, read_files
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.layout import TOKENIZER, Layout, tokenizer_path
+from tokenlake.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.manifest import Manifest
 from tokenlake.tokenizers.files import TokenizerFiles
 

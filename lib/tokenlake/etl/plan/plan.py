@@ -29,10 +29,9 @@ from tokenlake.etl.plan.source import PlannedTokenizer
 from tokenlake.markup import named_facts, one_line
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.splits import split_file
-from tokenlake.store.account import Account
 from tokenlake.store.address import StoreAddress, address_of_build
-from tokenlake.store.entries import InputFileEntry
 from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
+from tokenlake.store.ledger import Account, InputFileEntry
 from tokenlake.store.manifest import Kind
 
 _CONFIG_HEADER: Final = """\

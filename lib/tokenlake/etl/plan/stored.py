@@ -53,9 +53,8 @@ from tokenlake.schema import FORMAT_VERSION
 from tokenlake.store.address import address_of_build, open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import outcomes
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import MAX_UNIT
-from tokenlake.store.ledger import MIXED, UnitRecord
+from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 

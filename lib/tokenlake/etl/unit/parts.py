@@ -23,9 +23,10 @@ from tokenlake.parquet.writer import RowGroupWriter, open_shard
 from tokenlake.schema import LogicalHasher
 from tokenlake.sources.rows import BadRecord
 from tokenlake.store.base import Store
-from tokenlake.store.entries import FileEntry, QuarantineEntry, ShardEntry
 from tokenlake.store.layout import Layout, quarantine_path, shard_path
-from tokenlake.store.local_files import HashingFile, remove_temp
+from tokenlake.store.ledger import FileEntry, QuarantineEntry, ShardEntry
+from tokenlake.store.local import remove_temp
+from tokenlake.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa
 _MOST_ROWS: Final = 1 << 20  # of a row group

@@ -33,8 +33,8 @@ from tokenlake.schema import (
     tokens_schema,
 )
 from tokenlake.store.base import Store
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import ShardEntry
 from tokenlake.text.preference_ids import Joined, Joiner, preference_batch
 from tokenlake.tokenizers.encoder import Encoded, Encoder
 

@@ -28,11 +28,10 @@ from tokenlake.packing.segments import LOSS, learned, marked
 from tokenlake.reading.gather import StoredDocuments
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import row_group_rows
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.entries import ShardEntry
 from tokenlake.store.layout import Layout
+from tokenlake.store.ledger import Account, ShardEntry
 from tokenlake.store.manifest import Manifest
 
 _KEPT: Final = 64  # parents that stay open between jobs

@@ -27,11 +27,9 @@ from tokenlake.etl.unit.sink import PreferenceSink, Sink, TokenDocuments, open_s
 from tokenlake.mixing.random import Int64, UInt64, splitmix64
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.rows import BadRecord, Fault, refuse
-from tokenlake.store.account import Account
 from tokenlake.store.base import Store
-from tokenlake.store.entries import InputEntry
 from tokenlake.store.layout import Layout
-from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.ledger import Account, InputEntry, UnitRecord
 from tokenlake.text.preference_ids import MOVED
 from tokenlake.tokenizers.encoder import Encoder
 from tokenlake.tokenizers.files import TokenizerFiles
@@ -99,7 +97,7 @@ _OF_INPUT: Final = ("source", "path", "size", "token", "file_id")
 
 @final
 class UnitTally:
-    """The counts of one unit, named as the fields of :class:`tokenlake.store.account.Account`.
+    """The counts of one unit, named as the fields of :class:`tokenlake.store.ledger.Account`.
 
     Attributes:
         numbers: those that are numbers.

@@ -25,21 +25,12 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import HashingTarget, Leftover, Link, Store, caught, looked_twice
-from tokenlake.store.compare_and_swap import Outcome, Put, compare_and_swap
-from tokenlake.store.local import LocalStore
-from tokenlake.store.local_files import os_errors, remove_temp
-from tokenlake.store.remote import objects
-from tokenlake.store.remote.filesystems import on_loop, on_loop_to_its_end
-from tokenlake.store.remote.objects import (
-    BucketClient,
-    OtherObjectError,
-    Payload,
-    RemoteObject,
-    SourceChangedError,
-)
-from tokenlake.store.remote.store import PROBE, MemoryTarget, RemoteStore, read_version
-from tokenlake.store.remote.url import Url, folder_of, url_of
+from tokenlake.store import objects
+from tokenlake.store.base import Leftover, Link, Store, caught, looked_twice
+from tokenlake.store.client import BucketClient
+from tokenlake.store.local import LocalStore, os_errors, remove_temp
+from tokenlake.store.remote import PROBE, MemoryTarget, RemoteStore, on_loop, on_loop_to_its_end, read_version
+from tokenlake.store.writes import HashingTarget, Outcome, Put, compare_and_swap
 from tokenlake.threads import in_order
 
 _TRYING: Final = threading.Lock()
@@ -80,21 +71,21 @@ class ObjectStore(RemoteStore, Store):
 
                 look_first = put.expected is not None or large
                 seen = partial(self._seen, put.key)
-                return compare_and_swap(put, seen, send, OtherObjectError, look_first=look_first)
+                return compare_and_swap(put, seen, send, objects.OtherObjectError, look_first=look_first)
 
         return list(in_order(one, puts, self.at_once))
 
     @contextlib.contextmanager
-    def _payload(self, put: Put) -> Generator[Payload]:
+    def _payload(self, put: Put) -> Generator[objects.Payload]:
         """Read back what is sent; a temporary file is gone after."""
         if isinstance(put.data, bytes):
-            payload = Payload.of(put.data)
+            payload = objects.Payload.of(put.data)
             put.require_written(payload.sha256)
             yield payload
             return
         scratch_of(self.url).check_temp(put.data, put.key)
         try:
-            with Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
+            with objects.Payload.of_file(put.data, in_parts=self._storage().in_parts) as payload:
                 put.require_written(payload.sha256)
                 yield payload
         finally:
@@ -106,7 +97,7 @@ class ObjectStore(RemoteStore, Store):
     def _copied(self, link: Link) -> Outcome:
         source, target, seen = self._at(link.source), self._at(link.target), link.seen
         if seen is not None and seen.token:
-            found = RemoteObject(path=seen.key, size=seen.size, token=seen.token)
+            found = objects.RemoteObject(path=seen.key, size=seen.size, token=seen.token)
         else:
             found = self._source(link)
 
@@ -126,8 +117,8 @@ class ObjectStore(RemoteStore, Store):
             on_loop_to_its_end(client.copy(source, found, target, over, whole=whole))
 
         try:
-            return compare_and_swap(link.put(), look, send, OtherObjectError, look_first=False)
-        except SourceChangedError as error:
+            return compare_and_swap(link.put(), look, send, objects.OtherObjectError, look_first=False)
+        except objects.SourceChangedError as error:
             raise IntegrityError(
                 f"cannot reuse {link.source} as {link.target}: it was replaced while it was copied ({error}); nothing "
                 "was made. Verify the version it belongs to.",
@@ -144,7 +135,7 @@ class ObjectStore(RemoteStore, Store):
         return scratch_of(self.url).sweep_temp(prefix)
 
     def leftovers(self, prefix: str) -> builtins.list[Leftover]:
-        uploads = on_loop(self._storage().uploads(folder_of(self._root, prefix)))
+        uploads = on_loop(self._storage().uploads(objects.folder_of(self._root, prefix)))
         found = [
             Leftover(f"{_UPLOAD}:{upload}:{self._key(one.path)}", 0, one.modified or 0.0, dead=False)
             for one, upload in uploads
@@ -185,10 +176,10 @@ class ObjectStore(RemoteStore, Store):
             self.preflight()
         return self._storage()
 
-    def _source(self, link: Link) -> RemoteObject:
+    def _source(self, link: Link) -> objects.RemoteObject:
         """Return which version of the source of a link has its hash."""
 
-        def look() -> RemoteObject:
+        def look() -> objects.RemoteObject:
             target = HashingTarget()
             found = read_version(self._client(), self._at(link.source), target)
             if (got := target.finish().sha256) != link.sha256:
@@ -241,25 +232,25 @@ def scratch_of(url: str) -> LocalStore:
     return LocalStore(ours / hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
-def try_out(client: BucketClient, root: Url) -> None:
+def try_out(client: BucketClient, root: objects.Url) -> None:
     """See that a second create of a key is refused, and a swap of what is not there any more.
 
     Raises:
         StoreError: it is not, or the storage cannot be written to.
     """
-    url = url_of(root, f"{PROBE}{secrets.token_hex(8)}")
+    url = objects.url_of(root, f"{PROBE}{secrets.token_hex(8)}")
     first, second, third = (f"{word} {url.path}\n".encode() for word in ("first", "second", "third"))
     try:
         _put(client, url, first, None)
-        _refused(client, url, Payload.of(second), None, "create-only put of a key that exists")
+        _refused(client, url, objects.Payload.of(second), None, "create-only put of a key that exists")
         if client.in_parts:
-            parts = Payload.of(second, in_parts=True)
+            parts = objects.Payload.of(second, in_parts=True)
             _refused(client, url, parts, None, "create-only upload in parts to a key that exists")
         token = read_version(client, url, MemoryTarget()).token
         other = client.other_token(token)
-        _refused(client, url, Payload.of(second), other, "swap of a version that does not exist")
+        _refused(client, url, objects.Payload.of(second), other, "swap of a version that does not exist")
         _put(client, url, third, token)
-    except OtherObjectError:
+    except objects.OtherObjectError:
         raise StoreError(
             f"{root}: it refused to swap the very version that is there. {_ADVICE}.", url=str(root)
         ) from None
@@ -269,21 +260,21 @@ def try_out(client: BucketClient, root: Url) -> None:
         _tidy(client, url)
 
 
-def keeps_copies(client: BucketClient, root: Url) -> bool:
+def keeps_copies(client: BucketClient, root: objects.Url) -> bool:
     """Say whether a create-only copy in one request is refused where there is an object, by a trial.
 
     Not all services that take the condition keep it; where they do not, or it cannot be tried, copies are uploads in
     parts.
     """
-    source, copy = (url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
+    source, copy = (objects.url_of(root, f"{PROBE}{secrets.token_hex(8)}") for _ in range(2))
     try:
         _put(client, source, b"original", None)
         found = read_version(client, source, MemoryTarget())
         on_loop(client.copy(source, found, copy, None))
         on_loop(client.copy(source, found, copy, None))
-    except OtherObjectError:
+    except objects.OtherObjectError:
         return True
-    except (SourceChangedError, StoreError):
+    except (objects.SourceChangedError, StoreError):
         return False
     finally:
         _tidy(client, source)
@@ -291,10 +282,10 @@ def keeps_copies(client: BucketClient, root: Url) -> bool:
     return False
 
 
-def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
+def _put(client: BucketClient, url: objects.Url, data: bytes, over: str | None) -> None:
     try:
-        on_loop(client.put(url, Payload.of(data), over))
-    except OtherObjectError:
+        on_loop(client.put(url, objects.Payload.of(data), over))
+    except objects.OtherObjectError:
         # Refused may mean that an earlier try went through and its answer was lost.
         found = MemoryTarget()
         read_version(client, url, found)
@@ -302,10 +293,12 @@ def _put(client: BucketClient, url: Url, data: bytes, over: str | None) -> None:
             raise
 
 
-def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None, what: str) -> None:
+def _refused(
+    client: BucketClient, url: objects.Url, payload: objects.Payload, over: str | None, what: str
+) -> None:
     try:
         on_loop(client.put(url, payload, over))
-    except OtherObjectError:
+    except objects.OtherObjectError:
         return
     raise StoreError(
         f"{url.root}: the storage ignores conditional writes: it accepted a {what}; expected a refusal "
@@ -314,7 +307,7 @@ def _refused(client: BucketClient, url: Url, payload: Payload, over: str | None,
     )
 
 
-def _tidy(client: BucketClient, url: Url) -> None:
+def _tidy(client: BucketClient, url: objects.Url) -> None:
     """Remove the trial's object; where that fails, gc finds it."""
     with contextlib.suppress(StoreError):
         on_loop(client.delete(url))

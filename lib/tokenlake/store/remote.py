@@ -1,33 +1,179 @@
-"""A store at a URL, to be read: S3, GCS, HTTP(S), and what else fsspec has installed; and its objects as files."""
+"""A store at a URL, to be read: S3, GCS, HTTP(S), and what else fsspec has installed; and its objects as files.
+
+A process has one client for each storage (:func:`client_at`). A new storage is a client of its own
+(:class:`tokenlake.store.client.ObjectClient`, each method one request), its scheme in :mod:`tokenlake.store.objects`
+and a line in ``_CLIENTS``.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import builtins
 import contextlib
+import hashlib
 import io
+import json
 import os
 import shutil
 import tempfile
+import threading
+import warnings
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast, final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast, final
 
+import fsspec
 from fsspec.asyn import get_loop
+from fsspec.registry import known_implementations
+from fsspec.utils import get_protocol
 
-from tokenlake.errors import IntegrityError, NotFoundError, StoreError
-from tokenlake.store.base import ByteTarget, HashingTarget, ObjectInfo, ReadStore
+from tokenlake.config.references import resolve_options, scrub
+from tokenlake.errors import ConfigError, IntegrityError, MissingExtraError, NotFoundError, StoreError
+from tokenlake.store import objects
+from tokenlake.store.base import ObjectInfo, ReadStore
+from tokenlake.store.buckets import GcsClient, S3Client
+from tokenlake.store.client import OF_STORES, Failures, ObjectClient
+from tokenlake.store.http import FsspecClient, HttpClient
 from tokenlake.store.layout import TEMP_MARK, check_size
-from tokenlake.store.remote.filesystems import client_at, on_loop
-from tokenlake.store.remote.objects import NoRangesError, ObjectClient, OtherObjectError, RemoteObject
-from tokenlake.store.remote.retry import OF_STORES
-from tokenlake.store.remote.url import Url, folder_of, key_of, root_of, url_of
 from tokenlake.store.shard_cache import ShardCache
+from tokenlake.store.writes import ByteTarget, HashingTarget
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+
+_T = TypeVar("_T")
+
+_LOCK: Final = threading.Lock()
+_STEP: Final = 0.5  # seconds of a wait, after which a signal that did not wake it is heard
+
+
+_CLIENTS: Final[Mapping[str, type[ObjectClient]]] = {
+    "s3": S3Client,
+    "gs": GcsClient,
+    "http": HttpClient,
+    "https": HttpClient,
+}
+_OPEN: Final[dict[str, ObjectClient]] = {}
+
+
+def client_at(url: objects.Url, options: Mapping[str, Any], failures: Failures) -> ObjectClient:
+    """Return the storage that `url` is on, through sessions of this process; the same one each time.
+
+    Args:
+        options: fsspec's, with references to credentials in them.
+
+    Raises:
+        ConfigError: a reference cannot be resolved, or an option is unknown.
+        MissingExtraError: the package that reads this scheme is missing.
+        failures.failed: the credentials cannot be used.
+    """
+    resolved = resolve_options(options)
+    # Only a hash is kept, because the options may hold secrets. A fork must not use its parent's sockets.
+    root = url.scheme if url.scheme in objects.EXTRAS else url.root
+    text = json.dumps([os.getpid(), root, resolved, failures.option], sort_keys=True, default=str)
+    key = hashlib.sha256(text.encode()).hexdigest()
+    with _LOCK:
+        if key not in _OPEN:
+            kind = _CLIENTS.get(url.scheme, FsspecClient)
+            _OPEN[key] = kind(_filesystem(url, kind.arguments(resolved), failures), resolved, failures)
+        return _OPEN[key]
+
+
+def _filesystem(url: objects.Url, arguments: dict[str, Any], failures: Failures) -> Any:
+    """Return fsspec's file system of a URL; errors as of :func:`client_at`."""
+    try:
+        fsspec.get_filesystem_class(get_protocol(str(url)))
+    except ValueError:
+        raise ConfigError(
+            f"{failures.option}: {url.scheme}:// is not a known scheme; expected s3, gs, http, https or one of fsspec",
+            got=url.scheme,
+        ) from None
+    except ImportError as error:
+        package = str(known_implementations.get(url.scheme, {}).get("class", "fsspec")).partition(".")[0]
+        extra = {**objects.EXTRAS, **objects.INSTALLED_BY}.get(url.scheme, package)
+        install = str(error) if extra == "fsspec" else f"pip install {extra}"
+        raise MissingExtraError(f"{url.scheme}:// needs a package that is missing: {install}") from error
+    given = {**arguments, "use_listings_cache": False, "skip_instance_cache": True}
+    try:
+        with warnings.catch_warnings():
+            # gcsfs warns where no project is set, which only listing buckets needs.
+            warnings.simplefilter("ignore")
+            return fsspec.core.url_to_fs(str(url), **given)[0]
+    except TypeError as error:
+        raise ConfigError(
+            f"storage_options: the file system of {url.scheme}:// refuses them: {scrub(str(error))}"
+        ) from None
+    except Exception as error:
+        raise failures.failed(
+            f"{url.root}: the file system cannot be opened: {type(error).__name__}: {scrub(str(error))}. "
+            "Check storage_options and the credentials of this machine.",
+            url=url.root,
+        ) from None
+
+
+def on_loop(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine on the thread of asynchronous file systems and wait for it."""
+    future = asyncio.run_coroutine_threadsafe(work, get_loop())
+    try:
+        # In steps: a signal that comes just before the wait for a lock does not wake it.
+        while not future.done():
+            with suppress(TimeoutError):
+                future.exception(_STEP)
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def on_loop_to_its_end(work: Coroutine[Any, Any, _T], seconds: float = 20.0) -> _T:
+    """As :func:`on_loop`; whoever is interrupted waits until the work has cleaned up, for so many seconds."""
+    ended = threading.Event()
+    begun: list[asyncio.Task[_T] | None] = []
+
+    async def whole() -> _T:
+        begun.append(asyncio.current_task())
+        try:
+            return await work
+        finally:
+            ended.set()
+
+    def cancel() -> None:
+        for task in begun:
+            if task is not None and not task.cancelling():  # a second time would end its cleaning up
+                task.cancel()
+
+    try:
+        return on_loop(whole())
+    except Exception:
+        raise
+    except BaseException:
+        # The interrupt may have come before `on_loop` waited, and then it has cancelled nothing.
+        get_loop().call_soon_threadsafe(cancel)
+        ended.wait(seconds)
+        raise
+
+
+def close_filesystems() -> None:
+    """Close all sessions; what is opened later opens new ones."""
+    with _LOCK:
+        found, _ = list(_OPEN.values()), _OPEN.clear()
+    for client in found:
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(client.close(), get_loop()).result(timeout=2)
+
+
+class _Nothing: ...
+
+
+# Whatever is registered last runs first at exit. The file systems close their sessions by finalizers of
+# `weakref`, some of them too late for the loop's thread; so those are registered now, and ours after them.
+weakref.finalize(_Nothing(), int)
+atexit.register(close_filesystems)
 
 PROBE: Final = "_probe-"
 """What the keys of trials begin with; no listing shows them."""
@@ -37,7 +183,7 @@ _UNDER_WAY: Final = 4  # such pieces, or waiting to be written: at most 32 MiB
 _TRIES: Final = 8  # of reading an object that is replaced meanwhile
 
 
-def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> RemoteObject:
+def read_version(client: ObjectClient, url: objects.Url, target: ByteTarget) -> objects.RemoteObject:
     """Read an object into `target`, and return which version it was.
 
     A small one is one answer, checked as a whole where the storage has checksums.
@@ -54,14 +200,16 @@ def read_version(client: ObjectClient, url: Url, target: ByteTarget) -> RemoteOb
             else:
                 fetch_whole(client, url, found, target)
             return found
-        except OtherObjectError:
+        except objects.OtherObjectError:
             continue
     raise client.failures.failed(
         f"{url}: it was replaced {_TRIES} times while it was read; another process writes it", url=str(url)
     )
 
 
-def fetch_whole(client: ObjectClient, url: Url, planned: RemoteObject, target: ByteTarget) -> None:
+def fetch_whole(
+    client: ObjectClient, url: objects.Url, planned: objects.RemoteObject, target: ByteTarget
+) -> None:
     """Write a whole object to `target`, several ranges under way at once; `write` is called in this thread.
 
     From a server without ranges it comes in one answer, and `write` is called in another thread.
@@ -79,14 +227,14 @@ def fetch_whole(client: ObjectClient, url: Url, planned: RemoteObject, target: B
                 target.write(under_way.popleft().result())
         while under_way:
             target.write(under_way.popleft().result())
-    except NoRangesError:
+    except objects.NoRangesError:
         on_loop(client.download(url, planned, target))
     finally:
         for piece in under_way:
             piece.cancel()
 
 
-def spooled(client: ObjectClient, url: Url, planned: RemoteObject) -> BinaryIO:
+def spooled(client: ObjectClient, url: objects.Url, planned: objects.RemoteObject) -> BinaryIO:
     """Fetch a whole object to a nameless file on the local disk, from a server that knows no ranges.
 
     Raises:
@@ -140,7 +288,9 @@ class RemoteFile(io.RawIOBase):
     without ranges sends the whole object, once, which then lies in a nameless file on the local disk.
     """
 
-    def __init__(self, client: Callable[[], ObjectClient], url: Url, planned: RemoteObject) -> None:
+    def __init__(
+        self, client: Callable[[], ObjectClient], url: objects.Url, planned: objects.RemoteObject
+    ) -> None:
         """
         Args:
             client: returns the storage, through sessions of this process.
@@ -172,12 +322,12 @@ class RemoteFile(io.RawIOBase):
             if self._spool is None:
                 try:
                     return bytes(on_loop(client.fetch(self._url, self._planned, offset, wanted)))
-                except NoRangesError:
+                except objects.NoRangesError:
                     with self._lock:
                         if self._spool is None:
                             self._spool = spooled(client, self._url, self._planned)
             return os.pread(self._spool.fileno(), wanted, offset)
-        except OtherObjectError as error:
+        except objects.OtherObjectError as error:
             raise IntegrityError(
                 f"{self._url}: it is not what was opened: {error}. Verify the version where it is stored.",
                 file=str(self._url),
@@ -247,7 +397,7 @@ class RemoteStore(ReadStore):
     def __init__(
         self, address: str, options: Mapping[str, Any] | None = None, cache: ShardCache | None = None
     ) -> None:
-        self._root, self._options = root_of(address), _Options(options or {})
+        self._root, self._options = objects.root_of(address), _Options(options or {})
         self._cache = cache
         self._cached: dict[str, str] = {}  # what was opened through the cache, by key
         self._client()  # a package that is missing and an unknown option are said at once
@@ -272,14 +422,14 @@ class RemoteStore(ReadStore):
             planned = on_loop(self._client().stat(url))
         else:
             # Of a known object any version will do, for its pages are checked; one that was repaired, too.
-            planned = RemoteObject(path=url.path, size=size, token="")
+            planned = objects.RemoteObject(path=url.path, size=size, token="")
             if self._cache is not None and sha256 is not None:
                 self._cached[key] = sha256
 
                 def fetch(target: ByteTarget) -> None:
                     try:
                         fetch_whole(self._client(), url, planned, target)
-                    except OtherObjectError as error:
+                    except objects.OtherObjectError as error:
                         raise IntegrityError(
                             f"{url}: it is not what the manifest says: {error}. Verify the version where it is stored.",
                             file=str(url),
@@ -324,16 +474,16 @@ class RemoteStore(ReadStore):
     def _pour(self, key: str, target: ByteTarget) -> None:
         read_version(self._client(), self._at(key), target)
 
-    def _listed(self, prefix: str, *, flat: bool) -> builtins.list[RemoteObject]:
+    def _listed(self, prefix: str, *, flat: bool) -> builtins.list[objects.RemoteObject]:
         if not self.can_list:
             how = "Name a version that is there (NAME@v3), or a tag (NAME@TAG)."
             raise StoreError(f"{self.url}: web servers do not list what they have. {how}")
-        place = folder_of(self._root, prefix)
+        place = objects.folder_of(self._root, prefix)
         found = on_loop(self._client().list(place, flat=flat))
         return [one for one in found if one.path != place.path]
 
-    def _at(self, key: str) -> Url:
-        return url_of(self._root, key)
+    def _at(self, key: str) -> objects.Url:
+        return objects.url_of(self._root, key)
 
     def _key(self, path: str) -> str:
-        return key_of(self._root, path)
+        return objects.key_of(self._root, path)

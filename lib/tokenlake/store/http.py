@@ -15,25 +15,14 @@ import os
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from tokenlake.errors import ConfigError
-from tokenlake.store.remote.objects import (
-    CHUNK,
-    ListPage,
-    NoRangesError,
-    ObjectClient,
-    OtherObjectError,
-    RangeBuffer,
-    RemoteObject,
-    Write,
-    pour,
-    require_size,
-)
-from tokenlake.store.remote.retry import HttpStatusError, ShortBodyError
-from tokenlake.store.remote.url import INPUTS, Url, entries_of, is_odd, lies_below, parse_url
+from tokenlake.store import objects
+from tokenlake.store.client import Failures, ObjectClient
 
-REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": CHUNK}
+REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
 """Arguments of each request: bodies come as they are stored, and are read in large pieces."""
 
 _CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
@@ -71,7 +60,7 @@ class HttpClient(ObjectClient):
         given["client_kwargs"] = guarded(given.get("client_kwargs", {}))
         return given
 
-    async def _stat(self, url: Url) -> RemoteObject:
+    async def _stat(self, url: objects.Url) -> objects.RemoteObject:
         size = None
         async with self._request("head", url, {}) as answer:
             if answer.status not in _NO_HEAD:
@@ -88,27 +77,33 @@ class HttpClient(ObjectClient):
         token = _token(answer.headers) or await self._sampled(url, size)
         encoding = answer.headers.get("Content-Encoding", "").lower()
         packed = "" if encoding == "identity" else encoding
-        return RemoteObject(path=url.path, size=size, token=token, packed=packed)
+        return objects.RemoteObject(path=url.path, size=size, token=token, packed=packed)
 
-    async def _page(self, url: Url, flat: bool, mark: str | None) -> ListPage:
+    async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
         raise NotImplementedError("web servers do not list what they have")
 
-    async def _fetch(self, url: Url, buffer: RangeBuffer, planned: RemoteObject) -> None:
+    async def _fetch(
+        self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
         headers = {"Range": buffer.header, **_condition(planned.token)}
         async with self._request("get", url, headers) as answer:
             require_success(answer)
             _require_version(answer, planned)
             await take_range(answer, buffer, planned)
 
-    async def _download(self, url: Url, write: Write, planned: RemoteObject | None) -> None:
+    async def _download(
+        self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
         async with self._request("get", url, _condition(planned.token) if planned else {}) as answer:
             require_success(answer)
             if planned is not None:
                 _require_version(answer, planned)
-            await pour(answer.content.read, write, total_size(answer), planned)
+            await objects.pour(answer.content.read, write, total_size(answer), planned)
 
     @asynccontextmanager
-    async def _request(self, method: str, url: Url, headers: Mapping[str, str]) -> AsyncGenerator[Any]:
+    async def _request(
+        self, method: str, url: objects.Url, headers: Mapping[str, str]
+    ) -> AsyncGenerator[Any]:
         session, target, query = await self.session(), str(url), self._options.get("query")
         if isinstance(query, Mapping):
             path = url.path.partition("?")[0]
@@ -123,7 +118,7 @@ class HttpClient(ObjectClient):
             self.reached = True
             yield answer
 
-    async def _get_first(self, url: Url) -> Any:
+    async def _get_first(self, url: objects.Url) -> Any:
         """Ask for one byte; the connection is closed without reading more of what may be a large body."""
         async with self._request("get", url, {"Range": "bytes=0-0"}) as answer:
             if answer.status != 416:  # of an empty file
@@ -132,10 +127,10 @@ class HttpClient(ObjectClient):
                 answer.close()
             return answer
 
-    async def _sampled(self, url: Url, size: int) -> str:
+    async def _sampled(self, url: objects.Url, size: int) -> str:
         found = hashlib.sha256()
         for start in sorted({0, max(size - _SAMPLE, 0)}) if size else ():
-            buffer = RangeBuffer(start, min(_SAMPLE, size - start))
+            buffer = objects.RangeBuffer(start, min(_SAMPLE, size - start))
             async with self._request("get", url, {"Range": buffer.header}) as answer:
                 require_success(answer)
                 await buffer.fill(answer.content.read)
@@ -157,27 +152,29 @@ def require_success(answer: Any) -> None:
     """Raise HttpStatusError for a status of 400 or more."""
     if answer.status >= 400:
         text = answer.headers.get("Retry-After", "")
-        raise HttpStatusError(answer.status, answer.reason or "", float(text) if text.isdigit() else None)
+        raise objects.HttpStatusError(
+            answer.status, answer.reason or "", float(text) if text.isdigit() else None
+        )
 
 
-async def take_range(answer: Any, buffer: RangeBuffer, planned: RemoteObject) -> None:
+async def take_range(answer: Any, buffer: objects.RangeBuffer, planned: objects.RemoteObject) -> None:
     """Put the body of an answer into `buffer`; it must be the range that is missing, of the planned size."""
     match = _content_range(answer)
     if match is None or match[1] is None:
         if answer.status == 206:
-            raise ShortBodyError("a partial answer that does not say which part it is")
+            raise objects.ShortBodyError("a partial answer that does not say which part it is")
         length = answer.headers.get("Content-Length", "")
-        require_size(int(length) if length.isdigit() else None, planned)
+        objects.require_size(int(length) if length.isdigit() else None, planned)
         if buffer.at or buffer.stop < planned.size:
-            raise NoRangesError
+            raise objects.NoRangesError
         await buffer.fill(answer.content.read)
         if await answer.content.read(1):
-            raise OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
+            raise objects.OtherObjectError(f"it has more than the {planned.size} bytes that were planned")
         return
     first, last, total = match.groups()
-    require_size(None if total == "*" else int(total), planned)
+    objects.require_size(None if total == "*" else int(total), planned)
     if int(first) != buffer.at or int(last) >= buffer.stop:
-        raise ShortBodyError(f"asked for {buffer.header}, got bytes {first}-{last}")
+        raise objects.ShortBodyError(f"asked for {buffer.header}, got bytes {first}-{last}")
     await buffer.fill(answer.content.read, int(last) + 1)
 
 
@@ -206,11 +203,11 @@ def _condition(token: str) -> dict[str, str]:
     return {"If-Unmodified-Since": value} if kind == "modified" else {}
 
 
-def _require_version(answer: Any, planned: RemoteObject) -> None:
+def _require_version(answer: Any, planned: objects.RemoteObject) -> None:
     found = _token(answer.headers)
     same_kind = found.partition(":")[0] == planned.token.partition(":")[0]
     if found and same_kind and found != planned.token:
-        raise OtherObjectError(f"its version is {found}, expected {planned.token}")
+        raise objects.OtherObjectError(f"its version is {found}, expected {planned.token}")
 
 
 _KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
@@ -243,9 +240,9 @@ async def _look(_session: Any, _context: Any, redirect: Any) -> None:
     for name in [name for name in redirect.headers if name.lower() not in _KEPT]:
         redirect.headers.popall(name, None)
     told = f"the server redirects to {target.origin()}"
-    if (allowed := entries_of(os.environ.get(INPUTS))) is not None:
+    if (allowed := objects.entries_of(os.environ.get(objects.INPUTS))) is not None:
         if not _is_listed(target, allowed):
-            raise RedirectRefusedError(f"{told}, outside what {INPUTS} allows in this environment")
+            raise RedirectRefusedError(f"{told}, outside what {objects.INPUTS} allows in this environment")
         return
     near = await _addresses(target)
     if any(address.is_link_local for address in near):
@@ -256,11 +253,13 @@ async def _look(_session: Any, _context: Any, redirect: Any) -> None:
 
 def _is_listed(target: Any, allowed: list[str]) -> bool:
     try:
-        url = parse_url(str(target.with_query(None)))
-        above = [parse_url(entry) for entry in allowed if entry.lower().startswith(("http://", "https://"))]
+        url = objects.parse_url(str(target.with_query(None)))
+        above = [
+            objects.parse_url(entry) for entry in allowed if entry.lower().startswith(("http://", "https://"))
+        ]
     except ConfigError:
         return False
-    return not is_odd(url.path) and any(lies_below(url, each) for each in above)
+    return not objects.is_odd(url.path) and any(objects.lies_below(url, each) for each in above)
 
 
 async def _addresses(url: Any) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
@@ -275,3 +274,109 @@ async def _addresses(url: Any) -> list[ipaddress.IPv4Address | ipaddress.IPv6Add
 
 def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
+
+
+# Kinds of token, the best first, with what file systems call them.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "generation": ("generation",),
+    "version": ("version_id", "versionId", "VersionId", "version"),
+    "etag": ("etag", "ETag", "e_tag"),
+    "checksum": ("checksum", "md5", "content_md5", "sha256", "blob_id"),
+    "modified": (
+        "mtime",
+        "last_modified",
+        "LastModified",
+        "modified",
+        "updated",
+        "ModifiedAt",
+        "modificationTime",
+    ),
+    "created": ("created", "creation_time"),
+}
+
+
+@final
+class FsspecClient(ObjectClient):
+    """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
+
+    credentials = (
+        "They are given by storage_options, under the names that the file system's documentation has: "
+        "{NAME: {env: VARIABLE}}"
+    )
+
+    def __init__(self, filesystem: Any, options: Mapping[str, Any], failures: Failures) -> None:
+        super().__init__(filesystem, options, failures)
+        # One connection often serves a whole synchronous file system (FTP, SFTP): one call at a time.
+        self._turn = asyncio.Lock()
+
+    async def _stat(self, url: objects.Url) -> objects.RemoteObject:
+        info = await self._call("info", self._path(url))
+        if info["type"] != "file" or info.get("size") is None:
+            raise FileNotFoundError(str(url))
+        return _found(url.path, info)
+
+    async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
+        folder = objects.Url(url.scheme, url.root, url.path.rpartition("/")[0])
+        top = self._path(folder)
+        try:
+            infos = await self._call("ls" if flat else "find", top, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], None
+        found: list[objects.RemoteObject] = []
+        for info in infos.values() if isinstance(infos, dict) else infos:
+            rest = str(info["name"]).strip("/").removeprefix(top.strip("/")).lstrip("/")
+            path = f"{folder.path}/{rest}" if folder.path else rest
+            found.append(_found(path + "/" * (info["type"] == "directory"), info))
+        return [one for one in found if one.path.startswith(url.path)], None
+
+    async def _fetch(
+        self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
+    ) -> None:
+        data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+        pieces = iter([data])
+
+        async def read(_: int) -> bytes:
+            return next(pieces, b"")
+
+        await buffer.fill(read)
+
+    async def _download(
+        self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
+    ) -> None:
+        data = await self._call("cat_file", self._path(url))
+        objects.require_size(len(data), planned)
+        write(data)
+
+    def _path(self, url: objects.Url) -> str:
+        return type(self._fs)._strip_protocol(str(url))  # fsspec's own extension point, without a public name
+
+    async def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        if self._fs.async_impl:
+            # The documented asynchronous names.
+            answer = await getattr(self._fs, f"_{name}")(*args, **options)
+        else:
+            async with self._turn:
+                answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
+        self.reached = True
+        return answer
+
+
+def _found(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:
+    size = int(info.get("size") or 0)
+    for kind, names in _KINDS.items():
+        if value := next((info[name] for name in names if info.get(name)), None):
+            token = _moment(value) if kind in ("modified", "created") else str(value).strip('"')
+            return objects.RemoteObject(path=path, size=size, token=f"{kind}:{token}")
+    return objects.RemoteObject(path=path, size=size, token=f"size:{size}")
+
+
+def _moment(value: Any) -> str:
+    """Return a time in one spelling: a listing may have it as a number and a single answer as a text."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return value
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    return str(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)
