@@ -266,7 +266,7 @@ def test_columns_and_objects_give_the_same() -> None:
     )
     assert objects.text.equals(columns.text)
     assert learned(objects) == learned(columns)
-    assert (renderer.columns, renderer.control_tokens) == (("q", "c", "a"), True)
+    assert (renderer.columns, renderer.needed, renderer.control_tokens) == (("q", "c", "a"), ("q", "a"), True)
 
 
 def test_a_row_that_cannot_be_a_conversation_is_bad() -> None:

@@ -69,6 +69,8 @@ class JinjaPromptRenderer:
             raise problem("template", told, prompt.template or "") from error
         self._names = tuple(name for name in self._template.names if name not in named)
         self._check_columns()
+        self.needed: Final = tuple(name for name in self._names if name not in prompt.optional_columns)
+        """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._names
         spelled = "".join((prompt.template or "", prompt.system_message or "", prompt.example_separator))
         spells = SpecialScan(tokens).times(spelled)
@@ -126,7 +128,7 @@ class JinjaPromptRenderer:
         faults: dict[int, Fault] = {}
         for name in self._names:
             for row, value in enumerate(rows.values(name)):
-                if value is None and name not in self._prompt.optional_columns:
+                if value is None and name in self.needed:
                     faults.setdefault(row, null_fault(name, rows, row))
                 values[row][name] = "" if value is None else value
         label = self._prompt.label_column
@@ -188,6 +190,8 @@ class PromptRenderer:
         self._pieces = (*(piece for piece in head if piece.text), *marked)
         self._columns = columns
         self.control_tokens: Final = self._specials > 0
+        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
+        """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = columns.fields
         refused = _refuses(special_tokens_in_text, self.control_tokens)
         self._scan = SpecialScan(files.special_tokens if refused else ())
@@ -232,6 +236,8 @@ class ChatPromptRenderer:
         self._prompt = prompt
         self._columns = PromptColumns(names, prompt.optional_columns, prompt.label_column)
         self.control_tokens: Final = True
+        self.needed: Final = tuple(name for name in names if name not in prompt.optional_columns)
+        """Columns that every row must have; a plan looks for them in the first rows."""
         self.columns: Final = self._columns.fields
         chat = ResolvedChat(
             template=prompt.chat_template or chosen_template(None, files),
