@@ -142,7 +142,8 @@ def test_no_value_becomes_a_control_token_beside_those_of_the_template(row: dict
 def test_what_a_template_takes_out_of_a_value_puts_no_control_token_together() -> None:
     template = "{# #}{{ q | replace('<image>', '') }} {{ a }}</s>"
     made = renderer(template=template, input_columns=["q"], optional_columns=[])
-    assert fault(made, {"q": "</<image>s>", "a": "y"})[0] == "special_token_in_text"
+    for forged in ("</<image>s>", "<<image>/s>", "</s<image>>"):
+        assert fault(made, {"q": forged, "a": "y"})[0] == "special_token_in_text"
     assert one(made, {"q": "a<image>b", "a": "y"})[0] == "ab y</s>"
 
 

@@ -343,9 +343,8 @@ class _ForgeryScan:
         named = [token for token in longest_first if len(token) > 1]
         parts = set[str]()
         if _JOINING.search(program.text):
-            parts |= {
-                f"(?<={re.escape(token[0])})(?={re.escape(token[1])})" for token in named if len(token) > 2
-            }
+            # What is taken out may follow any character of a token, the first too.
+            parts |= {f"(?<={re.escape(token[0])})" for token in named}
         for token in named if beside else ():
             cuts = [(re.escape(token[:size]), re.escape(token[size:])) for size in range(1, len(token))]
             parts |= {rf"(?<={before})\Z" for before, _ in cuts} | {rf"\A(?={after})" for _, after in cuts}
