@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.mixing.support import row_at
 from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.etl.job import MixJob, MixtureSpec, ParentVersion, RowsOut, open_stream
@@ -135,7 +134,7 @@ def walked(store: Store, job: MixJob) -> list[tuple[str, Row]]:
     orders = dict(zip(stream.mixture.names, stream.orders, strict=True))
     found: list[tuple[str, Row]] = []
     for position in range(job.start, job.stop):
-        name, epoch, index, lane = row_at(stream.mixture, position)
+        name, epoch, index, lane = stream.mixture.at(position)
         group, row = orders[name].at(epoch, lane, np.array([index]))
         found.append((name, tables[name][rows[name].row_of(int(group[0])) + int(row[0])]))
     return found

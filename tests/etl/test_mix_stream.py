@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mixing.support import row_at
 from tokenlake.errors import ConfigError
 from tokenlake.etl.unit.mix import mix_steps
 from tokenlake.mixing import order as streams
@@ -41,7 +40,7 @@ def _walk(stream: MixtureStream, start: int, stop: int) -> list[tuple[int, ...]]
     """Position by position, from the definitions."""
     found: list[tuple[int, ...]] = []
     for position in range(start, stop):
-        name, epoch, index, lane = row_at(stream.mixture, position)
+        name, epoch, index, lane = stream.mixture.at(position)
         source = stream.mixture.names.index(name)
         group, row = stream.orders[source].at(epoch, lane, np.array([index]))
         found.append((source, epoch, int(group[0]), int(row[0])))

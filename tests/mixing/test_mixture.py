@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mixing.support import row_at
 from tokenlake.errors import ConfigError
 from tokenlake.mixing.counts import Counts
 from tokenlake.mixing.deal import Deal
@@ -157,7 +156,7 @@ class TestPositions:
             if mixture.rows is None or position < mixture.rows:
                 (lane,), (place,) = layout.locate(np.array([position]))
                 source, epoch, index = walks[lane][place]
-                assert row_at(mixture, position) == (mixture.names[source], epoch, index, lane)
+                assert mixture.at(position) == (mixture.names[source], epoch, index, lane)
 
     @given(asked(), st.integers(0, 300), st.data())
     @settings(max_examples=30, deadline=None)
@@ -173,7 +172,7 @@ class TestPositions:
         before = mixture.drawn_before(position)
         assert before.sum() == position
         if mixture.rows is None or position < mixture.rows:
-            name = row_at(mixture, position)[0]
+            name = mixture.at(position)[0]
             step = mixture.drawn_before(position + 1) - before
             assert step.tolist() == [int(one == name) for one in mixture.names]
 
@@ -243,7 +242,7 @@ class TestGolden:
         mixture = SourceMixture(
             {"a": 7, "b": 9}, WeightScheduler(points, "cosine"), **sizes, stop=stop, order=int(order)
         )
-        rows = [row_at(mixture, position) for position in range(mixture.rows or 0)]
+        rows = [mixture.at(position) for position in range(mixture.rows or 0)]
         assert " ".join(f"{name}{index}/{lane}" for name, _, index, lane in rows) == want
 
     @pytest.mark.parametrize(("order", "want"), pinned(FAR, 1))
@@ -254,7 +253,7 @@ class TestGolden:
         ]
         sizes = {"lanes": 64, "batch_size": 256, "step_rows": 256, "seed": 7, "order": int(order)}
         mixture = SourceMixture({"a": 10**6, "b": 999}, WeightScheduler(points, "cosine"), **sizes)
-        rows = [row_at(mixture, 10**12 + at) for at in (0, 1, 4, 44, 255)]
+        rows = [mixture.at(10**12 + at) for at in (0, 1, 4, 44, 255)]
         assert " ".join(f"{name}{epoch}.{index}/{lane}" for name, epoch, index, lane in rows) == want
 
 
@@ -324,7 +323,7 @@ class TestStops:
         cut = equal(50, 50, lanes=2, batch_size=4, rows=103)
         assert (whole.rows, cut.rows) == (None, 103)
         assert [cut.lane_rows(lane) for lane in (0, 1)] == [52, 51]
-        assert all(row_at(cut, position) == row_at(whole, position) for position in range(103))
+        assert all(cut.at(position) == whole.at(position) for position in range(103))
         with pytest.raises(ConfigError, match="position 104 is not in the mixture; expected 0 to 103"):
             cut.drawn_before(104)
         with pytest.raises(
@@ -366,7 +365,7 @@ class TestExtendedSchedules:
         rows = at * options["step_rows"]
         positions = {rows - 1, *data.draw(st.lists(st.integers(0, rows), max_size=5))} - {-1, rows}
         for position in positions:
-            assert row_at(after, position) == row_at(before, position)
+            assert after.at(position) == before.at(position)
         assert after.drawn_before(rows).tolist() == before.drawn_before(rows).tolist()
 
     @given(asked(("first_exhausted", "all_exhausted")), st.data())
@@ -379,9 +378,7 @@ class TestExtendedSchedules:
         old = options["scheduler"]
         new = old.extend(at=at, points=[self.point(old, at + data.draw(st.integers(1, 9)), data)])
         after = SourceMixture(**options | {"scheduler": new})
-        assert [row_at(after, one) for one in range(position)] == [
-            row_at(before, one) for one in range(position)
-        ]
+        assert [after.at(one) for one in range(position)] == [before.at(one) for one in range(position)]
 
     def test_behind_the_end_of_the_shortest_lane_the_ends_of_all_of_them_count(self):
         """The last rows come lane by lane, so that a lane that grew would move the next one's."""
@@ -392,8 +389,8 @@ class TestExtendedSchedules:
             at = before.step_after(before.rows or 0)
             new = old.extend(at=at, points=[{"step": at + 1, "weights": {"a": 0.1, "b": 0.9}}])
             after = SourceMixture(lengths, new, seed=seed, **sizes)
-            assert [row_at(after, one) for one in range(before.rows or 0)] == [
-                row_at(before, one) for one in range(before.rows or 0)
+            assert [after.at(one) for one in range(before.rows or 0)] == [
+                before.at(one) for one in range(before.rows or 0)
             ]
 
     def test_an_endless_stream_may_be_extended_at_the_step_of_a_position(self):

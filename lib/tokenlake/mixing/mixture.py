@@ -367,6 +367,14 @@ class SourceMixture:
         place, end = self._parts[lane].place_of(source, number), self.lane_rows(lane)
         return place if place is not None and (end is None or place < end) else None
 
+    def at(self, position: int) -> tuple[str, int, int, int]:
+        """Return (name of the source, epoch, index in that source's lane, lane) of the row at a position."""
+        self._check_position(position + 1)
+        lanes, places = self.layout.locate(np.array([position]))
+        lane, place = int(lanes[0]), int(places[0])
+        draws = self.lane(lane, place, place + 1)
+        return self.names[int(draws.source[0])], int(draws.epoch[0]), int(draws.index[0]), lane
+
     @property
     def group_slots(self) -> int:
         """Slots of a lane that are dealt together: what comes behind them decides none of them."""
