@@ -153,6 +153,16 @@ def test_what_is_not_there_is_refused() -> None:
         order.at(0, np.array([0, 1]), np.array([0, 5]))
     with pytest.raises(ConfigError, match="lane 0 has no place -1"):
         order.at(0, 0, np.array([-1]))
+    with pytest.raises(ConfigError, match="there is no lane 2; expected 0 to 1"):
+        order.at(0, 2, np.array([0]))
+    with pytest.raises(ConfigError, match="there is no lane -1"):
+        order.at(0, -1, np.array([0]))
+    with pytest.raises(ConfigError, match="epoch -1; expected 0 or more"):
+        order.at(-1, 0, np.array([0]))
+    with pytest.raises(ConfigError, match="row group 1 has no row 0: it has 0 rows"):
+        order.place_of(0, np.array([0, 1]), np.array([0, 0]))
+    with pytest.raises(ConfigError, match="row groups 0 to 4; expected those of 0 to 3"):
+        order.place_of(0, np.array([0, 4]), np.array([0, 0]))
     with pytest.raises(ConfigError, match="a row group of -1 rows"):
         _order([1, -1], 1, 0)
     with pytest.raises(ConfigError, match="a window of 0 row groups"):

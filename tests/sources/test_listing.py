@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sources.support import Source, inputs, one, renamed
-from tokenlake.errors import ConfigError, SourceNotFoundError
+from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.inputs import InputFile, Progress
 from tokenlake.sources.listing import HashCache, default_path, expand, list_inputs
@@ -376,3 +376,9 @@ def test_which_files_can_be_split() -> None:
     assert splittable(renamed(PLAIN, format="text", text_mode="lines"))
     (whole,) = split_file(renamed(PLAIN, compression="zstd", size=10**9), 1 << 20)
     assert (whole.start, whole.stop, whole.weight) == (0, 10**9, 10**9)
+
+
+def test_a_url_is_no_local_entry_and_its_credentials_are_not_repeated() -> None:
+    with pytest.raises(NotAvailableError, match="got a s3 URL, expected a local file") as caught:
+        expand("s3://key:hunter22@lake/in/*.jsonl", None)
+    assert "hunter22" not in str(caught.value)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 import msgspec
 
@@ -315,11 +316,15 @@ class WorkerAnswer:
     rss: int = 0
 
 
-_ALL: Final[tuple[Any, ...]] = (
-    *(UnitJob, MixJob, RepackJob, EngineJob, PreflightJob, SignJob),
-    SecretBlocks,
-)
-_KINDS: Final = {kind.__dataclass_fields__["op"].default: kind for kind in _ALL}
+_KINDS: Final[dict[str, Any]] = {
+    "unit": UnitJob,
+    "mix": MixJob,
+    "repack": RepackJob,
+    "engine": EngineJob,
+    "preflight": PreflightJob,
+    "sign": SignJob,
+    "blocks": SecretBlocks,
+}
 
 
 def to_line(message: Job | SecretBlocks | WorkerAnswer) -> bytes:
@@ -407,8 +412,27 @@ written and put in their place."""
 
 
 SPENT: Final[Counter[Stage]] = Counter()
-"""Nanoseconds of the job of this process by stage: a worker does one unit at a time, in one thread. Files are written
-in the midst of other stages, so that these leave out what `save` took meanwhile. What it says decides no byte."""
+"""Nanoseconds of the job of this process by stage: a worker does one unit at a time, in one thread. It decides no
+byte."""
+
+
+@final
+class Stopwatch:
+    """Shares the time between two calls out to stages; what files took that were written meanwhile is left out."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the time from now on; what passed since the last call is of no stage."""
+        self._since = perf_counter_ns() - SPENT["save"]
+
+    def spent(self, stage: Stage) -> None:
+        """Count the time since the last call for a stage."""
+        now = perf_counter_ns() - SPENT["save"]
+        SPENT[stage] += now - self._since
+        self._since = now
+
 
 Progress: TypeAlias = Callable[[dict[str, Any]], None]
 """Told what more of a job is done: bytes, documents, tokens, microseconds of stages."""

@@ -33,9 +33,7 @@ from tokenlake.store.layout import LEDGER, Layout, ledger_unit
 from tokenlake.store.ledger import UnitRecord
 
 _WATCH: Final = 0.5  # seconds between two looks of the run that waits: a listing or two each
-_WAITING: Final = (
-    32  # units that it waits for at a time; any others that get done meanwhile are found at once
-)
+_WAITING: Final = 32  # units that it waits for at a time; others that get done meanwhile are found at once
 
 _LOOK: Final = 1.0  # seconds between two looks of a worker at what others did, or more:
 _PATIENCE: Final = 20  # times what the last look took, as a listing of very many units takes long
@@ -122,7 +120,9 @@ class StorePool(Pool):
     def give_up(self, error: errors.TokenlakeError) -> None:
         """Have running and later calls of :meth:`run` raise an error, as nobody will do the rest."""
         if self._board is not None:
-            self._set(self._board, over=error)
+            with self._changed:
+                self._board.over = error
+                self._changed.notify_all()
 
     def cancel(self) -> None:
         self._ended.set()
@@ -205,18 +205,16 @@ class StorePool(Pool):
                 present = shared_plan.present_workers(work)
                 present = shared_plan.last_changes(present, board.present, time.monotonic())
                 failed, marks = shared_plan.failed_units(work), shared_plan.leased_units(work)
-                self._set(board, problem=None, done=done, failed=failed, marks=marks, present=present)
+                with self._changed:
+                    board.done, board.failed, board.marks, board.present = done, failed, marks, present
+                    board.problem = None
             except errors.StoreError as error:
-                self._set(board, problem=error)
+                board.problem = error
             except Exception as error:  # or whoever waits would wait for ever
                 why = f"the ledger of {board.layout.prefix} cannot be watched: {error!r}"
-                self._set(board, over=errors.WorkerError(why))
-
-    def _set(self, board: _Board, **fields: Any) -> None:
-        with self._changed:
-            for name, value in fields.items():
-                setattr(board, name, value)
-            self._changed.notify_all()
+                board.over = errors.WorkerError(why)
+            with self._changed:
+                self._changed.notify_all()
 
 
 def _listed(store: Store, layout: Layout) -> tuple[set[int], list[ObjectInfo]]:
@@ -252,8 +250,8 @@ def named_build(where: StoreAddress, name: str, patience: float) -> Layout:
     if found.version is not None:
         return Layout(found.dataset, found.version)
     catalog = Catalog(open_store(where))
-    newest = lambda: max(info.version for info in catalog.versions(found.dataset))  # noqa: E731
-    return Layout(found.dataset, _patiently(newest, patience))
+    newest = _patiently(lambda: max(info.version for info in catalog.versions(found.dataset)), patience)
+    return Layout(found.dataset, newest)
 
 
 def _patiently(find: Callable[[], Any], patience: float) -> Any:

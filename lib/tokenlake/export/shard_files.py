@@ -447,7 +447,9 @@ class OpenFile:
 _Writer = tuple[Callable[[pa.RecordBatch], object], Callable[[], object], Callable[[], object]]
 """How to write a batch, how to write what a compression holds back, and how to write what belongs at the end."""
 
-_NOTHING: Final = bool  # to be called where there is nothing to do
+
+def _nothing() -> None:
+    pass
 
 
 def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
@@ -455,19 +457,19 @@ def _parquet(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     fields = [each for each in schema if not (is_list(each.type) and each.type.value_type == pa.int32())]
     encoded = [path for field in fields for path in _leaves(field.name, field.type)]
     writer: Any = open_writer(sink, schema, compression, encoded)
-    return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _NOTHING, writer.close
+    return lambda batch: writer.write_batch(batch, row_group_size=max(1, len(batch))), _nothing, writer.close
 
 
 def _arrow(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     # The file format: any batch can be read alone, and memory-mapped where nothing is compressed.
     options = _ARROW.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
     writer = _ARROW.ipc.new_file(sink, schema, options=options)
-    return writer.write_batch, _NOTHING, writer.close
+    return writer.write_batch, _nothing, writer.close
 
 
 def _json_lines(compression: str, sink: HashingFile, schema: pa.Schema) -> _Writer:
     if compression == "none":
-        return lambda batch: sink.write(text_of(batch)), _NOTHING, _NOTHING
+        return lambda batch: sink.write(text_of(batch)), _nothing, _nothing
     # Neither name nor clock in gzip's header: equal rows make equal bytes.
     packed: Any = (
         gzip.GzipFile("", "wb", _GZIP_LEVEL, sink, mtime=0)

@@ -22,9 +22,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Self, final
 
 import numpy as np
 import xxhash
@@ -57,6 +57,14 @@ class _Laid:
 
     order: Int64
     offsets: Int64
+
+    @classmethod
+    def of(cls, group_rows: Int64, seed: int, epochs: Int64) -> Self:
+        groups = len(group_rows)
+        keys = extended(key_of(seed, _GROUPS), epochs)
+        index = np.tile(np.arange(groups), len(epochs))
+        order = Permutation(groups, keys if len(keys) == 1 else np.repeat(keys, groups)).at(index)
+        return cls(order, offsets_of(group_rows[order]))
 
     def index(self, virtual: Int64) -> Int64:
         """Return which of them holds each virtual row; never one without rows."""
@@ -114,7 +122,8 @@ class EpochOrder:
         if window < 1:
             raise ConfigError(f"a window of {window} row groups; expected 1 or more")
         self.window: Final = window
-        self._one = lru_cache(_KEPT)(lambda epoch: self._lay(np.array([epoch])))
+        lay = self._lay = partial(_Laid.of, self._group_rows, self.seed)
+        self._one = lru_cache(_KEPT)(lambda epoch: lay(np.array([epoch])))  # no cycle: it goes with its owner
 
     @property
     def lanes(self) -> int:
@@ -150,7 +159,7 @@ class EpochOrder:
             ConfigError: a lane has no such place.
         """
         epochs, lanes = np.atleast_1d(np.asarray(epoch, np.int64)), np.atleast_1d(np.asarray(lane, np.int64))
-        self._check(lanes, place)
+        self._check(epochs, lanes, place)
         keys = extended(extended(key_of(self.seed, _WINDOWS), epochs), lanes)
         begin, end = self._bounds[lanes], self._bounds[lanes + 1]
         group, row = np.empty_like(place), np.empty_like(place)
@@ -164,6 +173,7 @@ class EpochOrder:
 
     def place_of(self, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
         """Return the lane and the place of each row in an epoch, int64[n] both; the inverse of :meth:`at`."""
+        self._check_rows(group, row)
         key = key_of(self.seed, _GROUPS, epoch)
         index = Permutation(len(self._group_rows), key).inverse(group)
         laid = self._one(epoch)
@@ -228,20 +238,27 @@ class EpochOrder:
             there = by_epoch[low:high]
             yield laid, there, (inverse[there] - number * together) * self.rows
 
-    def _lay(self, epochs: Int64) -> _Laid:
-        groups = len(self._group_rows)
-        keys = extended(key_of(self.seed, _GROUPS), epochs)
-        index = np.tile(np.arange(groups), len(epochs))
-        each = keys if len(keys) == 1 else np.repeat(keys, groups)
-        order = Permutation(groups, each).at(index)
-        return _Laid(order, offsets_of(self._group_rows[order]))
-
-    def _check(self, lanes: Int64, place: Int64) -> None:
+    def _check(self, epochs: Int64, lanes: Int64, place: Int64) -> None:
+        if len(epochs) and epochs.min() < 0:
+            raise ConfigError(f"epoch {epochs.min()}; expected 0 or more")
+        if len(lanes) and not (lanes.min() >= 0 and lanes.max() < self.lanes):
+            wrong = lanes[(lanes < 0) | (lanes >= self.lanes)][0]
+            raise ConfigError(f"there is no lane {wrong}; expected 0 to {self.lanes - 1}")
         outside = (place < 0) | (place >= self._lengths[lanes])
         if outside.any():
             first = int(np.argmax(outside))
             lane = int(np.broadcast_to(lanes, place.shape)[first])
             raise ConfigError(f"lane {lane} has no place {place[first]}: it has {self._lengths[lane]} rows")
+
+    def _check_rows(self, group: Int64, row: Int64) -> None:
+        if len(group) and not (group.min() >= 0 and group.max() < len(self._group_rows)):
+            raise ConfigError(
+                f"row groups {group.min()} to {group.max()}; expected those of 0 to {len(self._group_rows) - 1}"
+            )
+        if (outside := (row < 0) | (row >= self._group_rows[group])).any():
+            first = int(np.argmax(outside))
+            have = self._group_rows[group[first]]
+            raise ConfigError(f"row group {group[first]} has no row {row[first]}: it has {have} rows")
 
 
 @final
@@ -275,9 +292,7 @@ def _cut_at(begin: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     return cuts[:-1][there], cuts[1:][there]
 
 
-_AT_ONCE: Final = 1 << 18
-"""Positions worked out together, where more are asked for: a lane's block is shuffled whole, however little of it is
-needed."""
+_AT_ONCE: Final = 1 << 18  # positions worked out together: a lane's block is shuffled whole, for however few
 
 
 class StreamRows(NamedTuple):
@@ -398,9 +413,6 @@ class MixtureStream(RowStream):
         orders: the order inside each source, in the order of the mixture's names.
         rows: where it is cut; None: where the mixture is.
 
-    Attributes:
-        mixture, orders: as they were given.
-
     Raises:
         ConfigError: they are not of the same sources.
     """
@@ -449,11 +461,7 @@ class MixtureStream(RowStream):
         return StreamRows(*found)
 
     def place_of(self, source: int, epoch: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
-        """Return the lane and the place at which rows of a source come in one of its epochs, int64[n] both.
-
-        As of any stream, some milliseconds for each row.
-        """
-        order = self.orders[source]
+        order = self.orders[source]  # some milliseconds for each row
         lanes, place = np.zeros(len(group), np.int64), np.full(len(group), -1, np.int64)
         kept = np.flatnonzero(order.has(group, row))
         lanes[kept], index = order.place_of(epoch, group[kept], row[kept])

@@ -25,7 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, final
 from tokenlake.cache.disk import default_folder
 from tokenlake.compact import CompactTuple
 from tokenlake.config.values import SourceType
-from tokenlake.errors import ConfigError, InputChangedError, SourceError, SourceNotFoundError
+from tokenlake.errors import (
+    ConfigError,
+    InputChangedError,
+    NotAvailableError,
+    SourceError,
+    SourceNotFoundError,
+)
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter, Stat
 from tokenlake.sources.opening import as_it_begins
@@ -54,9 +60,13 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     Raises:
         SourceNotFoundError: nothing is there; the message names near matches.
         SourceError: a folder cannot be read.
+        NotAvailableError: a URL.
     """
     scheme, separator, rest = entry.partition("://")
-    path = os.path.abspath(os.path.expanduser(rest if separator else scheme))  # noqa: PTH100, PTH111 (keeps symlinks)
+    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
+        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+        raise NotAvailableError(why, got=f"{scheme}://")
+    path = os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter_ns
 from typing import Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64
-from tokenlake.etl.job import NO_ENGINE, SPENT, MixJob, Progress, RepackJob, Stage, open_stream, produced_by
+from tokenlake.etl.job import NO_ENGINE, MixJob, Progress, RepackJob, Stopwatch, open_stream, produced_by
 from tokenlake.etl.unit.stored_rows import DocumentsOut, OpenedParents, SequencesOut, check_written
 from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.mixture import SourceMixture
@@ -126,20 +125,6 @@ def _let_go(uses: Int64) -> dict[int, tuple[tuple[int, int], ...]]:
     return {step: tuple(places) for step, places in found.items()}
 
 
-@final
-class _Stopwatch:
-    """Shares the time between two calls out to stages, but for what it took to write files."""
-
-    def __init__(self) -> None:
-        self._since = perf_counter_ns() - SPENT["save"]
-
-    def spent(self, stage: Stage) -> None:
-        """Count the time since the last call."""
-        now = perf_counter_ns() - SPENT["save"]
-        SPENT[stage] += now - self._since
-        self._since = now
-
-
 def mix_unit(
     job: MixJob, store: Store, parents_store: Store, opened: OpenedParents, progress: Progress
 ) -> UnitRecord:
@@ -164,7 +149,7 @@ def mix_unit(
     else:
         out = DocumentsOut(job, store, SPLIT, names, np.isin(names, job.out.whole), key)
 
-    watch = _Stopwatch()
+    watch = Stopwatch()
 
     def take(step: MixStep) -> int:
         """Read and write the rows of a step; return how many ids they have."""
@@ -217,7 +202,7 @@ def _record_of(
     source: str,
     outs: Sequence[DocumentsOut | SequencesOut],
     write: Callable[[], None],
-    watch: _Stopwatch,
+    watch: Stopwatch,
 ) -> UnitRecord:
     """Have the rows of a unit written, finish its parts and return its record."""
     try:
@@ -274,7 +259,7 @@ def repack_unit(
     }
     bos = job.out.prefix[0] if job.out.prefix else None
 
-    watch = _Stopwatch()
+    watch = Stopwatch()
 
     def write() -> None:
         for split, out in outs.items():

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 from tokenlake.arrays import Bools
 from tokenlake.errors import TooManyBadRecordsError
-from tokenlake.etl.job import SPENT, Progress, SignJob, Stage, UnitJob, begin, produced_by
+from tokenlake.etl.job import Progress, SignJob, Stopwatch, UnitJob, begin, produced_by
 from tokenlake.etl.unit.documents import Prepared, Recipe, TextDocuments, bad_record, taken
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.etl.unit.infilling import Stretches
@@ -178,7 +177,7 @@ class TextBuild:
     ) -> None:
         self._job, self._recipe, self._encoder, self._progress = job, recipe, encoder, progress
         self._batches = read or recipe.read_all
-        self._since = 0
+        self._watch = Stopwatch()
         self._done: Counter[str] = Counter()
         self._waiting: list[TextDocuments] = []
         self._waiting_bytes = 0
@@ -213,10 +212,10 @@ class TextBuild:
             for parts in self._recipe.groups(job.ranges):
                 self._read(parts)
             self._flush()
-            self._spent(None)
+            self._watch.restart()
             parts = [entry for sink in self._outputs for entry in sink.finish()]
             quarantine = self._quarantine.publish()
-            self._spent("pack")
+            self._watch.spent("pack")
         except BaseException:
             for sink in self._outputs:
                 sink.discard()
@@ -246,24 +245,17 @@ class TextBuild:
     def _read(self, parts: Sequence[FileRange]) -> None:
         """Read a range, or several that are read together, encoding whenever enough documents wait."""
         begin("reading", parts[0].file)
-        self._spent(None)
+        self._watch.restart()
         batches = self._batches(parts)
         while (batch := next(batches, None)) is not None:
             self._take(batch)
             file = batch.files[-1]
             del batch  # it may hold a text of 200 MB, which only the encoder still needs
             if self._waiting_bytes >= _ENCODE_BYTES:
-                self._spent("load")
+                self._watch.spent("load")
                 self._flush()
                 begin("reading", file)
-        self._spent("load")
-
-    def _spent(self, stage: Stage | None) -> None:
-        """Count the time since the last call for a stage; None: for none."""
-        now = perf_counter_ns() - SPENT["save"]
-        if stage is not None:
-            SPENT[stage] += now - self._since
-        self._since = now
+        self._watch.spent("load")
 
     def _take(self, batch: Prepared) -> None:
         """Account for a batch and queue its documents."""
@@ -284,7 +276,7 @@ class TextBuild:
         if self._waiting:
             first = self._waiting[0]
             file = self._paths[int(first.file[0])]
-            self._spent(None)
+            self._watch.restart()
             begin("encoding the documents of", file, first.position)
             del first
             # In a box, out of which texts are taken when they are encoded: they are freed before packing.
@@ -344,9 +336,9 @@ class TextBuild:
         long = [int(row) for row in np.flatnonzero(box[0].text_sizes > _LONG_BYTES)]
         if not long:
             encoded = self._encoded(split, box.pop())
-            self._spent("tokenize")
+            self._watch.spent("tokenize")
             self._sinks[split].add(encoded)
-            self._spent("pack")
+            self._watch.spent("pack")
             return
         documents = box.pop()
         edges = sorted({0, len(documents), *long, *(row + 1 for row in long)})
@@ -354,7 +346,7 @@ class TextBuild:
             part = documents.slice(first, last)
             if first not in long or not self._write_long(self._sinks[split], part):
                 self._sinks[split].add(self._encoded(split, part))
-        self._spent("tokenize")  # long documents are packed while they are encoded
+        self._watch.spent("tokenize")  # long documents are packed while they are encoded
 
     def _encoded(self, split: str, texts: TextDocuments) -> TokenDocuments:
         """Encode documents and account for them."""
@@ -389,9 +381,9 @@ class TextBuild:
     def _write_pairs(self, sink: PreferenceSink, documents: TextDocuments) -> None:
         """Encode the texts of documents that have several, and let their sink join them."""
         encoded = self._encoder.encode(documents.text)
-        self._spent("tokenize")
+        self._watch.spent("tokenize")
         joined, tally = sink.add(documents, encoded), self._tally
-        self._spent("pack")
+        self._watch.spent("pack")
         special = 0 if self._recipe.control_tokens else encoded.special_tokens
         tally.numbers.update(
             tokens=joined.tokens, text_bytes=sink.text_bytes(documents), special_tokens_in_text=special
