@@ -492,3 +492,15 @@ def test_thousands_of_shards_are_planned_in_seconds(lake: Lake) -> None:
     plan = lake.plan(["a", "b"], mix={"weights": EVEN, "epochs": 2, "unit_rows": 4096})
     assert time.process_time() - begin < 4
     assert len(plan.units) == 2000
+
+
+def test_a_dataset_that_is_not_there_is_named_with_those_that_are(lake: Lake) -> None:
+    lake.put("alpha")
+    with pytest.raises(ConfigError, match=r"datasets.alfa.dataset: no dataset 'alfa' .*did you mean alpha"):
+        lake.plan(["alpha", "alfa"], mix={"epochs": 1})
+
+
+def test_packing_again_without_packing_is_refused(lake: Lake) -> None:
+    lake.put("a")
+    with pytest.raises(ConfigError, match=r"the rows of a@v1 would only be copied"):
+        lake.plan(["a"])

@@ -423,3 +423,13 @@ def test_a_sealed_lie_in_an_unlisted_ledger_record_is_found(unlisted: Path) -> N
     value["account"]["text_bytes"] = 7
     path.write_bytes(seal(value))
     assert found(unlisted) == {("manifest.json", "account of notes")}
+
+
+def test_links_folders_and_pipes_in_place_of_files_are_found(lake: Path) -> None:
+    data, names = folder(lake) / "data", sorted(path.name for path in (folder(lake) / "data").iterdir())
+    moved = data.parent.parent / "moved"
+    (data / names[0]).rename(moved)
+    (data / names[0]).symlink_to(moved)
+    (data / names[1]).unlink()
+    (data / names[1]).mkdir()
+    assert found(lake) == {(f"data/{names[0]}", "unreadable"), (f"data/{names[1]}", "unreadable")}

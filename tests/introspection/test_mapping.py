@@ -223,3 +223,14 @@ def test_types_go_before_names() -> None:
     assert ColumnMapper().map(["messages"], {"a": CHAT, "b": CHAT}).columns == {}  # which one?
     found = ColumnMapper().map(["messages", "text", "id"], {"messages": STRING, "text": NUMBER, "id": NUMBER})
     assert found.columns == {"id": "id"}
+
+
+@pytest.mark.parametrize("least", [0.0, 1.5, -1.0])
+def test_a_threshold_that_means_nothing_is_refused(least: float) -> None:
+    with pytest.raises(ConfigError, match=r"min_fuzzy_score: got .*above 0 and at most 1"):
+        ColumnMapper(least)
+
+
+def test_a_column_of_another_type_is_not_taken_by_its_name() -> None:
+    found = ColumnMapper().map(["messages", "text", "id"], {"messages": STRING, "text": NUMBER, "id": NUMBER})
+    assert found.columns == {"id": "id"}

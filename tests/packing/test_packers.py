@@ -263,3 +263,14 @@ def test_join_puts_prefix_and_suffix_around_each_document(
     joined = join_documents(ids, offsets, np.array(prefix, np.int32), np.array(suffix, np.int32))
     expected = [*prefix, 11, 12, *suffix, *prefix, *suffix, *prefix, 13, 14, 15, *suffix]
     assert joined.tolist() == expected
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: str) -> None:
+    pack = ResolvedPack(seq_length=8, strategy=strategy)
+    packer = open_packer(pack, group_tokens=32, suffix=(2,), pad_id=PAD)
+    ids = np.arange(100, 180, dtype=np.int32)
+    out = [*packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])), *packer.finish()]
+    assert documents_of(out) == [[*ids.tolist(), 2]]
+    assert sum(part.rows for part in out) == 11
+    assert sum(part.pad for part in out) == 7

@@ -116,3 +116,9 @@ def test_a_field_that_a_row_lacks_is_none_there():
     assert list(batched) == [{"a": [1, 2], "b": [None, 3]}]
     with pytest.raises(TypeError, match="unknown"):
         len(batched)
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "3", None, True])
+def test_a_limit_is_a_whole_number_from_0_on(limit):
+    with pytest.raises(ConfigError, match="max_rows: got"):
+        LimitedShardedSource(Plain(counted(a=3)), limit)

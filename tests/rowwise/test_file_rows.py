@@ -192,3 +192,14 @@ def test_a_cut_footer_is_a_damaged_file(tmp_path, grouped):
     path.write_bytes(data[:-5])
     with pytest.raises(DamagedFileError, match="footer"):
         seek(one(path), 1, RowIndexes(tmp_path))
+
+
+def test_the_index_of_another_file_under_this_name_is_void(tmp_path, old):
+    cache = tmp_path / "cache"
+    RowIndexes(cache, least=1).put(old, some_index())
+    (mine,) = cache.iterdir()
+    other = replace(old, size=old.size + 1)
+    RowIndexes(cache, least=1).put(other, some_index())
+    (others,) = set(cache.iterdir()) - {mine}
+    others.replace(mine)
+    assert RowIndexes(cache).get(old).count == 0

@@ -433,3 +433,19 @@ def test_a_mistyped_path_names_the_near_match_and_is_no_dataset_id(tmp_path):
 def test_a_cache_that_would_not_be_used_is_an_error():
     with pytest.raises(ConfigError, match="cache_dir: got '/tmp/x', must be None with streaming=True"):
         HuggingFaceShardedSource("org/data", cache_dir="/tmp/x")
+
+
+def test_a_long_record_is_a_bad_one(tmp_path):
+    path = put(tmp_path / "a.jsonl", b'{"id":"0"}\n{"id":"' + b"1" * 50 + b'"}\n{"id":"2"}\n')
+    source = JsonShardedSource(path, on_bad_record="quarantine", max_record_bytes=40)
+    assert numbered(source, "a.jsonl") == [(0, {"id": "0"}), (2, {"id": "2"})]
+    with pytest.raises(BadRecordError, match=r"row 1: .*line_too_long"):
+        list(JsonShardedSource(path, max_record_bytes="40B"))
+
+
+def test_a_damaged_file_is_an_error_whatever_the_policy(tmp_path):
+    whole = gzip.compress(json_lines(ROWS))
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(whole[:-6])
+    with pytest.raises(DamagedFileError):
+        list(JsonShardedSource(path, on_bad_record="quarantine"))

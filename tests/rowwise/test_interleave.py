@@ -96,3 +96,8 @@ REFUSED = [
 def test_what_cannot_be_mixed_is_refused_at_once(options, message):
     with pytest.raises(ConfigError, match=message):
         block_mixture_interleave(**{"datasets": {"a": [{}], "b": [{}]}} | options)
+
+
+def test_a_dataset_per_split_is_refused_at_once():
+    with pytest.raises(ConfigError, match="datasets, 'a': got a DatasetDict"):
+        block_mixture_interleave({"a": datasets.DatasetDict()})

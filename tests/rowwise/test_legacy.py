@@ -311,3 +311,13 @@ def test_types_of_datasets_have_names(folder):
     assert isinstance(inform, tl.BaseDatasetInform)
     with pytest.raises(tl.DatasetLoadError):
         build_dataset(DatasetMixture([TextDatasetInform(data_files="nowhere.jsonl")]))
+
+
+def test_two_datasets_of_one_name_are_refused():
+    with pytest.raises(ConfigError, match="expected a different name for each"):
+        DatasetMixture([TextDatasetInform(name="a"), TextDatasetInform(name="a")])
+
+
+def test_options_of_a_build_are_refused_with_a_mixture(folder):
+    with pytest.raises(ConfigError, match="workers: without effect on a DatasetMixture"):
+        build_dataset(DatasetMixture([parquet(folder)]), workers=2)  # type: ignore[call-overload]

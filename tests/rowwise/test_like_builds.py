@@ -14,7 +14,7 @@ from tests.rowwise.pipeline_support import texts, write_jsonl, written
 from tests.seeds import promise
 from tests.text.chat_samples import MARKED_CHATML, conversation, speaking
 from tests.tokenizers.tokenizer_samples import byte_level, sentencepiece
-from tokenlake.errors import BadRecordError
+from tokenlake.errors import BadRecordError, ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +169,15 @@ def test_real_texts_and_conversations_are_those_of_a_build(shared_data: Path, tm
         files = str(shared_data / "corpora" / name)
         dataset = {"data_files": files, "tokenizer": str(tokenizer), "num_rows": rows}
         same({"datasets": [dataset], "pack": {"enabled": True, "seq_length": 2048}}, tmp_path / name)
+
+
+def test_contradictions_are_those_of_a_build(data: str, tokenizers: dict[str, str]):
+    def pipeline(tokenizer: object, **options: str) -> tl.Pipeline:
+        datasets = [{"data_files": data, "tokenizer": tokenizer}]
+        return tl.Pipeline.from_config({"datasets": datasets, "tokenize": options}).source().tokenize()
+
+    whole = {"name_or_path": tokenizers["llama"], "truncation": False}
+    with pytest.raises(ConfigError, match="has truncation: false; leave one of them out"):
+        pipeline(whole, long_documents="truncate")
+    with pytest.raises(ConfigError, match="no dataset's documents are truncated"):
+        pipeline(tokenizers["llama"], truncation_side="left").pack()

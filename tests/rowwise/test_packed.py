@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from itertools import islice
 from typing import Any
 
@@ -141,3 +143,22 @@ def test_ids_may_stand_in_another_field_and_rows_are_shuffled_where_that_is_aske
     assert sorted(rows[:8]) == sorted(other[:8])  # 2 * num_packers rows at a time
     with pytest.raises(ConfigError, match="num_packers"):
         PackedShardedSource(source, 4, EOS, num_packers=0)
+
+
+def test_an_id_that_the_tokenizer_does_not_have_is_an_error():
+    with pytest.raises(ConfigError, match=r"pack\.eos_token_id is 99999, but tokenizer .* has ids 0 to"):
+        PackedShardedSource(tokens([1]), {"eos_token_id": 99_999}, tokenizer=gpt())
+
+
+def test_little_is_held_however_many_rows_have_come():
+    source = Endless(lambda i: {"input_ids": np.full(500, i % 90 + 8, np.int32)})
+    stream = iter(PackedShardedSource(source, {"seq_length": 500, "eos_token_id": EOS}))
+    next(stream)
+    gc.collect()
+    tracemalloc.start()
+    for _ in islice(stream, 1500):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert source.drawn >= 1500
+    assert peak < 2 << 20  # 1,500 rows of ids and segments are 6 MB

@@ -180,3 +180,8 @@ def test_azure_says_what_to_install():
     pytest.importorskip("fsspec")
     with pytest.raises(MissingExtraError, match=r"pip install 'tokenlake\[azure\]'"):
         ParquetShardedSource("az://bucket/a.parquet")
+
+
+def test_a_dataset_that_is_not_there_is_an_error(dataset):
+    with pytest.raises(SourceNotFoundError, match="org/dta"):
+        HuggingFaceShardedSource("org/dta")

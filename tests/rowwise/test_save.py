@@ -301,3 +301,14 @@ def test_a_schema_is_followed(tmp_path: Path):
     assert table.to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": "a"}]
     with pytest.raises(BadRecordError, match="row 1, field 'x': 70000"):
         save_dataset([{"x": 1}, {"x": 70000}], tmp_path / "new", schema=schema)
+
+
+def test_values_of_several_kinds_among_the_first_rows_are_an_error(tmp_path: Path):
+    rows = [{"x": 1}] * 40 + [{"x": "one"}] * 10
+    with pytest.raises(BadRecordError, match=r"row 40, field 'x': 'one' .* cannot stand in a column"):
+        save_dataset(rows, tmp_path / "out")
+
+
+def test_a_field_that_the_first_rows_lack_is_an_error(tmp_path: Path):
+    with pytest.raises(BadRecordError, match="row 1000, field 'y': the first rows had no such field"):
+        save_dataset([{"x": 1}] * 1000 + [{"x": 1, "y": 2}], tmp_path / "out")

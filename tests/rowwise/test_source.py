@@ -208,3 +208,13 @@ def test_an_error_of_a_shard_that_was_opened_ahead_comes_in_its_place():
         next(rows)
     with pytest.raises(ConfigError, match="workers: got 0"):
         Plain(counted(a=3)).iter_shards(workers=0)
+
+
+def test_a_resume_at_any_place_gives_what_was_left():
+    source = Plain(counted(a=3, b=0, c=2, d=1))
+    places = [
+        (shard, row) for shard, name in enumerate(source.shard_names) for row, _ in numbered(source, name)
+    ]
+    for position, (shard, row) in enumerate(places):
+        left = ids(source.iter_shards(start_shard=shard, start_row=row))
+        assert left == list(range(position, 6))

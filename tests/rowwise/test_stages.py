@@ -720,3 +720,33 @@ def test_arguments_of_transformers_act_where_they_have_a_meaning(one: dict[str, 
             rows(**{name: value})
     with pytest.raises(tl.TokenlakeError, match="max_length"):
         rows(model_max_length=0)
+
+
+def test_nothing_but_build_comes_after_load(one: dict[str, Any]):
+    with pytest.raises(RuntimeError, match=r"wrap\(\) cannot come after load\(\)"):
+        pipeline(one).source().load().stage(Wrap())
+
+
+def test_an_option_of_a_dataset_that_does_not_act_is_an_error_too(one: dict[str, Any]):
+    dataset = one["datasets"][0] | {"exclude": "gone.parquet", "shard_column": "lang"}
+    with pytest.raises(NotAvailableError, match=r"(?s)datasets\.a\.shard_column.*datasets\.a\.exclude"):
+        pipeline(one, datasets=[dataset]).source()
+
+
+def test_padding_acts_where_nothing_is_packed(one: dict[str, Any], tokenizer: str):
+    padded = {"name_or_path": tokenizer, "padding": "max_length", "max_length": 40}
+    rows = list(pipeline(one, default_tokenizer=padded).source().tokenize().build())
+    assert {len(row["input_ids"]) for row in rows} == {40}
+    with pytest.raises(ConfigError, match="packed rows are full"):
+        pipeline(one, default_tokenizer=padded).source().tokenize().pack()
+
+
+def test_two_datasets_cannot_have_one_directory(two: dict[str, Any], tmp_path: Path):
+    datasets = [dataset | {"save_path": str(tmp_path / "x")} for dataset in two["datasets"]]
+    with pytest.raises(ConfigError, match="one in the other"):
+        pipeline(two, datasets=datasets).source().save()
+
+
+def test_a_stage_is_a_stage(one: dict[str, Any]):
+    with pytest.raises(ConfigError, match="must be a BaseStage, made by its class"):
+        pipeline(one).source().stage(Wrap)  # pyright: ignore[reportArgumentType]

@@ -154,3 +154,8 @@ def test_one_of_tokenizer_and_configuration_is_needed(tmp_path: Path):
 def test_wrong_arguments_are_refused_at_once(options: dict[str, Any]):
     with pytest.raises(ConfigError, match=next(iter(options))):
         TokenizedShardedSource(Plain({}), LLAMA, **options)
+
+
+def test_a_kept_field_that_is_missing_is_a_bad_record():
+    with pytest.raises(BadRecordError, match="additional_fields: the row has no field 'lang'"):
+        list(TokenizedShardedSource(Plain({"a": [{"text": "a"}]}), LLAMA, additional_fields=["lang"]))

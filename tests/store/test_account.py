@@ -88,3 +88,10 @@ def test_the_error_names_equation_sides_and_place() -> None:
 def test_too_many_existing_eos_are_refused() -> None:
     with pytest.raises(AccountError, match="eos_existing"):
         Account(rows_read=1, kept=1, documents=1, eos_existing=2).check()
+
+
+def test_slots_must_be_whole_sequences() -> None:
+    account = Account(content_packed=8, tokens=8, sequences=1, slots=8)
+    account.check(8)
+    with pytest.raises(AccountError, match="sequences \\* 16"):
+        account.check(16)

@@ -24,7 +24,7 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.claims import Claim, ClaimResult, closing_note
+from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, closing_note
 from tokenlake.store.gc import GcReport, collect, parse_duration
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
@@ -453,3 +453,41 @@ def test_reuse_survives_the_loss_of_what_it_reuses(built: Path, tmp_path: Path, 
     result = build_dataset(config, workers=1)
     assert (result.version, result.units_reused) == (3, 0)
     assert verify(store, "small", 3, deep=True).ok
+
+
+def test_swept_numbers_are_taken_but_not_listed(store: LocalStore, tmp_path: Path) -> None:
+    unfinished(store)
+    age(tmp_path, 8)
+    week(store)
+    catalog = Catalog(store)
+    assert catalog.datasets() == []
+    with pytest.raises(NotFoundError, match="no dataset 'code'"):
+        catalog.versions("code")
+    assert catalog.versions("code", swept=True) == [VersionInfo(1, False, swept=True)]
+    with pytest.raises(NotFoundError, match=r"code@v1 .* was removed, by rm or as an unfinished build by gc"):
+        catalog.resolve("code@v1")
+    assert catalog.claim("code", A, {}) == ClaimResult(2, "new")
+    assert catalog.claim("code", A, {}) == ClaimResult(2, "resumed")
+    assert catalog.versions("code") == [VersionInfo(2, False)]
+
+
+def test_a_closed_number_is_no_damaged_version_and_the_other_way_round(lake: LocalStore) -> None:
+    layout = Layout("small", 1)
+    path = Path(lake.url) / layout.manifest
+    smallest = min(len(Catalog(lake).manifest("small", version).to_bytes()) for version in (1, 2))
+    note = closing_note(Layout("x" * 64, 999_999_999))
+    assert len(note) <= 400 < smallest
+    note = closing_note(layout)
+    false = note.replace(b"true", b"tru3")
+    for data in (b"", note[:-1], note + b"\n", false, closing_note(Layout("small", 2))):
+        path.write_bytes(data)
+        assert Catalog(lake).versions("small")[0] == VersionInfo(1, True)
+        with pytest.raises(IntegrityError):
+            Catalog(lake).manifest("small", 1)
+
+
+def test_old_versions_stay_as_they_are(lake: LocalStore) -> None:
+    before = files(Path(lake.url))
+    assert collect(lake, grace=0).removed == ()
+    assert files(Path(lake.url)) == before
+    assert Catalog(lake).read_claim("small", 1).state == "committing"

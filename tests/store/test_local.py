@@ -387,3 +387,17 @@ def test_temporary_files_of_a_dead_process_that_nobody_reaped_are_swept(tmp_path
     assert store.sweep_temp("set/v1") == 1
     assert not orphan.exists()
     process.wait()
+
+
+def test_an_orphan_is_replaced_by_a_new_inode(store: Store) -> None:
+    store.put_new("d/v1/x", b"orphan")
+    old = store.open("d/v1/x")
+    new = sha256(b"new")
+    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "replaced"
+    assert (store.read("d/v1/x"), old.read()) == (b"new", b"orphan")
+    assert store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=True) == "equal"
+    assert store.put_new("d/v1/x", b"newer", replace_orphan=lambda: True) == "replaced"
+    with pytest.raises(VersionConflictError):
+        store.publish(written(store, b"new"), "d/v1/x", new, replace_orphan=lambda: False)
+    old.close()
+    assert files(store) == {"d/v1/x"}
