@@ -24,7 +24,8 @@ from tokenlake.config.load import load_config
 from tokenlake.config.resolve import resolve
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.etl.planner import make_plan
-from tokenlake.sources.listing import HashCache, list_inputs
+from tokenlake.sources.hash_cache import HashCache
+from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.splits import split_files
 from tokenlake.tokenizers.engines import train_bpe
 

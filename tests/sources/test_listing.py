@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tests.sources.support import Source, inputs, one, renamed
 from tokenlake.errors import ConfigError, NotAvailableError, SourceNotFoundError
 from tokenlake.fingerprint import file_id
+from tokenlake.sources.hash_cache import HashCache, default_path
 from tokenlake.sources.inputs import InputFile, Progress
-from tokenlake.sources.listing import HashCache, default_path, expand, list_inputs
+from tokenlake.sources.listing import expand, list_inputs
 from tokenlake.sources.splits import split_file, splittable
 from tokenlake.threads import in_order
 

@@ -217,7 +217,7 @@ class TestReading:
             listed("s3://tree/raw/a.jsonl", storage_options=options)
 
     def test_the_patience_is_bounded(self, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(SECONDS_VARIABLE, "0.5")
+        monkeypatch.setenv(SECONDS_VARIABLE, "1.5")
         server.faults.extend([Fault(status=503)] * 100)
         with pytest.raises(SourceError, match=r"cannot be read: tried \d+ times"):
             paths(server, "s3://tree/raw/a*.jsonl")

@@ -44,8 +44,9 @@ from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.formats import Compression
+from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
-from tokenlake.sources.listing import HashCache, list_inputs
+from tokenlake.sources.listing import list_inputs
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build, open_store

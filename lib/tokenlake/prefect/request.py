@@ -15,7 +15,7 @@ from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.demo import demo_settings, quiet
 from tokenlake.errors import ConfigError
 from tokenlake.prefect.policy import bounded, check_config, contents_untold
-from tokenlake.sources.listing import default_path
+from tokenlake.sources.hash_cache import default_path
 
 #: Where configurations that are known by name lie: in the wheel, else in the checkout.
 _PACKAGED: Final = Path(__file__).resolve().parent / "deployments"

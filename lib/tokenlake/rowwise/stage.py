@@ -34,8 +34,8 @@ from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, RowMeter
 from tokenlake.rowwise.source import DerivedSource, NumberedSource, ShardedDataSource
+from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, stat_token
-from tokenlake.sources.listing import FoundFile, HashCache, hash_files
 from tokenlake.store.layout import CONFIG, TOKENIZER
 from tokenlake.text.steps import sealed
 from tokenlake.tokenizers.fingerprint import describe
