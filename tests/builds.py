@@ -17,9 +17,9 @@ import pytest
 
 from tokenlake.config.stages import RayConfig
 from tokenlake.errors import CancelledError, WorkerDiedError
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.job import Job, Progress
 from tokenlake.etl.pool import Jobs, WorkerPool
-from tokenlake.etl.runner import EngineName, open_pool
 from tokenlake.threads import available_cpus
 
 Config = dict[str, Any]

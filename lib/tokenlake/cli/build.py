@@ -33,13 +33,13 @@ from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
+from tokenlake.etl.engines import open_pool
 from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
 from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import open_pool
 from tokenlake.etl.store_engine import WorkDone, join_build, named_build, parse_share
 from tokenlake.export.plan import wanted_beside
 from tokenlake.observability.build import RunProgress

@@ -24,7 +24,7 @@ from tokenlake.cli.console import (
 )
 from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, TokenlakeError
-from tokenlake.etl.runner import EngineName
+from tokenlake.etl.engines import EngineName
 from tokenlake.integrity.findings import RepairProgress, RepairReport, VerifyReport
 from tokenlake.integrity.repair import repair as repair_version
 from tokenlake.integrity.verify import named_version

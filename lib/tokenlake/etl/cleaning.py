@@ -29,13 +29,14 @@ from tokenlake.config.resolve import resolve_source, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
 from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
+from tokenlake.etl.engines import open_pool
 from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.plan import range_identity
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool
-from tokenlake.etl.runner import open_pool, run_each
+from tokenlake.etl.runner import run_each
 from tokenlake.etl.unit.documents import Recipe
 from tokenlake.etl.unit.text import NO_TOKENIZER
 from tokenlake.fingerprint import fingerprint

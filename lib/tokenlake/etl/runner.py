@@ -1,7 +1,4 @@
-"""The library's own runner: a build in one call, without an orchestrator, and where its units run: the engines.
-
-Whatever runs them, the bytes are the same.
-"""
+"""The library's own runner: a build in one call, without an orchestrator."""
 
 from __future__ import annotations
 
@@ -12,62 +9,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final, get_args
+from typing import Final, Literal, final
 
 from tokenlake import errors, numbers
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.etl import planner
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import BuildStep, Event, UnitRetried, Watcher, ignore
 from tokenlake.etl.planner import Configuration
-from tokenlake.etl.pool import Pool, WorkerPool, run_threads, worth_a_retry
+from tokenlake.etl.pool import Pool, run_threads, worth_a_retry
 from tokenlake.etl.session import BuildSession
 from tokenlake.markup import named_facts, one_line
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.manifest import Manifest
-from tokenlake.threads import available_cpus
-
-if TYPE_CHECKING:
-    from tokenlake.config.stages import RayConfig
-
-
-EngineName: TypeAlias = Literal["local", "store", "ray", "dask"]
-"""This machine's processes; whoever joins by the store (``tokenlake work``); a cluster of Ray's or Dask's."""
-
-ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
-
-
-def open_pool(engine: EngineName | None, workers: int | None, ray: RayConfig) -> Pool:
-    """Return the pool of an engine.
-
-    Args:
-        engine: None: ray where its section is enabled, else local.
-        workers: how many; None: as the engine has it. On this machine one for each processor.
-        ray: the section of a configuration.
-
-    Raises:
-        ConfigError: no such engine, or `workers` of an engine that has none of its own.
-        MissingExtraError: the engine's package is not installed.
-    """
-    # Each engine is imported by those who use it: together they take as long as all that plans a build.
-    match engine or ("ray" if ray.enabled else "local"):
-        case "local":
-            return WorkerPool(workers or available_cpus())
-        case "store" if workers:
-            raise errors.ConfigError(
-                f"workers={workers} with the store engine, which starts none; give it to each `tokenlake work`"
-            )
-        case "store":
-            from tokenlake.etl.store_engine import StorePool
-
-            return StorePool()
-        case "ray" | "dask" as name:
-            from tokenlake.etl.cluster_pool import ClusterPool, DaskNodes, RayNodes
-
-            return ClusterPool(lambda: RayNodes(ray, workers) if name == "ray" else DaskNodes(workers))
-    raise errors.ConfigError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +93,7 @@ def build_dataset(
         on_event: told of everything that happens, from several threads.
         retries: how often a unit is tried again after an error worth a retry.
         pool: running workers to use instead of `workers` new ones; it stays open.
-        engine: where units run, one of :data:`tokenlake.etl.runner.ENGINES`; default: on this machine.
+        engine: where units run, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
 
     Returns:
         The committed version; when an equal one existed, that one.

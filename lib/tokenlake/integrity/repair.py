@@ -23,13 +23,14 @@ from tokenlake.config.stages import RayConfig
 from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.etl import planner
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import Event, Planning
 from tokenlake.etl.plan.left_out import Precedent
 from tokenlake.etl.plan.plan import Plan
 from tokenlake.etl.planner import Configuration
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.run_log import recorded
-from tokenlake.etl.runner import EngineName, open_pool, run_pending
+from tokenlake.etl.runner import run_pending
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity import findings, repair_sources
 from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
@@ -70,7 +71,7 @@ def repair(
         overrides: ``key=value`` texts on top of it.
         dry_run: only say what would be done.
         workers: processes that build; default: the processors this process may use, or as the engine has it.
-        engine: where units are built again, one of :data:`tokenlake.etl.runner.ENGINES`; default: on this machine.
+        engine: where units are built again, one of :data:`tokenlake.etl.engines.ENGINES`; default: on this machine.
             With ``store`` whoever runs ``tokenlake work STORE/NAME/v3/runs/repair NAME@v3`` builds.
         on_progress: called from several threads, one call at a time.
 

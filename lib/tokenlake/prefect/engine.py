@@ -26,6 +26,7 @@ from tokenlake.config.references import provide_blocks
 from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
+from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
     BuildStep,
     Event,
@@ -38,7 +39,7 @@ from tokenlake.etl.events import (
 )
 from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import Pool, worth_a_retry
-from tokenlake.etl.runner import BuildResult, EngineName, open_pool, result_of
+from tokenlake.etl.runner import BuildResult, result_of
 from tokenlake.etl.session import BuildSession
 from tokenlake.export.plan import check_exports, make_exports
 from tokenlake.observability.build import DisplayOptions, measured

@@ -33,9 +33,10 @@ from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.stages import PackStageConfig, TokenizeStageConfig
 from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.etl.engines import ENGINES, EngineName
 from tokenlake.etl.events import BuildRequested, Watcher, ignore
 from tokenlake.etl.pool import WorkerPool
-from tokenlake.etl.runner import ENGINES, BuildResult, EngineName
+from tokenlake.etl.runner import BuildResult
 from tokenlake.etl.store_engine import StorePool, join_build, named_build, parse_share
 from tokenlake.prefect.engine import LocalEngine, prepared, take_engine
 from tokenlake.prefect.policy import bounded, check_job, check_paths, check_store

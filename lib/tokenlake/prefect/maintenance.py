@@ -21,7 +21,7 @@ from tokenlake.config.section import referenced_blocks
 from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, IntegrityError, SourceError, TokenlakeError
 from tokenlake.etl.cleaning import Cleaning, CleanResult
-from tokenlake.etl.runner import open_pool
+from tokenlake.etl.engines import open_pool
 from tokenlake.integrity.findings import VerifyReport
 from tokenlake.integrity.verify import verify as verify_stored
 from tokenlake.prefect import policy

@@ -35,8 +35,9 @@ from urllib.parse import urlsplit
 from tokenlake.errors import CancelledError, ConfigError, TokenlakeError
 
 if TYPE_CHECKING:
+    from tokenlake.etl.engines import EngineName
     from tokenlake.etl.events import Watcher
-    from tokenlake.etl.runner import BuildResult, EngineName
+    from tokenlake.etl.runner import BuildResult
 
 #: Seconds for a running server to answer.
 _ANSWER_SECONDS: Final = 5.0
