@@ -32,7 +32,7 @@ from tokenlake.packing.strategies import STRATEGIES, plan_segments
 Int64 = npt.NDArray[np.int64]
 
 SEQ_LENGTH: Final = 2048
-_WINDOW_TOKENS: Final = ResolvedPack(seq_length=SEQ_LENGTH).window_tokens
+_WINDOW_TOKENS: Final = ResolvedPack(width=SEQ_LENGTH).window_tokens
 SHORT_RATE, LONG_RATE = 500.0, 5000.0  # Mtok placed per CPU second, at least
 FILL: Final = 0.999  # at least, or no more than one row over the least in each window
 
@@ -132,7 +132,7 @@ def _goals(lengths: Lengths, best: PackingRun, peers: list[PackingRun]) -> Itera
 
 
 def _ours(lengths: Lengths, strategy: str, repeats: int) -> PackingRun:
-    pack = ResolvedPack(seq_length=SEQ_LENGTH, strategy=strategy)
+    pack = ResolvedPack(width=SEQ_LENGTH, strategy=strategy)
     placed = [_placed(window, plan_segments(window, pack)) for window in lengths.windows]
     times: list[float] = []
     for _ in range(max(repeats, 3)):

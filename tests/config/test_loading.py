@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import dump_yaml
-from tokenlake.config.values import parse_size
+from tokenlake.config.values import parse_duration, parse_size
 from tokenlake.config.yaml_file import parse_yaml
 from tokenlake.errors import ConfigError
 
@@ -278,3 +278,20 @@ def test_units_are_powers_of_1024_however_they_are_spelled(
     text = f"{number}{gap}{unit.upper() if upper else unit}{suffix}"
     assert parse_size(text) == number * 1024**power
     assert (parse_size("1.5 GB"), parse_size("0.3KB"), parse_size(123)) == (1610612736, 307, 123)
+
+
+DAY = 86_400
+SPANS = {"7d": 7 * DAY, "12h": 43_200, "30m": 1800, "90s": 90, "2w": 14 * DAY, "0": 0, "1.5h": 5400}
+
+
+def test_spans() -> None:
+    assert {text: parse_duration(text) for text in SPANS} == SPANS
+    assert [parse_duration(seconds) for seconds in SPANS.values()] == list(SPANS.values())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "7", "d", "-1d", "7 days", "1e9d", "nan", -1, float("nan"), True, None]
+)
+def test_what_is_no_span(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="span of time"):
+        parse_duration(wrong)  # pyright: ignore[reportArgumentType]

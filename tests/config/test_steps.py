@@ -8,7 +8,6 @@ import pytest
 
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step, resolve
-from tokenlake.config.resolved import ResolvedParent
 from tokenlake.errors import ConfigError, NotAvailableError
 
 
@@ -33,10 +32,10 @@ def test_mixed_text_becomes_a_tokens_dataset_for_each_source_and_a_mixture_of_th
     # Packing keeps long documents, and packing comes later.
     assert code.sources[0].tokenizer.long_documents == "keep"
     last = resolve(last_step(whole, {"code": 3, "web": 1}))
-    assert last.parents == (
-        ResolvedParent(name="code", dataset="mixed.code.tokens", version=3, split="train"),
-        ResolvedParent(name="web", dataset="mixed.web.tokens", version=1, split="train"),
-    )
+    assert [(each.name, each.dataset, each.split) for each in last.parents] == [
+        ("code", "mixed.code.tokens@v3", "train"),
+        ("web", "mixed.web.tokens@v1", "train"),
+    ]
     assert last.mixture is not None
     assert last.mixture.points == ((0, {"code": 0.25, "web": 0.75}),)
     assert last.mixture.step_rows == 256
@@ -55,7 +54,7 @@ def test_stored_datasets_are_taken_as_they_are_and_text_beside_them_is_made_firs
     whole = config(datasets=datasets, mix=MIX)
     assert list(first_steps(whole)) == ["web"]
     parents = resolve(last_step(whole, {"web": 7})).parents
-    assert [(parent.dataset, parent.version) for parent in parents] == [("code", 2), ("mixed.web.tokens", 7)]
+    assert [parent.dataset for parent in parents] == ["code@v2", "mixed.web.tokens@v7"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_without_a_mixture_stored_datasets_are_packed_and_no_text_is_beside_them
     whole = config(datasets=[{"name": "code", "dataset": "code"}], pack={"enabled": True})
     assert first_steps(whole) == {}
     resolved = resolve(whole)
-    assert (resolved.mixture, resolved.parents[0].version) == (None, None)
+    assert (resolved.mixture, resolved.parents[0].dataset) == (None, "code")
     datasets = [{"name": "code", "dataset": "code@v2"}, {"name": "web", "data_files": "web.jsonl"}]
     with pytest.raises(ConfigError, match="Add a section mix"):
         first_steps(config(datasets=datasets, pack={"enabled": True}))

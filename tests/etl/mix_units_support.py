@@ -36,7 +36,7 @@ def opened(store: Store, given: ParentVersion) -> StoredRows:
 
 def packing(length: int, **changes: Any) -> ResolvedPack:
     fields: dict[str, Any] = {
-        "seq_length": length,
+        "width": length,
         "eos_token_id": None,
         "pad_token_id": None,
         "strategy": "greedy",
@@ -54,7 +54,7 @@ def rows_out(store: Store, first: ParentVersion, **changes: Any) -> RowsOut:
     pack = changes.get("pack")
     fields: dict[str, Any] = {
         "pack": None,
-        "width": pack.seq_length if pack else manifest.seq_length,
+        "width": pack.width if pack else manifest.seq_length,
         "prefix": tuple(facts["prefix"]),
         "suffix": tuple(facts["suffix"]),
         "eos_id": facts["eos_id"],

@@ -195,13 +195,13 @@ def test_the_recipe_on_the_card_is_the_configuration_of_the_same_order(shuffle_s
     mixture = build.mixture
     assert mixture is not None
     assert mixture.points == tuple((point.step, point.weights) for point in points)
-    assert mixture.interpolation == "cosine"
+    assert mixture.weight_schedule_type == "cosine"
     assert (mixture.lanes, mixture.batch_size, mixture.block_size, mixture.step_rows) == (4, 256, 1000, 256)
-    assert (mixture.seed, mixture.stop, mixture.total_rows) == (0, "restart", 3_000)
-    assert [(p.name, p.dataset, p.version, p.split) for p in build.parents] == [
-        ("code", "pile.code.tokens", 2, "train"),
-        ("web", "web", 7, "clean"),
+    assert (mixture.seed, mixture.stop_strategy, mixture.total_rows) == (0, "restart", 3_000)
+    assert [(p.name, p.dataset, p.split) for p in build.parents] == [
+        ("code", "pile.code.tokens@v2", "train"),
+        ("web", "web@v7", "clean"),
     ]
     assert build.pack is not None
-    assert (build.pack.seq_length, build.pack.strategy, build.pack.window_tokens) == (2048, "best_fit", 2**20)
+    assert (build.pack.width, build.pack.strategy, build.pack.window_tokens) == (2048, "best_fit", 2**20)
     assert build.pack.shuffle_seed == shuffle_seed

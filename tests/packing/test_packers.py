@@ -36,7 +36,7 @@ class Stream:
 
     def opened(self, strategy: str, group_rows: int = 3) -> Packer:
         pack = ResolvedPack(
-            seq_length=self.seq_length,
+            width=self.seq_length,
             strategy=strategy,
             window_tokens=self.window,
             num_packers=3,
@@ -195,7 +195,7 @@ def test_the_order_of_shuffled_rows_is_pinned() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_long_document_comes_out_in_rows_while_it_still_comes_in(strategy: str) -> None:
-    pack = ResolvedPack(seq_length=8, strategy=strategy, window_tokens=32)
+    pack = ResolvedPack(width=8, strategy=strategy, window_tokens=32)
     packer = open_packer(pack, group_tokens=16, pad_id=PAD, shuffle_key=1)
     drawn: list[int] = []
 
@@ -216,7 +216,7 @@ def test_memory_is_that_of_a_window_however_long_the_stream_is(strategy: str) ->
     ids, where = np.ones(4000, np.int32), np.zeros(len(offsets) - 1, np.int64)
 
     def peak(tokens: int) -> int:
-        pack = ResolvedPack(seq_length=512, strategy=strategy, window_tokens=window)
+        pack = ResolvedPack(width=512, strategy=strategy, window_tokens=window)
         packer = open_packer(pack, group_tokens=8 * 512, pad_id=PAD, shuffle_key=1)
         tracemalloc.start()
         for _ in range(tokens // len(ids)):
@@ -267,7 +267,7 @@ def test_join_puts_prefix_and_suffix_around_each_document(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_document_of_80_tokens_keeps_them_all_and_its_eos_in_rows_of_8(strategy: str) -> None:
-    pack = ResolvedPack(seq_length=8, strategy=strategy)
+    pack = ResolvedPack(width=8, strategy=strategy)
     packer = open_packer(pack, group_tokens=32, suffix=(2,), pad_id=PAD)
     ids = np.arange(100, 180, dtype=np.int32)
     out = [*packer.add(ids, np.array([0, 80]), np.array([FILE]), np.array([0])), *packer.finish()]

@@ -25,7 +25,7 @@ DOCUMENTS = st.one_of(
 
 
 def planned(strategy: str, lengths: Int64, seq_length: int, **settings_: Any) -> Segments:
-    return plan_segments(lengths, ResolvedPack(seq_length=seq_length, strategy=strategy, **settings_))
+    return plan_segments(lengths, ResolvedPack(width=seq_length, strategy=strategy, **settings_))
 
 
 def rows_of(cut: Segments) -> list[list[tuple[int, int, int]]]:

@@ -662,6 +662,16 @@ def test_files_can_be_downloaded_first(server: HubServer, tmp_path: Path) -> Non
         downloaded(planned, cache_dir=tmp_path / "other")
 
 
+def test_a_download_carries_the_source_s_own_token(server: HubServer, tmp_path: Path) -> None:
+    server.repo("org/name", {"train.jsonl": lines("a")}, gated=True, granted=True)
+    options = {"token": TOKEN, "endpoint": server.endpoint}
+    planned = listed("org/name", storage_options=options)
+    (local,) = downloaded(planned, options, tmp_path)
+    assert read(local) == ["a"]
+    with pytest.raises(SourceError, match=r"train.jsonl cannot be downloaded"):  # where nobody has a token
+        downloaded(planned, cache_dir=tmp_path / "other")
+
+
 def test_a_client_keeps_its_token_out_of_its_own_words(server: HubServer) -> None:
     client = HubClient({"token": TOKEN})
     assert client.with_token

@@ -18,14 +18,14 @@ from tests.store.support import build_store, copy_store, files
 from tests.store.support import settings as build_settings
 from tests.store.test_catalog import commit
 from tokenlake.cli.app import main
-from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
+from tokenlake.errors import IntegrityError, NotFoundError, VersionConflictError
 from tokenlake.etl.commit import require_held
 from tokenlake.etl.runner import build_dataset
 from tokenlake.etl.session import BuildSession
 from tokenlake.integrity.verify import verify
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.claims import Claim, ClaimResult, VersionInfo, closing_note
-from tokenlake.store.gc import GcReport, collect, parse_duration
+from tokenlake.store.gc import GcReport, collect
 from tokenlake.store.layout import Layout
 from tokenlake.store.local import LocalStore
 
@@ -371,23 +371,6 @@ def test_only_the_datasets_that_are_named(store: LocalStore, tmp_path: Path) -> 
     with pytest.raises(NotFoundError, match="did you mean code"):
         tl.gc(tmp_path, ["cod"])
     assert len(tl.gc(tmp_path, grace="8d", dry_run=True).removed) == 5
-
-
-SPANS = {"7d": 7 * DAY, "12h": 43_200, "30m": 1800, "90s": 90, "2w": 14 * DAY, "0": 0, "1.5h": 5400}
-
-
-@pytest.mark.parametrize(("text", "seconds"), SPANS.items())
-def test_spans(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-    assert parse_duration(seconds) == seconds
-
-
-@pytest.mark.parametrize(
-    "wrong", ["", "7", "d", "-1d", "7 days", "1e9d", "nan", -1, float("nan"), True, None]
-)
-def test_what_is_no_span(wrong: object) -> None:
-    with pytest.raises(ConfigError, match="span of time"):
-        parse_duration(wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_command(store: LocalStore, tmp_path: Path, capsys: Output) -> None:

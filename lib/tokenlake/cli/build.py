@@ -27,9 +27,10 @@ from tokenlake.cli.console import (
     with_store,
 )
 from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import first_steps, last_step
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
+from tokenlake.config.resolved import ResolvedBuild
+from tokenlake.config.values import parse_duration
 from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
@@ -48,7 +49,6 @@ from tokenlake.reports.dataset import STOPS, expected_lengths, length_policy, sh
 from tokenlake.reports.terminal import near, print_tables, stdout
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
-from tokenlake.store.gc import parse_duration
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.threads import available_cpus
 
@@ -307,14 +307,14 @@ class _MixPlan:
             ("tokens", _about(forecast.tokens)),
             ("rows", packed or f"{rows} {level}"),
             ("weights", _asked(mixture)),
-            ("end", f"after {numbers.count(forecast.rows)} {level}; {STOPS[mixture.stop]}"),
+            ("end", f"after {numbers.count(forecast.rows)} {level}; {STOPS[mixture.stop_strategy]}"),
             ("order", f"{lanes}, batches of {numbers.count(forecast.batch_size)}"),
         ]
         return [_mixture_table(records, mixture.weights_by), facts([*outcome, *about_units], "Expected")]
 
     def _guess(self) -> list[dict[str, Any]]:
         """About how much is drawn of each source; nothing where some are stored already, or are too small to tell."""
-        asked, there = self.build.mixture, {parent.name: (0, 0) for parent in self.build.parents}
+        asked, there = self.build.mixture, {parent.name or "": (0, 0) for parent in self.build.parents}
         for each in self.tokens:
             split = next(parent.split for parent in self.build.parents if parent.name == each.source)
             rows = ids = 0.0
@@ -367,13 +367,18 @@ def _mixture_table(records: list[dict[str, Any]], weights_by: str | None = None)
     return Table.of(columns, records, "Mixture")
 
 
-def _asked(mixture: ResolvedMixture) -> str:
+def _asked(mixture: MixStageConfig) -> str:
     if isinstance(mixture.epochs, Mapping):
         return "as the epochs of each source say"
-    return weights_in_words(mixture.points, mixture.interpolation, mixture.step_rows, mixture.weights_by)
+    return weights_in_words(
+        mixture.points,
+        mixture.weight_schedule_type,
+        mixture.step_rows or mixture.batch_size,
+        mixture.weights_by,
+    )
 
 
-def _end(mixture: ResolvedMixture) -> str:
+def _end(mixture: MixStageConfig) -> str:
     if mixture.total_rows is not None:
         where = f"after {numbers.count(mixture.total_rows)} rows"
     elif mixture.total_tokens is not None:
@@ -385,8 +390,8 @@ def _end(mixture: ResolvedMixture) -> str:
         times = "" if mixture.epochs == 1 else f"{mixture.epochs:g} times "
         where = f"after {times}as many rows as all sources have"
     else:
-        return STOPS[mixture.stop]
-    return f"{where}; {STOPS[mixture.stop]}"
+        return STOPS[mixture.stop_strategy]
+    return f"{where}; {STOPS[mixture.stop_strategy]}"
 
 
 def _packed(asked: ResolvedBuild) -> str:

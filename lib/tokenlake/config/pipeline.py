@@ -152,6 +152,13 @@ class MixStageConfig(Section):
     """Tokens of the experiment: each source is shortened to `experiment_budget / target_budget`, so that its rows are
     repeated as often as they would be in the run."""
 
+    @property
+    def points(self) -> tuple[tuple[int, dict[str, float]], ...]:
+        """(step, dataset name -> weight), steps ascending; one point at step 0 is a constant weight."""
+        if self.weight_schedule is None:
+            return ((0, self.weights or {}),)
+        return tuple((point.step, point.weights) for point in self.weight_schedule)
+
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         ends = {"total_tokens": self.total_tokens, "total_rows": self.total_rows, "epochs": self.epochs}

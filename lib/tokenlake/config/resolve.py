@@ -26,9 +26,7 @@ from tokenlake.config.resolved import (
     ResolvedChat,
     ResolvedFim,
     ResolvedHeldOut,
-    ResolvedMixture,
     ResolvedPack,
-    ResolvedParent,
     ResolvedPreference,
     ResolvedPrompt,
     ResolvedSource,
@@ -69,9 +67,11 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         store=store,
         seed=config.seed,
         sources=tuple(resolve_source(config, dataset) for dataset in config.datasets) if texts else (),
-        parents=() if texts else tuple(map(_parent, config.datasets)),
+        parents=() if texts else config.datasets,
         mixture=_mixture(config) if config.mixes else None,
-        pack=_copied(ResolvedPack, pack, shuffle_seed=shuffle_seed) if pack.enabled else None,
+        pack=_copied(ResolvedPack, pack, width=pack.seq_length, shuffle_seed=shuffle_seed)
+        if pack.enabled
+        else None,
         unit_size=config.source.unit_size,
         max_shard_size=save.max_shard_size,
         compression="zstd",
@@ -195,29 +195,15 @@ def _resolved_tokenizer(
     )
 
 
-def _parent(dataset: DatasetConfig) -> ResolvedParent:
-    """Return the parent that a dataset of the store is; only of one whose `dataset` is set."""
-    name, _, version = (dataset.dataset or "").partition("@")
-    number = int(version.removeprefix("v")) if version else None
-    return ResolvedParent(name=dataset.name or "", dataset=name, version=number, split=dataset.split)
-
-
-def _mixture(config: PipelineConfig) -> ResolvedMixture:
+def _mixture(config: PipelineConfig) -> MixStageConfig:
     """Return the mixture of a configuration that has one; weights that are not given are equal."""
-    mix = config.mix
-    names = [dataset.name or "" for dataset in config.datasets]
-    if mix.weight_schedule is not None:
-        points = tuple((point.step, dict(point.weights)) for point in mix.weight_schedule)
-    else:
-        points = ((0, dict(mix.weights or {name: 1 / len(names) for name in names})),)
-    return _copied(
-        ResolvedMixture,
-        mix,
-        points=points,
-        interpolation=mix.weight_schedule_type,
-        stop=mix.stop_strategy,
-        seed=mix.seed if mix.seed is not None else config.seed or 0,
-        step_rows=mix.step_rows or mix.batch_size,
+    mix, names = config.mix, [dataset.name for dataset in config.datasets]
+    return mix.model_copy(
+        update={
+            "weights": mix.weights or {name: 1 / len(names) for name in names},
+            "seed": mix.seed if mix.seed is not None else config.seed or 0,
+            "step_rows": mix.step_rows or mix.batch_size,
+        }
     )
 
 
@@ -366,7 +352,7 @@ def pack_identity(pack: ResolvedPack) -> dict[str, Any]:
     """Return the canonical, JSON-able identity of packing."""
     # `include_segment_ids` is about readers: the column is stored only with `store_segment_ids`.
     return {
-        "seq_length": pack.seq_length,
+        "seq_length": pack.width,
         "eos_token_id": pack.eos_token_id,
         "pad_token_id": pack.pad_token_id,
         "strategy": pack.strategy,

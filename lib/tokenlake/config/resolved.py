@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tokenlake.columns import ColumnType, Method, Trainer
 from tokenlake.config.values import QualityFilters, SourceType
+
+if TYPE_CHECKING:  # a worker gets neither
+    from tokenlake.config.dataset import DatasetConfig
+    from tokenlake.config.pipeline import MixStageConfig
 
 MESSAGES_FIELDS: Final = ("messages", "conversations", "conversation")
 """Fields that hold a conversation, in the order in which they are looked for."""
@@ -272,7 +276,7 @@ class ResolvedPack:
     """How documents become rows.
 
     Attributes:
-        seq_length: tokens of a row.
+        width: ids of a row.
         eos_token_id: token after each document, or None: the tokenizer's.
         pad_token_id: token of unfilled slots, or None: the tokenizer's padding, else EOS.
         strategy: one of :data:`tokenlake.packing.packer.STRATEGIES`.
@@ -282,7 +286,7 @@ class ResolvedPack:
         shuffle_seed: of the shuffle of rows inside a window; None: they are not shuffled.
     """
 
-    seq_length: int
+    width: int
     eos_token_id: int | None = None
     pad_token_id: int | None = None
     strategy: str = "greedy"
@@ -292,69 +296,6 @@ class ResolvedPack:
     num_packers: int = 4
     max_segments: int | None = None
     shuffle_seed: int | None = None
-
-    @property
-    def width(self) -> int:
-        """Ids of a row."""
-        return self.seq_length
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedParent:
-    """A stored dataset that rows are taken from.
-
-    Attributes:
-        name: of the source: what weights refer to.
-        dataset: in the same store.
-        version: None for the newest committed one.
-        split: the split that is mixed; without a mixture all splits are taken.
-    """
-
-    name: str
-    dataset: str
-    version: int | None
-    split: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedMixture:
-    """How several sources become one stream.
-
-    Attributes:
-        points: (step, source -> weight), steps ascending; a single point at step 0 is a constant weight.
-        interpolation: how weights move between points.
-        weights_by: what weights are shares of.
-        block_size: rows of a block of a lane.
-        stop: what happens when a source ends.
-        seed: of the order.
-        lanes: None: the plan chooses.
-        batch_size: rows of a global batch.
-        step_rows: rows of the mixture to a step of the schedule.
-        order: version of the order.
-        unit_rows: rows of a unit of work; None: the plan chooses.
-        total_rows, total_tokens, epochs: where the stream ends; at most one is set. Epochs of each source decide the
-            weights, too.
-        max_repetitions, max_fraction, target_budget, experiment_budget: caps of the sources.
-    """
-
-    points: tuple[tuple[int, Mapping[str, float]], ...]
-    interpolation: Literal["step", "linear", "cosine"]
-    weights_by: Literal["rows", "tokens"]
-    block_size: int
-    stop: Literal["restart", "first_exhausted", "all_exhausted"]
-    seed: int
-    lanes: int | None
-    batch_size: int
-    step_rows: int
-    order: int
-    unit_rows: int | None
-    total_rows: int | None
-    total_tokens: int | None
-    epochs: float | Mapping[str, float] | None
-    max_repetitions: float | Mapping[str, float] | None = None
-    max_fraction: float | Mapping[str, float] | None = None
-    target_budget: int | None = None
-    experiment_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +308,8 @@ class ResolvedBuild:
         store_options: of its file system; references stay references, as those of a source.
         sources: of texts, in configuration order, which is the order of the units; none in a build of stored datasets.
         parents: stored datasets that rows are taken from, in configuration order; none in a build of texts.
-        mixture: how the parents are mixed; None: one after the other, every row where it is.
+        mixture: how the parents are mixed, its weights, seed and step filled in; None: one after the other, every row
+            where it is.
         pack: how to pack, or None: one row per document (kind ``tokens``).
         unit_size: input bytes of a unit of work.
         max_shard_size: bytes past which an output file ends.
@@ -386,8 +328,8 @@ class ResolvedBuild:
     max_shard_size: int
     compression: Literal["zstd"]
     hash_threads: int
-    parents: tuple[ResolvedParent, ...] = ()
-    mixture: ResolvedMixture | None = None
+    parents: tuple[DatasetConfig, ...] = ()
+    mixture: MixStageConfig | None = None
     num_shards: int | None = None
     store_options: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     card: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -402,7 +344,7 @@ class ResolvedBuild:
     @property
     def width(self) -> int:
         """Ids of a row that documents are packed into; 0 where they are not."""
-        return 0 if self.pack is None else self.pack.seq_length
+        return 0 if self.pack is None else self.pack.width
 
     @property
     def preference(self) -> ResolvedPreference | None:

@@ -7,6 +7,7 @@ All units of sizes are binary, with and without the ``i``: 1 KB = 1 KiB = 1024 b
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,8 @@ PATTERN: Final = r"^ *[0-9]+(\.[0-9]+)? *([kKmMgGtTpP][iI]?)?[bB]? *$"
 _LARGEST: Final = (1 << 63) - 1
 _UNITS: Final = " kmgtp"  # powers of 1024
 _SIZE: Final = re.compile(r" *([0-9]+(?:\.[0-9]+)?) *(?:([kmgtp])i?)?b? *", re.ASCII | re.IGNORECASE)
+_DURATION: Final = re.compile(r" *([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhdw]) *", re.ASCII)
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
@@ -97,6 +100,26 @@ def parse_size(value: int | str) -> int:
     if not 1 <= size <= _LARGEST:
         raise ConfigError(f"got {value!r}: a size must be between 1 and {_LARGEST} bytes", got=value)
     return size
+
+
+def parse_duration(value: float | str) -> float:
+    """Return a span in seconds; a bare number is in seconds and must be 0 where it is text.
+
+    Raises:
+        ConfigError: it is no span, is negative, or would have to be guessed (``"7"``).
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if math.isfinite(value) and value >= 0:
+            return float(value)
+    elif isinstance(value, str):
+        if value.strip() == "0":
+            return 0.0
+        if match := _DURATION.fullmatch(value):
+            return float(match[1]) * _SECONDS[match[2]]
+    raise ConfigError(
+        f"got {value!r}: a span of time must be 0 or a number with a unit, such as 7d, 12h, 30m or 90s",
+        got=value,
+    )
 
 
 def _plain(word: object) -> str:

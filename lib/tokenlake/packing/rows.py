@@ -165,7 +165,7 @@ class OpenRows:
 
     def __init__(self, packing: PackedRows, group_tokens: int = _TOGETHER) -> None:
         pack = ResolvedPack(
-            seq_length=packing.seq_length,
+            width=packing.seq_length,
             strategy=packing.strategy,
             window_tokens=packing.window_tokens,
             num_packers=packing.num_packers,

@@ -247,7 +247,7 @@ def _ends(config: PackStageConfig, tokenizer: LoadedTokenizer | None) -> tuple[i
     """Return EOS and padding: the configuration's, else the tokenizer's; without a padding token it is EOS."""
     eos, pad = config.eos_token_id, config.pad_token_id
     if tokenizer is not None:
-        pack = ResolvedPack(seq_length=config.seq_length, eos_token_id=eos, pad_token_id=pad)
+        pack = ResolvedPack(width=config.seq_length, eos_token_id=eos, pad_token_id=pad)
         ids = packing_ids(pack, tokenizer.files, None, f"tokenizer {tokenizer.files.name!r}")
         return ids["eos_id"], ids["pad_id"]
     if eos is None:

@@ -278,7 +278,7 @@ class HuggingFaceShardedSource(FileBacked):
             )
         source = _resolved("hf", dataset_name, None, {"split": split, "subset": subset}, **options)
         files = list_inputs(source, hashed=False)
-        self._open(source, files if streaming else downloaded(files, cache_dir))
+        self._open(source, files if streaming else downloaded(files, source.storage_options, cache_dir))
 
 
 @final
@@ -349,7 +349,11 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
     kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
     if source.type == "hub":
         kind = HuggingFaceShardedSource
-        files = files if config.streaming and config.source.streaming else downloaded(files)
+        files = (
+            files
+            if config.streaming and config.source.streaming
+            else downloaded(files, source.storage_options)
+        )
     rows = kind.over(source, files)
     steps = [*([] if callback is None else [callback]), *open_chain(source.texts).steps]
     if not steps:
@@ -405,10 +409,18 @@ def _resolved(
     )
 
 
-def downloaded(files: Iterable[InputFile], cache_dir: str | Path | None = None) -> list[InputFile]:
+def downloaded(
+    files: Iterable[InputFile],
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+) -> list[InputFile]:
     """Return files of the Hub as files of this machine: identity stays, `url` and `stat` are those of the cache.
 
     What the cache of `huggingface_hub` has already is not downloaded again.
+
+    Args:
+        storage_options: of the source: its own token and endpoint.
+        cache_dir: where the files are kept; None for the cache of `huggingface_hub`.
 
     Raises:
         DamagedFileError: what came is not what the plan's hash says, or the cache is damaged.
@@ -416,7 +428,7 @@ def downloaded(files: Iterable[InputFile], cache_dir: str | Path | None = None) 
     """
     from tokenlake.sources.hub_repo import HubClient, parse_url  # other sources start without the Hub's parts
 
-    client = HubClient()
+    client = HubClient(storage_options)
 
     def local(file: InputFile) -> InputFile:
         path = client.download(*parse_url(file.url), cache_dir)

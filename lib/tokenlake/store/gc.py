@@ -19,17 +19,16 @@ last. An object whose storage does not say when it changed counts as changed now
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 from tokenlake import numbers
-from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.config.values import parse_duration
+from tokenlake.errors import IntegrityError
 from tokenlake.store import remove
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import Leftover, ObjectInfo, Store
@@ -189,30 +188,6 @@ def _swept(store: Store, found: remove.Finding) -> remove.Finding | None:
     claim = remove.read_claim(found.claim, found.layout)
     done = found.claim is None or (claim is not None and claim.state == "swept")
     return None if done and not found.files and not store.list_dirs(found.layout.prefix) else found
-
-
-_DURATION: Final = re.compile(r" *([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhdw]) *", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def parse_duration(value: float | str) -> float:
-    """Return a span in seconds; a bare number is in seconds and must be 0 where it is text.
-
-    Raises:
-        ConfigError: it is no span, is negative, or would have to be guessed (``"7"``).
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value) and value >= 0:
-            return float(value)
-    elif isinstance(value, str):
-        if value.strip() == "0":
-            return 0.0
-        if match := _DURATION.fullmatch(value):
-            return float(match[1]) * _SECONDS[match[2]]
-    raise ConfigError(
-        f"got {value!r}: a span of time must be 0 or a number with a unit, such as 7d, 12h, 30m or 90s",
-        got=value,
-    )
 
 
 #: How long something must have lain untouched, by default.

@@ -27,9 +27,8 @@ from tokenlake.config.values import require_one_of
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.result import Result, attempt
 from tokenlake.text.truncation import SIDES, STRATEGIES, Cut, Side, Strategy, truncate
-from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.encoder import Encoder, column_of_texts
 from tokenlake.tokenizers.files import files_of
-from tokenlake.tokenizers.manager import column_of_texts
 
 BudgetStrategy = Literal["equal", "proportional", "ratio", "priority", "adaptive"]
 PaddingStrategy = Literal["none", "longest", "max_length", "buckets"]

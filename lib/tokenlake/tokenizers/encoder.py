@@ -49,6 +49,23 @@ from tokenlake.tokenizers.offsets import Located, Locator, Spans
 from tokenlake.tokenizers.segments import SegmentEngine
 
 
+def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
+    """Return texts as large_string[n].
+
+    Raises:
+        ConfigError: one is no text, or holds half of a surrogate pair.
+    """
+    if isinstance(texts, str):
+        raise ConfigError("texts: got one text, must be a list of texts; use tokenize_text for one")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"texts[{place}]: got {type(text).__name__}, must be text")
+    try:
+        return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
+
+
 def _none() -> Int64:
     return np.empty(0, np.int64)
 

@@ -20,7 +20,7 @@ from tokenlake.reading.version import verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import TOKENIZER, Layout
 from tokenlake.store.manifest import Manifest
-from tokenlake.tokenizers.encoder import Encoder
+from tokenlake.tokenizers.encoder import Encoder, column_of_texts
 from tokenlake.tokenizers.engines import load_backend
 from tokenlake.tokenizers.files import TOKENIZER_JSON, TokenizerFiles, files_of
 from tokenlake.tokenizers.fingerprint import describe, identity
@@ -218,23 +218,6 @@ def content_hash(files: TokenizerFiles) -> str:
     """Return a hash of a tokenizer's files."""
     parts = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in files.files.items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def column_of_texts(texts: Sequence[str]) -> pa.LargeStringArray:
-    """Return texts as large_string[n].
-
-    Raises:
-        ConfigError: one is no text, or holds half of a surrogate pair.
-    """
-    if isinstance(texts, str):
-        raise ConfigError("texts: got one text, must be a list of texts; use tokenize_text for one")
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"texts[{place}]: got {type(text).__name__}, must be text")
-    try:
-        return pa.array(texts, pa.large_string())  # pyright: ignore[reportReturnType, reportArgumentType]
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"texts: one holds half of a surrogate pair, which is no text: {error}") from error
 
 
 @final

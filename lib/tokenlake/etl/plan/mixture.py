@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import Any, Final, final
 
 from tokenlake import numbers
-from tokenlake.config.resolved import ResolvedMixture
+from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut, open_mixture
 from tokenlake.etl.plan.parents import FoundParent
@@ -41,7 +41,7 @@ _FURTHEST: Final = 1 << 50  # rows: more than any store holds
 
 
 def rows_of(
-    asked: ResolvedMixture,
+    asked: MixStageConfig,
     mixture: SourceMixture,
     rows: int,
     per_row: Sequence[Fraction],
@@ -102,7 +102,7 @@ def _rows_with(tokens: int, mixture: SourceMixture, per_row: Sequence[Fraction])
     return bisect_left(range(1, high), tokens, key=expected) + 1
 
 
-def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[FoundParent, ...]:
+def weighed(parents: Sequence[FoundParent], asked: MixStageConfig) -> tuple[FoundParent, ...]:
     """Return the parents that have a weight at any point of the schedule; ConfigError where none has."""
     found = tuple(
         parent for parent in parents if any(weights.get(parent.name) for _, weights in asked.points)
@@ -113,7 +113,7 @@ def weighed(parents: Sequence[FoundParent], asked: ResolvedMixture) -> tuple[Fou
 
 
 def settled(
-    asked: ResolvedMixture, parents: Sequence[FoundParent], out: RowsOut
+    asked: MixStageConfig, parents: Sequence[FoundParent], out: RowsOut
 ) -> tuple[MixtureSpec, SourceMixture]:
     """Return the mixture of parents, all of which have rows, as it is asked for.
 
@@ -138,15 +138,15 @@ def settled(
     )
     spec = replace(spec, lanes=lanes)
     # Where sources begin anew, as many rows come of each however many lanes there are.
-    whole = single if asked.stop == "restart" else open_mixture(spec)
+    whole = single if asked.stop_strategy == "restart" else open_mixture(spec)
     spec = replace(spec, rows=rows_of(asked, whole, rows, per_row, width))
     return spec, open_mixture(spec)
 
 
-_ORDER: Final = ("interpolation", "batch_size", "block_size", "step_rows", "seed", "stop")
+_ORDER: Final = ("batch_size", "block_size", "step_rows", "seed")
 
 
-def spec_of(asked: ResolvedMixture, there: Amounts) -> MixtureSpec:
+def spec_of(asked: MixStageConfig, there: Amounts) -> MixtureSpec:
     """Return the mixture that is asked for, in one lane and without an end, its weights per row.
 
     Args:
@@ -167,12 +167,14 @@ def spec_of(asked: ResolvedMixture, there: Amounts) -> MixtureSpec:
         lanes=1,
         rows=None,
         order=asked.order,
+        interpolation=asked.weight_schedule_type,
+        stop=asked.stop_strategy,
         kept=kept,
         **{name: getattr(asked, name) for name in _ORDER},
     )
 
 
-def caps_of(asked: ResolvedMixture, there: Amounts) -> SourceCaps:
+def caps_of(asked: MixStageConfig, there: Amounts) -> SourceCaps:
     """Return the caps of the sources; ConfigError where they cannot be, or are of other sources."""
     epochs = asked.epochs if isinstance(asked.epochs, Mapping) else None
     same = ("max_repetitions", "max_fraction", "target_budget", "experiment_budget")
@@ -181,13 +183,13 @@ def caps_of(asked: ResolvedMixture, there: Amounts) -> SourceCaps:
     return caps
 
 
-def _used(asked: ResolvedMixture, there: Amounts) -> dict[str, int]:
+def _used(asked: MixStageConfig, there: Amounts) -> dict[str, int]:
     """How many rows are used of each source."""
     rows = {name: each for name, (each, _) in there.items()}
     return rows | caps_of(asked, there).kept(rows)
 
 
-def epoch_rows(asked: ResolvedMixture, there: Amounts) -> int:
+def epoch_rows(asked: MixStageConfig, there: Amounts) -> int:
     """Return the rows of an epoch of all sources, of what is used of each; or of the epochs asked of each."""
     used = _used(asked, there)
     if isinstance(asked.epochs, Mapping):
@@ -195,7 +197,7 @@ def epoch_rows(asked: ResolvedMixture, there: Amounts) -> int:
     return sum(used.values())
 
 
-def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> list[str]:
+def missing(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> list[str]:
     """Return a line for each source that comes more often than it may.
 
     Args:
@@ -204,7 +206,7 @@ def missing(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) ->
     return caps_of(asked, there).missing(drawn, _used(asked, there), _mean_tokens(there))
 
 
-def check_caps(asked: ResolvedMixture, there: Amounts, drawn: Mapping[str, int]) -> None:
+def check_caps(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) -> None:
     """Raise ConfigError where a source comes more often than it may; arguments as of :func:`missing`."""
     caps_of(asked, there).check(drawn, _used(asked, there), _mean_tokens(there))
 
@@ -221,6 +223,8 @@ def order_of(spec: MixtureSpec) -> MixtureOrder:
         points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
         version=spec.order,
         kept=spec.kept,
+        interpolation=spec.interpolation,
+        stop=spec.stop,
         **{name: getattr(spec, name) for name in _ORDER},
     )
 
@@ -291,7 +295,7 @@ _TOLD: Final = (
 
 def forecast_of(
     level: Level,
-    asked: ResolvedMixture,
+    asked: MixStageConfig,
     parents: Sequence[FoundParent],
     drawn: Mapping[str, SourceDraw],
     out: RowsOut,

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, Final, final
 
 from tokenlake.arrays import Int64, lengths_between
-from tokenlake.config.resolved import ResolvedPack, ResolvedParent
+from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.etl.job import Level, ParentVersion, RowsOut
 from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
@@ -117,7 +118,7 @@ class FoundParent:
         return ConfigError(f"datasets.{self.name}{setting}: {problem}", **details)
 
 
-def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: str) -> tuple[FoundParent, ...]:
+def find_parents(catalog: Catalog, parents: tuple[DatasetConfig, ...], name: str) -> tuple[FoundParent, ...]:
     """Return the parents, the newest committed versions where none is named; each manifest is read once.
 
     Args:
@@ -130,19 +131,19 @@ def find_parents(catalog: Catalog, parents: tuple[ResolvedParent, ...], name: st
     read: dict[tuple[str, int], Manifest] = {}
     found: list[FoundParent] = []
     for parent in parents:
-        if parent.dataset == name and parent.version is None:
+        reference = parent.dataset or ""
+        if reference == name:
             raise ConfigError(
                 f"datasets.{parent.name}.dataset: {name!r} is the name of this build too, so that every run would be "
                 f"made of the one before; name the version that is meant, {name}@v1, or set another `name`"
             )
-        reference = parent.dataset if parent.version is None else f"{parent.dataset}@v{parent.version}"
         try:
             key = catalog.resolve(reference)
             if key not in read:
                 read[key] = catalog.manifest(*key)
         except NotFoundError as error:
             raise ConfigError(f"datasets.{parent.name}.dataset: {error}", **error.details) from error
-        found.append(FoundParent(parent.name, read[key], parent.split))
+        found.append(FoundParent(parent.name or "", read[key], parent.split))
     return tuple(found)
 
 

@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tokenlake import numbers
-from tokenlake.config.pipeline import PipelineConfig
+from tokenlake.config.pipeline import MixStageConfig, PipelineConfig
 from tokenlake.config.resolve import card_identity, first_steps, foreseen, pack_identity
-from tokenlake.config.resolved import ResolvedBuild, ResolvedMixture
+from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
 from tokenlake.etl.job import Level, MixtureSpec, RowsOut
@@ -139,7 +139,7 @@ def plan_stored(build: ResolvedBuild, on_event: Watcher) -> Plan:
 
 
 def _mixed(
-    asked: ResolvedMixture, parents: Sequence[FoundParent], level: Level, out: RowsOut
+    asked: MixStageConfig, parents: Sequence[FoundParent], level: Level, out: RowsOut
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[MixUnit, ...], list[str], dict[str, Any]]:
     """Return of a mixture its identity, what `config` says of it, its units, notes, and more fields of the plan."""
     for parent in parents:
@@ -195,7 +195,7 @@ def _sources(parents: Sequence[FoundParent]) -> dict[str, Any]:
     return found
 
 
-def _on_choices(asked: ResolvedMixture, forecast: MixForecast) -> list[str]:
+def _on_choices(asked: MixStageConfig, forecast: MixForecast) -> list[str]:
     """A note on what the configuration left open."""
     left = [f"mix.lanes: {forecast.lanes}"] if asked.lanes is None else []
     left += [f"mix.unit_rows: {forecast.unit_rows}"] if asked.unit_rows is None else []
