@@ -18,7 +18,8 @@ from tokenlake.clean.signatures import (
     permutations,
     words_of,
 )
-from tokenlake.config.pipeline import CleanConfig, signing_of
+from tokenlake.config.pipeline import CleanConfig
+from tokenlake.config.resolve import signing_of
 
 PRIME = (1 << 61) - 1
 WORDS = st.text("abé 0.,'\n漢한", max_size=80)

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from tokenlake.config import stages
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.resolved import Signing
 from tokenlake.config.section import (
     Count,
     DatasetName,
@@ -438,22 +437,3 @@ def json_schema() -> dict[str, Any]:
     # The model itself takes an empty list, so that `validate()` can say what is missing.
     schema["properties"]["datasets"]["minItems"] = 1
     return {"$schema": DIALECT, **schema, "title": "Tokenlake configuration", "required": ["datasets"]}
-
-
-def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
-    """Return what a configuration has made of every document.
-
-    Args:
-        evaluation: sha256 of the evaluation sets' n-grams, where there are any.
-    """
-    minhash, sets = clean.minhash, clean.contamination
-    return Signing(
-        exact="folded" if clean.exact == "none" else clean.exact,
-        ngram=minhash.ngram,
-        bands=minhash.bands if minhash.enabled else 0,
-        rows=minhash.rows,
-        seed=minhash.seed,
-        filters=clean.filters,
-        contamination=None if sets is None else (sets.ngram, sets.min_ngrams, sets.min_fraction),
-        evaluation=evaluation,
-    )

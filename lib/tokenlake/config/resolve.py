@@ -17,7 +17,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.config.dataset import DatasetConfig
-from tokenlake.config.pipeline import CardConfig, MixStageConfig, PipelineConfig
+from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import build_problems, raise_problems, refused, store_not_yet, store_problems
 from tokenlake.config.resolved import (
     FIM_ROOM,
@@ -32,6 +32,7 @@ from tokenlake.config.resolved import (
     ResolvedSource,
     ResolvedTexts,
     ResolvedTokenizer,
+    Signing,
 )
 from tokenlake.config.section import DATASET_NAME, plain_options
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig
@@ -379,3 +380,22 @@ def _tokenizer(tokenizer: ResolvedTokenizer) -> dict[str, Any]:
     if padding != "none":
         found |= {"padding": padding, "padding_side": tokenizer.padding_side}
     return found
+
+
+def signing_of(clean: CleanConfig, evaluation: str = "") -> Signing:
+    """Return what a configuration has made of every document.
+
+    Args:
+        evaluation: sha256 of the evaluation sets' n-grams, where there are any.
+    """
+    minhash, sets = clean.minhash, clean.contamination
+    return Signing(
+        exact="folded" if clean.exact == "none" else clean.exact,
+        ngram=minhash.ngram,
+        bands=minhash.bands if minhash.enabled else 0,
+        rows=minhash.rows,
+        seed=minhash.seed,
+        filters=clean.filters,
+        contamination=None if sets is None else (sets.ngram, sets.min_ngrams, sets.min_fraction),
+        evaluation=evaluation,
+    )

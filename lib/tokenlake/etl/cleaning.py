@@ -23,9 +23,9 @@ from tokenlake.clean.duplicates import SCHEMA, CleanAbout, Documents, EarlierLis
 from tokenlake.clean.signatures import FORMAT, EvaluationNgrams, SignatureFile, evaluation_key, signature_key
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
-from tokenlake.config.pipeline import CleanConfig, PipelineConfig, signing_of
+from tokenlake.config.pipeline import CleanConfig, PipelineConfig
 from tokenlake.config.refusals import raise_problems, store_problems
-from tokenlake.config.resolve import resolve_source, source_identity, store_of
+from tokenlake.config.resolve import resolve_source, signing_of, source_identity, store_of
 from tokenlake.config.resolved import ResolvedSource, Signing
 from tokenlake.config.section import plain_options
 from tokenlake.errors import ConfigError
