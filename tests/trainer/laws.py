@@ -438,7 +438,7 @@ def check_metrics() -> None:
     assert meter.rates() == {}  # nothing was begun
     meter.add(100)
     with meter.left_out():
-        assert measured_flops("float32", 64) > 0
+        assert 1e8 < measured_flops("float32") < 1e16
     rates = meter.rates()
     assert rates["mfu"] == pytest.approx(rates["tokens_per_second"] * 6e-3)
     assert (peak_flops(None, "float32"), peak_flops(2.0, "float32")) == (None, 8.0)
