@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
@@ -42,6 +42,7 @@ def steps_of(asked: dict[int, int], rows: int | None, drop_last: bool) -> PassSt
 
 
 @given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 50))
+@example({0: 1, 1: 4, 3: 1}, 10, True, 3)  # what a stretch leaves, the next one's smaller batches hold
 def test_a_place_is_where_a_walk_arrives(asked: dict[int, int], rows: int, drop_last: bool, step: int):
     steps = steps_of(asked, rows, drop_last)
     batch = walk(steps, step + 1)[step]

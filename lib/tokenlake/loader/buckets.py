@@ -370,7 +370,8 @@ class PassSteps:
                 )
             stretch = BucketStretch(max(first, change), sizes, given, left, batches, key, self.buckets)
             found.append(stretch)
-            if after < 0 or (stretch.end is not None and stretch.end <= after):
+            # Rows in no buckets that end with a stretch may leave some that a smaller batch of the next one holds.
+            if after < 0 or (stretch.end is not None and stretch.end < after + self.bucketed):
                 break
             given = stretch.delivered(after)
         return found
