@@ -131,7 +131,11 @@ class Lent:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """What a worker takes over at its start; but for folders of a test's own that no worker's work depends on."""
+    """What a worker takes over at its start, but for what no worker's work depends on.
+
+    That is folders of a test's own, and what Polars, JAX and Ray set when a test first imports them: compared too, it
+    would cost every later build workers of its own.
+    """
     own = (
         "PYTEST_",
         "TERM",
@@ -141,6 +145,7 @@ def _surroundings() -> tuple[object, ...]:
         "PREFECT_",
         "COLUMNS",
     )
+    own += ("_RJEM_", "TF_CPP_", "TPU_", "RAY_", "ACCELERATE_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return variables, Path.cwd(), tuple(sys.path)
 
