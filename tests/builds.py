@@ -133,7 +133,7 @@ class Lent:
 def _surroundings() -> tuple[object, ...]:
     """What a worker takes over at its start, but for what no worker's work depends on.
 
-    That is folders of a test's own, and what Polars, JAX and Ray set when a test first imports them: compared too, it
+    That is folders of a test's own, and what Polars, JAX, Ray and PyTorch set when a test first uses them: compared too, it
     would cost every later build workers of its own.
     """
     own = (
@@ -145,7 +145,7 @@ def _surroundings() -> tuple[object, ...]:
         "PREFECT_",
         "COLUMNS",
     )
-    own += ("_RJEM_", "TF_CPP_", "TPU_", "RAY_", "ACCELERATE_")
+    own += ("_RJEM_", "TF_CPP_", "TPU_", "RAY_", "ACCELERATE_", "TORCHINDUCTOR_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return variables, Path.cwd(), tuple(sys.path)
 
