@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
-from tests.trainer.support import compile_quickly
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.trainer import (
     cross_entropy,
@@ -51,7 +50,6 @@ law = settings(max_examples=8, deadline=None, database=None)
 
 
 def main(facts: dict[str, Any]) -> None:
-    compile_quickly()
     check_cross_entropy()
     check_chunks()
     check_logits_are_never_whole()
