@@ -75,7 +75,7 @@ def _check_under_way(sharding: NamedSharding) -> None:
 
     @jax.jit
     def slow(ids: jax.Array) -> jax.Array:
-        spun = jax.lax.fori_loop(0, 1_000_000, lambda _, x: x * 0.5 + 1.0, jnp.float32(ids[0, 0]))
+        spun = jax.lax.fori_loop(0, 3_000_000, lambda _, x: x * 0.5 + 1.0, jnp.float32(ids[0, 0]))
         return ids + jnp.int32(spun > 1e9)  # never, and not known before
 
     def put(value: int) -> jax.Array:

@@ -64,8 +64,7 @@ def trainer(
                 "dataset": dataset,
                 "batch_size": 4,
                 "seed": 1,
-                # One length but for one loss: each is compiled anew.
-                "padding": {"buckets": 2 if loss == "dpo" else 1, "multiple": 8},
+                "padding": {"buckets": 2, "multiple": 8},
             },
             "steps": STEPS,
             "loss": {"name": loss, "chunk": 8},
