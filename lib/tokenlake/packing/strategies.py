@@ -481,12 +481,10 @@ def best_fit_segments(lengths: Int64, capacity: int, max_segments: int | None = 
 
 
 STRATEGIES: Final[Mapping[str, Callable[[Int64, ResolvedPack], Segments]]] = {
-    "greedy": lambda lengths, pack: greedy_segments(lengths, pack.seq_length, pack.max_segments),
-    "pool": lambda lengths, pack: pool_segments(
-        lengths, pack.seq_length, pack.num_packers, pack.max_segments
-    ),
-    "first_fit": lambda lengths, pack: first_fit_segments(lengths, pack.seq_length, pack.max_segments),
-    "best_fit": lambda lengths, pack: best_fit_segments(lengths, pack.seq_length, pack.max_segments),
+    "greedy": lambda lengths, pack: greedy_segments(lengths, pack.width, pack.max_segments),
+    "pool": lambda lengths, pack: pool_segments(lengths, pack.width, pack.num_packers, pack.max_segments),
+    "first_fit": lambda lengths, pack: first_fit_segments(lengths, pack.width, pack.max_segments),
+    "best_fit": lambda lengths, pack: best_fit_segments(lengths, pack.width, pack.max_segments),
 }
 """From the lengths of documents (int64[n], each at least 1) to the places of their pieces; no token is looked at.
 
