@@ -131,16 +131,13 @@ class Lent:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """What a worker takes over at its start; but for folders of a test's own that no worker's work depends on."""
-    own = (
-        "PYTEST_",
-        "TERM",
-        "TOKENIZERS_PARALLELISM",
-        "TOKENLAKE_STORE",
-        "TOKENLAKE_CACHE",
-        "PREFECT_",
-        "COLUMNS",
-    )
+    """What a worker takes over at its start, but for what no worker's work depends on.
+
+    That is folders of a test's own, and what Polars, JAX, Ray and PyTorch set when a test first uses them: compared
+    too, it would cost every later build workers of its own.
+    """
+    own = ("PYTEST_", "TERM", "TOKENIZERS_PARALLELISM", "TOKENLAKE_STORE", "TOKENLAKE_CACHE", "COLUMNS")
+    own += ("PREFECT_", "_RJEM_", "TF_CPP_", "TPU_", "RAY_", "ACCELERATE_", "TORCHINDUCTOR_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return variables, Path.cwd(), tuple(sys.path)
 

@@ -63,15 +63,15 @@ DOCUMENT: Final = pa.struct(_fields({**_PLACE, "start": pa.int32()}))
 
 
 @functools.cache
-def packed_schema(seq_length: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
-    """Schema of a packed shard whose rows hold ``seq_length`` tokens."""
-    tokens = _lists(pa.int32(), seq_length)
+def packed_schema(width: int, *, store_segment_ids: bool = False, loss_mask: bool = False) -> pa.Schema:
+    """Schema of a packed shard whose rows hold ``width`` tokens."""
+    tokens = _lists(pa.int32(), width)
     columns = {
         "input_ids": tokens,
         **({"segment_ids": tokens} if store_segment_ids else {}),
         "segment_lengths": _lists(pa.int32()),
         "documents": _lists(DOCUMENT),
-        **({"loss_mask": _lists(pa.bool_(), seq_length)} if loss_mask else {}),
+        **({"loss_mask": _lists(pa.bool_(), width)} if loss_mask else {}),
     }
     return pa.schema(_fields(columns))
 
@@ -128,9 +128,9 @@ def described(schema: pa.Schema, tokenizer: str | None) -> pa.Schema:
     )
 
 
-def row_group_rows(seq_length: int) -> int:
-    """Rows of a full row group of sequences of ``seq_length`` tokens (at least one)."""
-    return max(1, ROW_GROUP_TOKENS // seq_length)
+def row_group_rows(width: int) -> int:
+    """Rows of a full row group of sequences of ``width`` tokens (at least one)."""
+    return max(1, ROW_GROUP_TOKENS // width)
 
 
 def open_writer(

@@ -534,8 +534,13 @@ def test_a_condemned_engine_has_its_units_rebuilt_by_the_reference(config, tmp_p
         return run(self, job, *more)
 
     monkeypatch.setattr(InProcessPool, "run", sabotaged)
-    result = build_dataset(config, workers=1)
+    tally = RunTally()
+    result = build_dataset(config, workers=1, on_event=tally.add)
     assert attempts[:2] == [(0, "gigatoken"), (1, "gigatoken")]
+    account = result.manifest.account  # what was built in vain is taken back
+    assert (tally.finished, tally.documents, tally.tokens) == (3, account.documents, account.tokens)
+    assert tally.done == tally.built == tally.total and tally.ended is not None
+    assert tally.written == account.content_packed + account.bos + account.eos
     assert sorted(attempts[2:]) == [(0, "tokenizers"), (1, "tokenizers"), (2, "tokenizers")]
     assert [e.sha256 for e in result.manifest.files] == [e.sha256 for e in calm.manifest.files]
     (kept,) = (Path(result.path) / "runs").glob("*condemned*")

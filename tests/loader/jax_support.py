@@ -5,9 +5,11 @@ A case is a module with ``main(facts)``, whose answer is JSON; see :mod:`tests.l
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -68,7 +70,10 @@ class _Worker:
     def start(self, devices: int, facts: dict[str, Any]) -> None:
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}",
+            "JAX_COMPILATION_CACHE_DIR": str(_compiled()),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
             "PYTHONPATH": os.pathsep.join(sys.path),
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
@@ -92,6 +97,14 @@ class _Worker:
 
     def answer(self) -> Any:
         return json.loads((self._folder / "answer.json").read_text())
+
+
+@functools.cache
+def _compiled() -> Path:
+    """Where cases keep what JAX compiles, for other processes and for later cases."""
+    folder = Path(tempfile.mkdtemp(prefix="tokenlake-jax-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _answers(case: str, workers: list[_Worker], quiet: bool) -> list[Any]:

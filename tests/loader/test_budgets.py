@@ -123,7 +123,7 @@ def test_a_shortened_mixture_resumes_and_is_explained_by_its_state(sources: dict
     for source, (name, dataset) in enumerate(sources.items()):
         for row in range(len(dataset)):
             at_group, inside = dataset.rows.group_of(np.array([row]))
-            places = [plan.places(0, source, epoch, at_group, inside)[0] for epoch in range(3)]
+            places = [plan.steps.places(0, source, epoch, at_group, inside)[0] for epoch in range(3)]
             assert sum(place is not None for place in places) == min(used[name, row], 3)
 
 

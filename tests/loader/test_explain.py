@@ -70,7 +70,7 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
         (rows,) = plan.rows([batch], np.arange)
         for source, epoch in sorted(set(zip(rows.source.tolist(), rows.epoch.tolist(), strict=True))):
             there = np.flatnonzero((rows.source == source) & (rows.epoch == epoch))
-            found = plan.places(batch.passes, source, epoch, rows.group[there], rows.row[there])
+            found = plan.steps.places(batch.passes, source, epoch, rows.group[there], rows.row[there])
             assert found == [(batch, row) for row in there.tolist()]
             reach = plan.stream(batch.passes).epochs(source, batch.start - batch.start % 4 + batch.size)
             assert epoch in reach
@@ -85,7 +85,7 @@ def assert_inverse(plan: BatchPlan, passes: int, most: int) -> None:
             at = np.full(each, group), np.arange(each)
             for number in range(passes):
                 for epoch in plan.stream(number).epochs(source, plan.steps.rows):
-                    found = plan.places(number, source, epoch, *at)
+                    found = plan.steps.places(number, source, epoch, *at)
                     told = {
                         (number, source, epoch, group, row)
                         for row, there in enumerate(found)

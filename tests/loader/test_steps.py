@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlake.errors import ConfigError
-from tokenlake.loader.steps import BatchSizes, BatchStep, PassSteps, Position
+from tokenlake.loader.buckets import Bucket, PassSteps
+from tokenlake.loader.steps import BatchSizes, BatchStep, Position
 
 SCHEDULES = st.dictionaries(st.integers(1, 12), st.integers(1, 9), max_size=3).flatmap(
     lambda later: st.integers(1, 9).map(lambda first: {0: first, **later})
@@ -27,27 +32,19 @@ def walk(steps: PassSteps, count: int) -> list[BatchStep]:
     return found
 
 
-@given(SCHEDULES, st.integers(0, 30))
-def test_rows_before_a_step_are_the_sum_of_the_sizes(asked: dict[int, int], step: int):
-    sizes = BatchSizes.of(asked)
-    assert sizes.rows_before(step) == sum(sizes.at(each) for each in range(step))
-
-
-@given(SCHEDULES, st.integers(0, 20), st.integers(0, 200))
-def test_the_full_batches_of_some_rows_are_counted_without_a_walk(
-    asked: dict[int, int], first: int, rows: int
-):
-    sizes = BatchSizes.of(asked)
-    count = 0
-    while rows >= sizes.at(first + count):
-        rows -= sizes.at(first + count)
-        count += 1
-    assert sizes.steps_in(first, rows + sizes.rows_before(first + count) - sizes.rows_before(first)) == count
+def steps_of(asked: dict[int, int], rows: int | None, drop_last: bool) -> PassSteps:
+    """Those of passes of so many rows, which are put into no buckets."""
+    changes = [(step, (size,)) for step, size in BatchSizes.of(asked).points]
+    whole = Bucket(
+        0, changes[0][1][0], 1.0, lambda passes: cast("Any", SimpleNamespace(length=rows)), np.arange(1)
+    )
+    return PassSteps(None, [whole], changes, np.arange(1), seed=0, drop_last=drop_last)
 
 
 @given(SCHEDULES, st.integers(9, 60), st.booleans(), st.integers(0, 50))
+@example({0: 1, 1: 4, 3: 1}, 10, True, 3)  # what a stretch leaves, the next one's smaller batches hold
 def test_a_place_is_where_a_walk_arrives(asked: dict[int, int], rows: int, drop_last: bool, step: int):
-    steps = PassSteps(BatchSizes.of(asked), rows, drop_last)
+    steps = steps_of(asked, rows, drop_last)
     batch = walk(steps, step + 1)[step]
     assert steps.position(step) == Position(step, batch.passes, batch.start)
     assert steps.next(steps.position(step)) == batch
@@ -57,7 +54,7 @@ def test_a_place_is_where_a_walk_arrives(asked: dict[int, int], rows: int, drop_
 def test_a_pass_has_as_many_batches_as_it_says(
     asked: dict[int, int], rows: int, drop_last: bool, passes: int
 ):
-    steps = PassSteps(BatchSizes.of(asked), rows, drop_last)
+    steps = steps_of(asked, rows, drop_last)
     batches = [batch for batch in walk(steps, 400) if batch.passes == passes]
     assert steps.begin(passes) == batches[0].step
     assert steps.batches(batches[0].step) == len(batches)
@@ -65,13 +62,13 @@ def test_a_pass_has_as_many_batches_as_it_says(
 
 
 def test_a_pass_without_end_has_no_number_of_batches():
-    steps = PassSteps(BatchSizes.of({0: 8, 100: 16}), None, drop_last=False)
+    steps = steps_of({0: 8, 100: 16}, None, drop_last=False)
     assert steps.batches(0) is None
     assert steps.position(10**15) == Position(10**15, 0, 800 + 16 * (10**15 - 100))
 
 
 def test_far_steps_are_found_at_once():
-    steps = PassSteps(BatchSizes.of({0: 4, 10: 8}), 1001, drop_last=False)
+    steps = steps_of({0: 4, 10: 8}, 1001, drop_last=False)
     far = steps.position(10**15)
     assert 0 <= far.rows < 1001
     assert steps.begin(far.passes) <= 10**15 < steps.begin(far.passes + 1)

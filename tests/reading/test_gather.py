@@ -21,7 +21,7 @@ from tokenlake.loader.read_ahead import batch_cache
 from tokenlake.mixing.lanes import LaneLayout
 from tokenlake.mixing.order import EpochOrder
 from tokenlake.reading import gather as runs
-from tokenlake.reading.gather import Part, Pieces, bit_array, bit_rows, move, take_documents, take_packed
+from tokenlake.reading.gather import Part, bit_array, bit_rows, move, pieces_of, take_documents, take_packed
 from tokenlake.reading.version import StoredRows
 from tokenlake.schema import packed_schema
 from tokenlake.store.base import Store
@@ -139,7 +139,7 @@ def test_segments_without_their_documents_are_damage(lake: Store) -> None:
     assert documents.value_lengths()[0] != documents.value_lengths()[1]
     wrong = batch.set_column(2, batch.schema.field(2), documents.take(pa.array([1, 0, 2, 3, 4, 5])))
     with pytest.raises(IntegrityError, match="numbers of segments"):
-        Pieces.of(Part(rows, wrong, np.zeros(1, np.int64), np.zeros(1, np.int64)))
+        pieces_of(Part(rows, wrong, np.zeros(1, np.int64), np.zeros(1, np.int64)))
 
 
 # Documents

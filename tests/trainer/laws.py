@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import tokenlake as tl
-from tests.trainer.support import compile_quickly
 from tokenlake.errors import ConfigError, NotAvailableError
 from tokenlake.trainer import (
     cross_entropy,
@@ -51,7 +50,6 @@ law = settings(max_examples=8, deadline=None, database=None)
 
 
 def main(facts: dict[str, Any]) -> None:
-    compile_quickly()
     check_cross_entropy()
     check_chunks()
     check_logits_are_never_whole()
@@ -438,7 +436,7 @@ def check_metrics() -> None:
     assert meter.rates() == {}  # nothing was begun
     meter.add(100)
     with meter.left_out():
-        assert measured_flops("float32", 64) > 0
+        assert 1e8 < measured_flops("float32") < 1e16
     rates = meter.rates()
     assert rates["mfu"] == pytest.approx(rates["tokens_per_second"] * 6e-3)
     assert (peak_flops(None, "float32"), peak_flops(2.0, "float32")) == (None, 8.0)

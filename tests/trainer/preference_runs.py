@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, DivergedError
 from tokenlake.trainer import Callback, Trainer, load_training_config
 
@@ -32,8 +31,6 @@ class Interrupt(Callback):
 
 
 def main(facts: dict[str, Any]) -> None:
-    compile_quickly()
-    compile_once(Path(facts["folder"]))
     for loss, dataset in (("dpo", "dpo-trl"), ("orpo", "orpo-easydel"), ("kto", "kto-trl")):
         data, folder = f"{facts['store']}/{dataset}", Path(facts["folder"]) / loss
         whole = trainer(loss, data, folder / "whole")

@@ -22,7 +22,6 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import tokenlake as tl
-from tests.trainer.support import compile_once, compile_quickly
 from tokenlake.errors import ConfigError, MissingExtraError
 from tokenlake.trainer import Callback, Trainer, TrainingMetrics, language_model, load_training_config
 from tokenlake.trainer.callbacks import ProgressCallback, TensorBoardLog
@@ -33,9 +32,7 @@ VOCABULARY = 64
 
 
 def main(facts: dict[str, Any]) -> None:
-    compile_quickly()
     folder = Path(facts["folder"])
-    compile_once(folder)
     if "kill_at" in facts:
         trainer(facts["store"], folder / "killed", callbacks=[Kill(facts["kill_at"])]).train()
         raise AssertionError("it should have been killed")

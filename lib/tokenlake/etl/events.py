@@ -164,10 +164,15 @@ class UnitRetried:
 
 @dataclass(frozen=True, slots=True)
 class EngineCondemned:
-    """An engine differed from the reference; its units are rebuilt with the reference."""
+    """An engine differed from the reference; its units are rebuilt with the reference.
+
+    Attributes:
+        undone: units that were finished, each as it was told; what they counted is taken back.
+    """
 
     engine: str
     reason: str
+    undone: tuple[UnitFinished, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import heapq
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
@@ -101,17 +101,10 @@ def build_dataset(
     Raises:
         TokenlakeError: see :mod:`tokenlake.errors`; finished units stay and a rerun resumes.
     """
-    whole = load_config(config)
-    if first_steps(whole):
-        from tokenlake.etl.plan.stored import foresee
-
-        foresee(whole)
-    if whole.has_exports:
-        from tokenlake.export.plan import check_exports
-
-        check_exports(whole)
+    steps = BuildSteps(whole := load_config(config), on_event)
+    steps.check()
     with nullcontext(pool) if pool else open_pool(engine, workers, whole.ray) as units_on:
-        built = _each_step(whole, lambda step: _build(step, units_on, on_event, retries), on_event)
+        built = steps.run(lambda step: _build(step, units_on, on_event, retries))
     if not whole.has_exports:
         return built
     from tokenlake.export.plan import make_exports
@@ -128,40 +121,80 @@ def finished_build(config: Configuration, on_event: Watcher = ignore) -> BuildRe
         on_event: told of everything that happened, once it is known that all is there.
     """
     events: list[Event] = []
-
-    def finished(step: PipelineConfig) -> BuildResult:
-        begin, plan = time.monotonic(), planner.plan(step, events.append)
-        if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
-            raise errors.NotFoundError(
-                f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
-            )
-        session = BuildSession.open(step, on_event=events.append, plan=plan)
-        return result_of(session, session.commit(), time.monotonic() - begin)
-
     with suppress(errors.TokenlakeError):
         whole = load_config(config)
         if whole.has_exports:
             return None
-        found = _each_step(whole, finished, events.append)
+        found = BuildSteps(whole, events.append).run(lambda step: _finished(step, events.append))
         for event in events:
             on_event(event)
         return found
     return None
 
 
-def _each_step(
-    whole: PipelineConfig, build: Callable[[PipelineConfig], BuildResult], on_event: Watcher
-) -> BuildResult:
-    """Have each build of a configuration done, the last one with the versions of those before it."""
-    steps, versions, notes = first_steps(whole), dict[str, int](), tuple[str, ...]()
-    for source, step in steps.items():
-        on_event(BuildStep(len(versions) + 1, len(steps) + 1, f"tokens of {source}"))
-        made = build(step)
-        versions[source], notes = made.version, notes + made.notes
-    if steps:
-        on_event(BuildStep(len(steps) + 1, len(steps) + 1, "the mixture" if whole.mixes else "packed rows"))
-    last = build(last_step(whole, versions))
-    return replace(last, notes=notes + last.notes)
+def _finished(step: PipelineConfig, on_event: Watcher) -> BuildResult:
+    """Return the result of a build that is committed; an error where there is something to do."""
+    begin, plan = time.monotonic(), planner.plan(step, on_event)
+    if Catalog(open_store(plan.store)).committed(plan.dataset, plan.fingerprint) is None:
+        raise errors.NotFoundError(
+            f"{plan.dataset}: its inputs or its tokenizer changed", dataset=plan.dataset
+        )
+    session = BuildSession.open(step, on_event=on_event, plan=plan)
+    return result_of(session, session.commit(), time.monotonic() - begin)
+
+
+@final
+class BuildSteps:
+    """The builds of one configuration, in order: the tokens of each source that is text still, then the whole.
+
+    Iterate to get the configuration of each; say :meth:`done` before asking for the next.
+
+    Args:
+        on_event: told which of several builds begins.
+
+    Attributes:
+        is_last: whether all builds but the last are done.
+    """
+
+    def __init__(self, whole: PipelineConfig, on_event: Watcher = ignore) -> None:
+        self._whole, self._on_event = whole, on_event
+        self._first = first_steps(whole)
+        self._results: dict[str, BuildResult] = {}
+
+    def check(self) -> None:
+        """Raise ConfigError for what is wrong with the last build or the exports; before them, tokens take hours."""
+        if self._first:
+            from tokenlake.etl.plan.stored import foresee
+
+            foresee(self._whole)
+        if self._whole.has_exports:
+            from tokenlake.export.plan import check_exports
+
+            check_exports(self._whole)
+
+    @property
+    def is_last(self) -> bool:
+        return len(self._results) >= len(self._first)
+
+    def __iter__(self) -> Iterator[PipelineConfig]:
+        of = len(self._first) + 1
+        for number, (source, step) in enumerate(self._first.items(), 1):
+            self._on_event(BuildStep(number, of, f"tokens of {source}"))
+            yield step
+        if self._first:
+            self._on_event(BuildStep(of, of, "the mixture" if self._whole.mixes else "packed rows"))
+        versions = (result.version for result in self._results.values())
+        yield last_step(self._whole, dict(zip(self._first, versions, strict=True)))
+
+    def run(self, build: Callable[[PipelineConfig], BuildResult]) -> BuildResult:
+        """Have each built in turn; return the last result."""
+        *_, last = (self.done(build(step)) for step in self)
+        return last
+
+    def done(self, result: BuildResult) -> BuildResult:
+        """Take the result of the build that was last asked for; return it with the notes of those before it, too."""
+        self._results[result.dataset] = result
+        return replace(result, notes=tuple(note for each in self._results.values() for note in each.notes))
 
 
 def _build(config: PipelineConfig, pool: Pool, on_event: Watcher, retries: int) -> BuildResult:

@@ -342,12 +342,14 @@ class BuildSession:
                 return
             self.engines.condemned.add(engine)
             self._log.condemned(engine, error)
-            self._emit(events.EngineCondemned(engine, str(error)))
+            undone: list[events.UnitFinished] = []
             for index in [index for index, record in self._records.items() if record.engine == engine]:
                 remove_record(self._store, self._layout, index)
-                self._budget.add(self._records.pop(index), -1)
-                self._how.pop(index, None)
+                unit, record, how = self.plan.units[index], self._records.pop(index), self._how.pop(index)
+                self._budget.add(record, -1)
                 self._filed.pop(index, None)
+                undone.append(events.UnitFinished(index, unit.source, unit.bytes, record, how))
+            self._emit(events.EngineCondemned(engine, str(error), tuple(undone)))
 
     def _prepare(self) -> None:
         """Publish what workers read, then collect finished and reusable units."""

@@ -17,10 +17,12 @@ follows from its number, whatever came before.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
@@ -152,7 +154,8 @@ class BucketStretch:
         """Return how many rows of each bucket the pass delivered before a step of the stretch, or before its end."""
         if step == self.first:  # also of a stretch without batches, which has no deal
             return self.given
-        drawn = self.deal.drawn(0, step - self.first).tolist()
+        alone = len(self.sizes) == 1
+        drawn = [step - self.first] if alone else self.deal.drawn(0, step - self.first).tolist()
         each = [count * size for count, size in zip(drawn, self.sizes, strict=True)]
         if self.left is not None:
             each = [min(rows, left) for rows, left in zip(each, self.left, strict=True)]
@@ -171,12 +174,12 @@ class BucketStretch:
 
 
 @final
-class BucketSteps:
-    """Which batches a pass has, where each is of one bucket; as :class:`tokenlake.loader.steps.PassSteps`.
+class PassSteps:
+    """Which batches a pass has, each of one bucket; rows that are not put into any are one bucket as they come.
 
     Args:
-        stored: the rows of the buckets.
-        buckets: one for each of them, with the sizes of step 0.
+        stored: the rows of the buckets; None where there is one, of all rows.
+        buckets: with the sizes of step 0.
         changes: rows of each bucket's batches from a step on, step 0 included, ascending.
         first_groups: where the row groups of each dataset begin among all, int64[datasets + 1].
         seed: of the order of the batches.
@@ -185,7 +188,7 @@ class BucketSteps:
 
     def __init__(
         self,
-        stored: BucketRows,
+        stored: BucketRows | None,
         buckets: Sequence[Bucket],
         changes: Sequence[tuple[int, tuple[int, ...]]],
         first_groups: Int64,
@@ -194,6 +197,7 @@ class BucketSteps:
         drop_last: bool,
     ) -> None:
         self.buckets: Final = tuple(buckets)
+        self.bucketed: Final = stored is not None
         self._stored, self._changes, self._first_groups = stored, tuple(changes), first_groups
         self._seed, self._drop_last = seed, drop_last
         self._streams = lru_cache(2)(lambda passes: [bucket.stream(passes) for bucket in self.buckets])
@@ -220,16 +224,21 @@ class BucketSteps:
 
     def next(self, position: Position) -> BatchStep | None:
         """Return the batch that comes next in this pass; None at its end."""
-        stretch = self._stretch(position.passes, position.step)
-        if stretch.end is not None and position.step >= stretch.end:
+        bucket, start, rows = 0, position.rows, self.rows
+        if self.bucketed:
+            stretch = self._stretch(position.passes, position.step)
+            if stretch.end is not None and position.step >= stretch.end:
+                return None
+            block, place = divmod(position.step - stretch.first, _TOGETHER)
+            drawn = stretch.drawn(block)
+            bucket = int(drawn.source[place])
+            start = stretch.given[bucket] + int(drawn.index[place]) * stretch.sizes[bucket]
+            rows = None if self._totals is None else self._totals[bucket]
+        size = self._changes[bisect_right(self._changes, position.step, key=itemgetter(0)) - 1][1][bucket]
+        left = size if rows is None else min(size, rows - start)
+        if left <= 0 or (left < size and self._drop_last):
             return None
-        block, place = divmod(position.step - stretch.first, _TOGETHER)
-        drawn = stretch.drawn(block)
-        bucket, turn = int(drawn.source[place]), int(drawn.index[place])
-        size = stretch.sizes[bucket]
-        rows = size if stretch.left is None else min(size, stretch.left[bucket] - turn * size)
-        start, delivered = stretch.given[bucket] + turn * size, position.rows + rows
-        return BatchStep(position.step, position.passes, start, size, rows, bucket, delivered)
+        return BatchStep(position.step, position.passes, start, size, left, bucket, position.rows + left)
 
     def batches(self, first: int) -> int | None:
         """Return how many batches a pass has that begins at step `first`; None: no end."""
@@ -270,7 +279,9 @@ class BucketSteps:
             stream = self._streams(steps[0].passes)[bucket]
             at = stream.at(start, size, np.concatenate([rows[number] for number in numbers]))
             source = self.buckets[bucket].sources[at.source]
-            row = self._stored.rows(bucket, self._first_groups[source] + at.group, at.row)
+            row = at.row
+            if self._stored is not None:
+                row = self._stored.rows(bucket, self._first_groups[source] + at.group, row)
             stored = at._replace(source=source, row=row)
             ends = offsets_of(counts)
             for number, first, last in zip(numbers, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
@@ -279,7 +290,7 @@ class BucketSteps:
 
     def epochs(self, passes: int, end: int, source: int, group: int, row: int) -> range:
         """Return the epochs of a dataset in which a stored row may come before step `end` of a pass."""
-        bucket, _ = self._stored.bucket_of(int(self._first_groups[source]) + group, row)
+        (bucket,), _ = self._numbered(source, np.array([group]), np.array([row]))
         there = np.flatnonzero(self.buckets[bucket].sources == source)
         stretch = self._stretch(passes, end)
         if not len(there) or end < stretch.first:
@@ -287,26 +298,43 @@ class BucketSteps:
         last = end if stretch.end is None else min(end, stretch.end)
         return self._streams(passes)[bucket].epochs(int(there[0]), stretch.delivered(last)[bucket])
 
-    def place(
-        self, passes: int, source: int, epoch: int, group: int, row: int
-    ) -> tuple[BatchStep, int] | None:
-        """Return the batch, and the row of it, at which a stored row comes in an epoch of its dataset.
+    def places(
+        self, passes: int, source: int, epoch: int, group: Int64, row: Int64
+    ) -> list[tuple[BatchStep, int] | None]:
+        """Return the batch, and the row of it, at which each stored row comes in an epoch of its dataset.
 
         The inverse of :meth:`locate`; None where it does not come in this pass.
         """
-        bucket, number = self._stored.bucket_of(int(self._first_groups[source]) + group, row)
-        there = np.flatnonzero(self.buckets[bucket].sources == source)
-        if not len(there):
-            return None
-        stream = self._streams(passes)[bucket]
-        lane, place = stream.place_of(int(there[0]), epoch, np.array([group]), np.array([number]))
-        if place[0] < 0:
-            return None
-        batch = self._of_row(passes, bucket, int(stream.layout.beside(lane, place)[0]))
-        if batch is None:
-            return None
-        (at,) = stream.layout.row_in(np.array([batch.start]), np.array([batch.size]), lane, place).tolist()
-        return (batch, at) if at < batch.rows else None
+        found: list[tuple[BatchStep, int] | None] = [None] * len(group)
+        buckets, numbers = self._numbered(source, group, row)
+        for bucket in np.unique(buckets).tolist():
+            index = np.flatnonzero(self.buckets[bucket].sources == source)
+            if not len(index):
+                continue
+            there, stream = np.flatnonzero(buckets == bucket), self._streams(passes)[bucket]
+            lane, place = stream.place_of(int(index[0]), epoch, group[there], numbers[there])
+            there, lane, place = there[place >= 0], lane[place >= 0], place[place >= 0]
+            positions = stream.layout.beside(lane, place).tolist()
+            batches = [self._of_row(passes, bucket, position) for position in positions]
+            start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
+            size = [stream.layout.lanes if batch is None else batch.size for batch in batches]
+            rows = stream.layout.row_in(start, np.array(size, np.int64), lane, place).tolist()
+            for at, batch, number in zip(there.tolist(), batches, rows, strict=True):
+                # What a mixture is cut off, and a last batch that is left out, never comes.
+                found[at] = (batch, number) if batch is not None and number < batch.rows else None
+        return found
+
+    def _numbered(self, source: int, group: Int64, row: Int64) -> tuple[Int64, Int64]:
+        """Return the bucket of rows of row groups of a dataset, and which row of it there each is, int64[n] both."""
+        if self._stored is None:
+            return np.zeros_like(group), row
+        first = int(self._first_groups[source])
+        each = [
+            self._stored.bucket_of(first + at, one)
+            for at, one in zip(group.tolist(), row.tolist(), strict=True)
+        ]
+        buckets, numbers = np.array(each, np.int64).reshape(-1, 2).T
+        return buckets, numbers
 
     def _of_row(self, passes: int, bucket: int, row: int) -> BatchStep | None:
         """Return the batch that has a row of a bucket; None if it never comes."""
@@ -315,8 +343,11 @@ class BucketSteps:
         turn = (row - stretch.given[bucket]) // stretch.sizes[bucket]
         if stretch.batches is not None and turn >= stretch.batches[bucket]:
             return None
-        index = stretch.deal.place_of(0, bucket, turn)
-        return None if index is None else self.next(self.position(stretch.first + index))
+        index = stretch.deal.place_of(0, bucket, turn) if self.bucketed else turn
+        if index is None:
+            return None
+        step = stretch.first + index
+        return self.next(Position(step, passes, sum(stretch.delivered(step))))
 
     def _stretch(self, passes: int, step: int) -> BucketStretch:
         """Return the stretch of a pass that a step is in; the last one for those behind it."""
@@ -339,7 +370,8 @@ class BucketSteps:
                 )
             stretch = BucketStretch(max(first, change), sizes, given, left, batches, key, self.buckets)
             found.append(stretch)
-            if after < 0 or (stretch.end is not None and stretch.end <= after):
+            # Rows in no buckets that end with a stretch may leave some that a smaller batch of the next one holds.
+            if after < 0 or (stretch.end is not None and stretch.end < after + self.bucketed):
                 break
             given = stretch.delivered(after)
         return found

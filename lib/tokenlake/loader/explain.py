@@ -427,8 +427,8 @@ def _deliveries(
     """Yield when a stored row is delivered in some passes, each before a step."""
     at = np.array([group]), np.array([row])
     for passes, end in spans:
-        for epoch in plan.epochs_of(passes, end, source, group, row):
-            (place,) = plan.places(passes, source, epoch, *at)
+        for epoch in plan.steps.epochs(passes, end, source, group, row):
+            (place,) = plan.steps.places(passes, source, epoch, *at)
             if place is not None and place[0].step < end:
                 batch, before = place
                 dealt = np.flatnonzero(_dealt(plan, batch) == before)

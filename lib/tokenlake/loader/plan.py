@@ -20,12 +20,12 @@ import numpy as np
 from tokenlake.arrays import Int64, offsets_of
 from tokenlake.config.values import whole_number
 from tokenlake.errors import ConfigError
-from tokenlake.loader.buckets import Bucket, BucketRows, BucketSteps
+from tokenlake.loader.buckets import Bucket, BucketRows, PassSteps
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.mixture import Mixture, Part, divisor_of, mixture_parts
 from tokenlake.loader.options import LoaderOptions, dealt
 from tokenlake.loader.padding import BatchPadding, LengthIndex
-from tokenlake.loader.steps import BatchStep, PassSteps, Position, RowsOfBatch, rows_of_host
+from tokenlake.loader.steps import BatchStep, Position, RowsOfBatch, rows_of_host
 from tokenlake.mixing.lanes import MOST_LANES, most_lanes
 from tokenlake.mixing.order import (
     ORDER_VERSION,
@@ -100,20 +100,18 @@ class BatchPlan:
         """Steps that a window lasts, about: its rows in the mean, of the source where they are most, are permuted."""
         stream = self.stream(0)
         orders = stream.orders if isinstance(stream, MixtureStream) else [self._order]
-        rows = self.steps.mean_rows if isinstance(self.steps, BucketSteps) else self.sizes.first
+        rows = self.steps.mean_rows if self.steps.bucketed else self.sizes.first
         return -(-max(order.window_rows for order in orders) // max(1, int(rows) // self.lanes))
 
     @property
     def bucket_shapes(self) -> tuple[tuple[int, int], ...]:
         """(rows, length) of the full batches of buckets; none where rows are not put into any."""
-        return self.steps.shapes if isinstance(self.steps, BucketSteps) else ()
+        return self.steps.shapes if self.steps.bucketed else ()
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """How many rows full batches have, each number once, ascending."""
-        if isinstance(self.steps, BucketSteps):
-            return tuple(sorted({rows for rows, _ in self.steps.shapes}))
-        return tuple(sorted({size for _, size in self.sizes.points}))
+        return tuple(sorted({rows for rows, _ in self.steps.shapes}))
 
     @property
     def stored_length(self) -> int:
@@ -164,15 +162,7 @@ class BatchPlan:
         """
         each = [wanted(batch.size) for batch in batches]
         each = [rows[: np.searchsorted(rows, batch.rows)] for rows, batch in zip(each, batches, strict=True)]
-        if isinstance(self.steps, BucketSteps):
-            return self.steps.locate(batches, each)
-        counts = [len(rows) for rows in each]
-        start = np.repeat(np.array([batch.start for batch in batches], np.int64), counts)
-        size = np.repeat(np.array([batch.size for batch in batches], np.int64), counts)
-        found = self.stream(batches[0].passes).at(start, size, np.concatenate(each))
-        ends = np.cumsum(counts)[:-1]
-        parts = [np.split(column, ends) for column in found]
-        return [StreamRows(*columns) for columns in zip(*parts, strict=True)]
+        return self.steps.locate(batches, each)
 
     def within(self, step: int) -> int | None:
         """Return at which multiples of ids segments of a step's rows are cut; None: they are not."""
@@ -207,7 +197,7 @@ class BatchPlan:
             batches: of one pass.
             rows: all of their rows, where they are known.
         """
-        if isinstance(self.steps, BucketSteps):
+        if self.steps.bucketed:
             return [self.steps.length(batch) for batch in batches]
         if (length := self._length) is not None:
             return [length] * len(batches)
@@ -215,40 +205,6 @@ class BatchPlan:
         if rows is None:
             rows = self.rows(batches, lambda size: np.arange(size, dtype=np.int64))
         return [self.padding.rounded(self.index.longest_of(each)) for each in rows]
-
-    def places(
-        self, passes: int, source: int, epoch: int, group: Int64, row: Int64
-    ) -> list[tuple[BatchStep, int] | None]:
-        """Return the batch, and the row of it, at which each stored row comes in an epoch of its source.
-
-        The inverse of :meth:`rows`, before :meth:`dealt`; None where it does not come in this pass.
-        """
-        stream, steps = self.stream(passes), self.steps
-        if isinstance(steps, BucketSteps):
-            each = zip(group.tolist(), row.tolist(), strict=True)
-            return [steps.place(passes, source, epoch, *stored) for stored in each]
-        first = steps.begin(passes)
-        lane, place = stream.place_of(source, epoch, group, row)
-        there = np.flatnonzero(place >= 0)
-        lane, place = lane[there], place[there]
-        batches = [
-            steps.of_row(passes, first, position) for position in stream.layout.beside(lane, place).tolist()
-        ]
-        start = np.array([0 if batch is None else batch.start for batch in batches], np.int64)
-        size = np.array([self.lanes if batch is None else batch.size for batch in batches], np.int64)
-        found: list[tuple[BatchStep, int] | None] = [None] * len(group)
-        rows = stream.layout.row_in(start, size, lane, place).tolist()
-        for index, batch, at in zip(there.tolist(), batches, rows, strict=True):
-            # What a mixture is cut off, and a last batch that is left out, never comes.
-            found[index] = (batch, at) if batch is not None and at < batch.rows else None
-        return found
-
-    def epochs_of(self, passes: int, end: int, source: int, group: int, row: int) -> range:
-        """Return the epochs of a source in which a stored row may come before step `end` of a pass."""
-        if isinstance(self.steps, BucketSteps):
-            return self.steps.epochs(passes, end, source, group, row)
-        rows = self.sizes.rows_before(end) - self.sizes.rows_before(self.steps.begin(passes))
-        return self.stream(passes).epochs(source, rows)
 
     def begin(self, passes: int) -> Position:
         """Return where a pass begins; ConfigError if the one before never ends."""
@@ -313,10 +269,14 @@ class BatchPlan:
             )
         return None
 
-    def _steps(self) -> PassSteps | BucketSteps:
+    def _steps(self) -> PassSteps:
         padding, index, lanes = self.padding, self.index, self.lanes
+        how: dict[str, Any] = {"seed": self.seed, "drop_last": self.options.drop_last}
         if padding is None or index is None or padding.buckets is None:
-            return PassSteps(self.sizes, self.stream(0).length, self.options.drop_last)
+            sources = np.arange(len(self.datasets))
+            whole = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
+            changes = [(step, (size,)) for step, size in self.sizes.points]
+            return PassSteps(None, [whole], changes, sources, **how)
         bounds = padding.chosen(index.histogram)
         rows = BucketRows(index, bounds)
         if isinstance(self.data, Mixture):
@@ -338,8 +298,7 @@ class BatchPlan:
             Bucket(length, size, weight, partial(stream, size), sources)
             for length, size, (weight, sources, stream) in zip(rows.bounds, changes[0][1], parts, strict=True)
         ]
-        drop_last = self.options.drop_last
-        return BucketSteps(rows, buckets, changes, index.first_groups, seed=self.seed, drop_last=drop_last)
+        return PassSteps(rows, buckets, changes, index.first_groups, **how)
 
     def _bucket(self, group_rows: Int64) -> Part:
         """The rows of a bucket of a single dataset."""

@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Self, cast, final
 
@@ -83,18 +83,6 @@ class BatchSizes:
         """Return the rows of a step."""
         return self.points[_index(self.points, step)][1]
 
-    def rows_before(self, step: int) -> int:
-        """Return the rows of all steps before one, were all batches full."""
-        index = _index(self.points, step)
-        return self._rows[index] + (step - self.points[index][0]) * self.points[index][1]
-
-    def steps_in(self, first: int, rows: int) -> int:
-        """Return how many full batches from step `first` on fit in so many rows."""
-        end = self.rows_before(first) + rows
-        index = max(bisect_right(self._rows, end) - 1, _index(self.points, first))
-        start, size = self.points[index]
-        return start + (end - self._rows[index]) // size - first
-
     def before(self, step: int) -> Self:
         """Return what holds for the steps before one: two are alike there if these are equal."""
         return type(self)(tuple(point for point in self.points if point[0] < step))
@@ -106,14 +94,6 @@ class BatchSizes:
     def from_json(cls, data: Any) -> Self:
         """Read what :meth:`to_json` gave."""
         return cls.of(dict(data))
-
-    @cached_property
-    def _rows(self) -> list[int]:
-        """Rows before each point."""
-        found = [0]
-        for (start, size), (end, _) in pairwise(self.points):
-            found.append(found[-1] + (end - start) * size)
-        return found
 
 
 @final
@@ -273,69 +253,6 @@ class BatchStep:
     def after(self) -> Position:
         """Where delivery stands when it is delivered."""
         return Position(self.step + 1, self.passes, self.delivered)
-
-
-@final
-@dataclass(frozen=True)
-class PassSteps:
-    """Which batches a pass has.
-
-    Attributes:
-        sizes: rows of each batch.
-        rows: of a pass; None: it has no end.
-        drop_last: leave out the last batch of a pass if it is not full.
-    """
-
-    sizes: BatchSizes
-    rows: int | None
-    drop_last: bool
-
-    def next(self, position: Position) -> BatchStep | None:
-        """Return the batch that comes next in this pass; None at its end."""
-        size = self.sizes.at(position.step)
-        left = size if self.rows is None else min(size, self.rows - position.rows)
-        if left <= 0 or (left < size and self.drop_last):
-            return None
-        delivered = position.rows + left
-        return BatchStep(position.step, position.passes, position.rows, size, left, 0, delivered)
-
-    def of_row(self, passes: int, first: int, row: int) -> BatchStep | None:
-        """Return the batch that has a row of a pass that begins at step `first`; None if it never comes."""
-        step = first + self.sizes.steps_in(first, row)
-        start = self.sizes.rows_before(step) - self.sizes.rows_before(first)
-        return self.next(Position(step, passes, start))
-
-    def batches(self, first: int) -> int | None:
-        """Return how many batches a pass has that begins at step `first`; None: no end."""
-        if self.rows is None:
-            return None
-        full = self.sizes.steps_in(first, self.rows)
-        taken = self.sizes.rows_before(first + full) - self.sizes.rows_before(first)
-        return full + (taken < self.rows and not self.drop_last)
-
-    def rows_of(self, passes: int, wanted: RowsOfBatch, *, pad_last: bool) -> int | None:
-        """Return how many rows of a pass a host has that wants these of each batch; None: no end."""
-        first = self.begin(passes)
-        batches = self.batches(first)
-        if batches is None or self.rows is None:
-            return None
-        last_step = first + batches - 1
-        before, size = (
-            self.sizes.rows_before(last_step) - self.sizes.rows_before(first),
-            self.sizes.at(last_step),
-        )
-        last = size if pad_last else min(size, self.rows - before)
-        share = len(wanted(self.sizes.common))
-        return before // self.sizes.common * share + int(np.searchsorted(wanted(size), last))
-
-    def begin(self, passes: int) -> int:
-        """Return the step that begins a pass; the end of the one before, if that never ends, is an error."""
-        return walk(lambda _, first: self.batches(first), self.sizes.points[-1][0], passes=passes)[0]
-
-    def position(self, step: int) -> Position:
-        """Return where delivery stands before a step; the end of a pass is the beginning of the next."""
-        first, passes = walk(lambda _, first: self.batches(first), self.sizes.points[-1][0], step=step)
-        return Position(step, passes, self.sizes.rows_before(step) - self.sizes.rows_before(first))
 
 
 def walk(

@@ -106,17 +106,15 @@ class RunTally:
                 self.retried += 1
                 self._count(event.source, *(-reported for reported in event.progressed))
             case events.UnitFinished():
-                account, built = event.record.account, event.how == "built"
-                self.finished += 1
-                self.written += account.content_packed + account.bos + account.eos
+                self._finish(event, 1)
                 self.ended = self.clock() if self.finished == self.plan.units else None
-                whole = event.bytes, account.documents, account.tokens
-                rest = (done - reported for done, reported in zip(whole, event.progressed, strict=True))
-                self._count(event.source, *rest, built=built)
-                if built:
+                if event.how == "built":
                     self.stages.update(event.stages)
                     self.sources[event.source].spent += event.seconds
                     self.sources[event.source].read += event.bytes
+            case events.EngineCondemned():
+                for unit in event.undone:
+                    self._finish(unit, -1)
             case _:
                 pass
 
@@ -180,6 +178,15 @@ class RunTally:
         for name, source in self.sources.items():
             grid.add_row(*_bar(source_name(name), source, self.seconds(), min(_BAR, max(room, 4))))
         return Group(*heading, grid, Text(self.line(), style="dim"))
+
+    def _finish(self, event: events.UnitFinished, sign: int) -> None:
+        """Count a finished unit; take it back with `sign` -1."""
+        account = event.record.account
+        self.finished += sign
+        self.written += sign * (account.content_packed + account.bos + account.eos)
+        whole = event.bytes, account.documents, account.tokens
+        rest = (sign * done - reported for done, reported in zip(whole, event.progressed, strict=True))
+        self._count(event.source, *rest, built=event.how == "built")
 
     def _count(self, source: str, bytes_: int, documents: int, tokens: int, *, built: bool = True) -> None:
         counted = self.sources.setdefault(source, SourceTally())

@@ -344,7 +344,8 @@ def open_packer(
         prefix, suffix: ids put around every document (BOS, EOS).
         shuffle_key: shuffle whole rows inside each window by this key; None: leave them as the strategy orders them.
     """
-    capacity, group_rows = pack.width, max(1, group_tokens // pack.width)
+    capacity = pack.width
+    group_rows = max(1, group_tokens // capacity)
     if pack.strategy == "greedy" and pack.max_segments is None and shuffle_key is None:
         rows = GreedyRows(capacity, group_rows=group_rows, pad_id=pad_id)
     else:

@@ -23,12 +23,10 @@ from typing import Final, Self, final
 from tokenlake import numbers
 from tokenlake.config.pipeline import PipelineConfig
 from tokenlake.config.references import provide_blocks
-from tokenlake.config.resolve import first_steps, last_step
 from tokenlake.config.section import referenced_blocks
 from tokenlake.errors import CancelledError, TokenlakeError
 from tokenlake.etl.engines import EngineName, open_pool
 from tokenlake.etl.events import (
-    BuildStep,
     Event,
     Planning,
     UnitFinished,
@@ -37,11 +35,10 @@ from tokenlake.etl.events import (
     Watcher,
     ignore,
 )
-from tokenlake.etl.plan.stored import foresee
 from tokenlake.etl.pool import Pool, worth_a_retry
-from tokenlake.etl.runner import BuildResult, result_of
+from tokenlake.etl.runner import BuildResult, BuildSteps, result_of
 from tokenlake.etl.session import BuildSession
-from tokenlake.export.plan import check_exports, make_exports
+from tokenlake.export.plan import make_exports
 from tokenlake.observability.build import DisplayOptions, measured
 from tokenlake.observability.tally import RunTallies, source_name
 from tokenlake.reports.dataset import planning_line
@@ -170,10 +167,9 @@ class LocalEngine:
         engine: EngineName | None = None,
     ) -> None:
         self.config = config
-        self._sources = first_steps(config)
-        if self._sources:
-            foresee(config)
-        check_exports(config)
+        self._steps = BuildSteps(config, self._on_event)
+        self._steps.check()
+        self._configs = iter(self._steps)
         self._began = time.monotonic()
         self._watching = ExitStack()
         # The whole run's figures, not those of a part of it.
@@ -187,7 +183,6 @@ class LocalEngine:
         self._records: dict[int, UnitRecord] = {}
         self._built: dict[int, UnitFinished] = {}
         self._result: BuildResult | None = None
-        self._notes: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self.pool: Pool = pool or open_pool(engine, workers, config.ray)
         self.workers = self.pool.workers
@@ -195,9 +190,8 @@ class LocalEngine:
         self._opening: Future[BuildSession] = Future()
         self.blocks: tuple[str, ...] = ()
         self._provided = threading.Event()
-        self._part = self._open_part(0) if self._sources else None
-        if not self._sources:
-            self._open(config)
+        self._part: LocalEngine | None = None
+        self._open_next()
 
     def parts(self) -> Iterator[LocalEngine]:
         """Yield an engine for each source that is text still; each must have committed before the next is asked for.
@@ -205,27 +199,19 @@ class LocalEngine:
         Raises:
             CancelledError: :meth:`cancel` was called.
         """
-        versions: dict[str, int] = {}
-        for number, source in enumerate(self._sources):
-            part = self._part if number == 0 else self._open_part(number)
-            assert part is not None
+        while (part := self._part) is not None:
             yield part
-            versions[source], self._notes = part.result().version, self._notes + part.result().notes
-        if self._sources:
-            number = len(self._sources) + 1
-            last = "the mixture" if self.config.mixes else "packed rows"
-            self._on_event(BuildStep(number, number, last))
-            self.raise_if_cancelled()
-            self._open(last_step(self.config, versions))
+            self._steps.done(part.result())
+            self._open_next()
 
-    def _open_part(self, number: int) -> LocalEngine:
-        """Start the build of one source's tokens."""
-        source, config = list(self._sources.items())[number]
-        self._on_event(BuildStep(number + 1, len(self._sources) + 1, f"tokens of {source}"))
+    def _open_next(self) -> None:
+        """Start the next build: of one source's tokens, by an engine of its own, or the last."""
+        config, last = next(self._configs), self._steps.is_last
         with self._lock:
             self.raise_if_cancelled()
-            self._part = LocalEngine(config, on_event=self._on_event, pool=self.pool)
-            return self._part
+            self._part = None if last else LocalEngine(config, on_event=self._on_event, pool=self.pool)
+        if last:
+            self._open(config)
 
     def provide(self, blocks: Mapping[str, str]) -> None:
         """Hand over the values of :attr:`blocks`; planning waits for them."""
@@ -312,7 +298,7 @@ class LocalEngine:
         """
         manifest = self.session().commit(run or {})
         result = result_of(self.session(), manifest, time.monotonic() - self._began)
-        self._result = replace(result, notes=self._notes + result.notes)
+        self._result = self._steps.done(result)
         return self._result
 
     def export(self) -> BuildResult:

@@ -30,7 +30,6 @@ import pyarrow.parquet as pq
 
 from tokenlake.arrays import Bools, Int64, Ragged, offsets_of
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.loader.buckets import BucketSteps
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.explain import Provenance
 from tokenlake.loader.mixture import Mixture
@@ -421,7 +420,7 @@ def deliveries_of(plan: BatchPlan, first: int, end: int) -> list[Delivery]:
         raise ConfigError(
             f"steps {first} to {end}: expected a first step from 0 on, and an end that is not before it"
         )
-    if isinstance(plan.steps, BucketSteps):
+    if plan.steps.bucketed:
         raise ConfigError(
             "the loader puts rows into buckets by their length, whose order a statement does not count; "
             "pad to `multiple` or `length` instead"
@@ -470,7 +469,7 @@ def _edge(plan: BatchPlan, delivery: Delivery, group: Int64, row: Int64, *, last
             passes = delivery.passes
             if not isinstance(plan.data, Mixture) and plan.epochs is not None:
                 passes = epoch // plan.epochs
-            (at,) = plan.places(passes, delivery.source, epoch, group[[index]], row[[index]])
+            (at,) = plan.steps.places(passes, delivery.source, epoch, group[[index]], row[[index]])
             assert at is not None
             found = at[0].step
             counts = _given(plan, delivery.passes, found + last)[delivery.source]

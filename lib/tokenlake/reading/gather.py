@@ -18,7 +18,7 @@ import pyarrow as pa
 from tokenlake.arrays import Bools, Int32, Int64, cells, offsets_of, places, values
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.reading.version import StoredRows, runs
-from tokenlake.schema import DOCUMENT, packed_schema
+from tokenlake.schema import packed_schema
 from tokenlake.store.manifest import Kind
 
 ReadGroup = Callable[[tuple[StoredRows, int]], pa.RecordBatch]
@@ -105,55 +105,22 @@ def _listed(found: dict[str, tuple[str, int]]) -> str:
     )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """The segments of m packed rows: lengths and documents.
-
-    Attributes:
-        places: where each row goes, int64[m].
-        counts: segments of each row, int64[m].
-        columns: ``length`` and the fields of a document, of all segments, one row after the other.
-    """
-
-    places: Int64
-    counts: Int64
-    columns: dict[str, npt.NDArray[Any]]
-
-    @classmethod
-    def of(cls, part: Part) -> Pieces:
-        """Take those of the wanted rows of a row group."""
-        lengths, offsets = runs(part.batch, "segment_lengths")
-        documents, others = runs(part.batch, "documents")
-        if not np.array_equal(offsets, others):
-            raise IntegrityError(
-                f"{part.source.name}: rows with other numbers of segments than of documents. "
-                "Run `tokenlake verify --deep`."
-            )
-        counts = np.diff(offsets)[part.rows]
-        index = places(offsets[part.rows], counts)
-        columns = {"length": values(lengths)[index]}
-        for child in DOCUMENT:
-            columns[child.name] = values(documents.field(child.name))[index]
-        return cls(part.places, counts, columns)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Pieces]) -> Pieces:
-        """Return those of all parts, each row at its place."""
-        if not parts:
-            kinds = {"length": np.int32} | {child.name: child.type.to_pandas_dtype() for child in DOCUMENT}
-            none = np.zeros(0, np.int64)
-            return cls(none, none, {name: np.zeros(0, kind) for name, kind in kinds.items()})
-        counts = np.concatenate([part.counts for part in parts])
-        at = np.argsort(np.concatenate([part.places for part in parts]))
-        index = places(offsets_of(counts)[at], counts[at])
-        columns = {
-            name: np.concatenate([part.columns[name] for part in parts])[index] for name in parts[0].columns
-        }
-        return cls(np.arange(len(at)), counts[at], columns)
+_PIECES: Final = ("segment_lengths", "documents")
 
 
-def learned_rows(part: Part, pieces: Pieces, ids: Int32, bos_id: int) -> npt.NDArray[np.uint8]:
+def pieces_of(part: Part) -> pa.RecordBatch:
+    """Return the segments of the wanted rows of a row group: lengths and documents; IntegrityError for unequal ones."""
+    found: Any = part.batch.select(list(_PIECES))
+    (_, offsets), (_, others) = (runs(found, name) for name in _PIECES)
+    if not np.array_equal(offsets, others):
+        raise IntegrityError(
+            f"{part.source.name}: rows with other numbers of segments than of documents. "
+            "Run `tokenlake verify --deep`."
+        )
+    return found.take(pa.array(part.rows))
+
+
+def learned_rows(part: Part, pieces: pa.RecordBatch, ids: Int32, bos_id: int) -> npt.NDArray[np.uint8]:
     """Return which ids of a part's rows bear loss, eight in a byte: uint8[m, ceil(length / 8)].
 
     Args:
@@ -164,12 +131,12 @@ def learned_rows(part: Part, pieces: Pieces, ids: Int32, bos_id: int) -> npt.NDA
     """
     if "loss_mask" in part.batch.schema.names:
         return np.take(bit_rows(part.batch, "loss_mask"), part.rows, axis=0)
-    ends = offsets_of(pieces.columns["length"])
-    limits = offsets_of(pieces.counts)
+    (lengths, limits), (documents, _) = (runs(pieces, name) for name in _PIECES)
+    ends = offsets_of(values(lengths))
     found = cells(ends[limits[1:]] - ends[limits[:-1]], ids.shape[1], left=False)
-    row = np.repeat(np.arange(len(part.rows)), pieces.counts)
+    row = np.repeat(np.arange(len(part.rows)), np.diff(limits))
     begin = ends[:-1] - ends[limits[:-1]][row]
-    begins = (pieces.columns["start"] == 0) & (ids[part.places[row], begin] == bos_id)
+    begins = (values(documents.field("start")) == 0) & (ids[part.places[row], begin] == bos_id)
     found[row[begins], begin[begins]] = False
     return packed_bits(found)
 
@@ -285,14 +252,29 @@ def take_packed(
     length, masked = sources[0].manifest.width, any(rows.has_loss_mask for rows in sources)
     ids = np.empty((len(source), length), np.int32)
     learned = np.empty((len(source), -(-length // 8)), np.uint8) if masked else None
-    pieces: list[Pieces] = []
+    pieces: list[pa.RecordBatch] = []
+    places: list[Int64] = []
     for part in wanted_parts(sources, source, group, row, read):
-        wanted = Pieces.of(part)
+        wanted = pieces_of(part)
         ids[part.places] = np.take(matrix(part.batch, "input_ids"), part.rows, axis=0)
         if learned is not None:
             learned[part.places] = learned_rows(part, wanted, ids, _NO_ID if bos_id is None else bos_id)
         pieces.append(wanted)
-    return _packed_batch(ids, learned, Pieces.joined(pieces))
+        places.append(part.places)
+    schema: Any = packed_schema(length, loss_mask=masked)
+    if not pieces:
+        return pa.RecordBatch.from_pylist([], schema)
+    arrow: Any = pa
+    joined = arrow.concat_batches(pieces).take(arrow.array(np.argsort(np.concatenate(places))))
+    held: dict[str, Any] = {name: joined.column(name) for name in _PIECES}
+    held["input_ids"] = arrow.FixedSizeListArray.from_arrays(
+        arrow.array(ids.reshape(-1)), type=schema.field("input_ids").type
+    )
+    if learned is not None:
+        held["loss_mask"] = arrow.FixedSizeListArray.from_arrays(
+            bit_array(learned, length), type=schema.field("loss_mask").type
+        )
+    return pa.RecordBatch.from_arrays([held[name] for name in schema.names], schema=schema)
 
 
 def take_documents(
@@ -326,28 +308,6 @@ def take_documents(
     for found in parts:
         found.put(offsets, ids, learned)
     return StoredDocuments(ids, offsets, file, position, learned)
-
-
-def _packed_batch(ids: Int32, learned: npt.NDArray[np.uint8] | None, pieces: Pieces) -> pa.RecordBatch:
-    """Rows as Arrow, without copying the ids."""
-    schema = packed_schema(ids.shape[1], loss_mask=learned is not None)
-    offsets: Any = pa.array(offsets_of(pieces.counts).astype(np.int32))
-    fields: list[Any] = [pa.array(pieces.columns[child.name]) for child in DOCUMENT]
-    held: dict[str, Any] = {
-        "input_ids": pa.array(ids.reshape(-1)),
-        "segment_lengths": pa.array(pieces.columns["length"]),
-        "documents": pa.StructArray.from_arrays(fields, fields=list(DOCUMENT)),
-    }
-    if learned is not None:
-        held["loss_mask"] = bit_array(learned, ids.shape[1])
-    columns: list[Any] = []
-    for name, form in zip(schema.names, schema.types, strict=True):
-        kind: Any = form
-        if pa.types.is_list(kind):
-            columns.append(pa.ListArray.from_arrays(offsets, held[name], type=kind))
-        else:
-            columns.append(pa.FixedSizeListArray.from_arrays(held[name], type=kind))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def matrix(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:

@@ -386,14 +386,24 @@ def peak_flops(asked: float | str | None, precision: str) -> float | None:
     return None if known is None else known * len(devices)
 
 
-def measured_flops(precision: str, size: int = 1024) -> float:
-    """Return the FLOP/s of one device, of the fastest of five square matrix products in a precision."""
-    matrix = jnp.ones((size, size), precision)
+_LASTS: Final = 0.005  # seconds of a product that is long beside its start, some 50 us on an accelerator
+_LARGEST: Final = 16_384
+
+
+def measured_flops(precision: str) -> float:
+    """Return the FLOP/s of one device, of a square matrix product in a precision.
+
+    The product is so large that what it costs to start one does not matter.
+    """
     product = jax.jit(jnp.matmul)
-    product(matrix, matrix).block_until_ready()
-    seconds: list[float] = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        product(matrix, matrix).block_until_ready()
-        seconds.append(time.perf_counter() - begun)
-    return 2 * size**3 / min(seconds)
+    size, seconds = 256, 0.0
+    while seconds < _LASTS and size < _LARGEST:
+        size *= 2
+        matrix = jax.random.normal(jax.random.key(0), (size, size), precision)
+        jax.block_until_ready(product(matrix, matrix))
+        for attempt in range(5):
+            begun = time.perf_counter()
+            jax.block_until_ready(product(matrix, matrix))
+            spent = time.perf_counter() - begun
+            seconds = min(seconds, spent) if attempt else spent
+    return 2 * size**3 / seconds
