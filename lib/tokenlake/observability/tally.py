@@ -259,7 +259,7 @@ class RunTallies:
 
 _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
     "planned_units": ("gauge", "Units of the plan.", lambda tally: tally.plan.units),
-    "finished_units": ("counter", "Units that are finished, earlier ones too.", lambda tally: tally.finished),
+    "finished_units": ("gauge", "Units that are finished, earlier ones too.", lambda tally: tally.finished),
     "retries": ("counter", "Tries of units that failed and were retried.", lambda tally: tally.retried),
     "input_bytes": ("gauge", "Bytes of all inputs.", lambda tally: tally.total),
     "processed_bytes": ("gauge", "Input bytes worked on in this run.", lambda tally: tally.built),
@@ -267,7 +267,7 @@ _METRICS: Final[dict[str, tuple[Any, str, Callable[[RunTally], float]]]] = {
     "tokens": ("gauge", "Tokens made, those of earlier runs included.", lambda tally: tally.tokens),
     "seconds": ("gauge", "Seconds since the first unit started.", lambda tally: tally.seconds()),
 }
-"""Bytes, documents and tokens are no counters: what a unit that is retried had reported is taken back."""
+"""Units, bytes, documents and tokens are no counters: what was told of a unit that is built again is taken back."""
 
 
 @final
