@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tests.reading.support import table_of
 from tokenlake.config.resolved import ResolvedPack
-from tokenlake.etl.job import MixJob, MixtureSpec, ParentVersion, RowsOut, open_stream
+from tokenlake.etl.job import MixJob, ParentVersion, RowsOut, open_stream
 from tokenlake.etl.worker import InProcessPool
 from tokenlake.mixing.mixture import MIXTURE_ORDER
 from tokenlake.mixing.order import MixtureStream
@@ -20,6 +20,7 @@ from tokenlake.store.address import StoreAddress
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.ledger import UnitRecord
+from tokenlake.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
 
 Row = dict[str, Any]
 
@@ -71,8 +72,7 @@ def mixture(
     store: Store, parents: list[ParentVersion], weights: Mapping[str, float], **changes: Any
 ) -> MixtureSpec:
     fields: dict[str, Any] = {
-        "lengths": {each.name: opened(store, each).rows for each in parents},
-        "points": ((0, dict(weights)),),
+        "points": (WeightPoint(0, dict(weights)),),
         "interpolation": "step",
         "lanes": 2,
         "batch_size": 8,
@@ -80,10 +80,11 @@ def mixture(
         "step_rows": 8,
         "seed": 5,
         "stop": "restart",
-        "rows": None,
-        "order": MIXTURE_ORDER,
+        "rows": 1 << 40,
+        "version": MIXTURE_ORDER,
     }
-    return MixtureSpec(**{**fields, **changes})
+    lengths = {each.name: opened(store, each).rows for each in parents}
+    return MixtureSpec(lengths=lengths, order=MixtureOrder(**{**fields, **changes}))
 
 
 def mix_job(

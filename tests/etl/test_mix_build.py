@@ -167,7 +167,7 @@ def expected_documents(root: Path, config: Config) -> list[tuple[int, int]]:
     assert plan.spec is not None
     stored = [table(root, parent.manifest) for parent in plan.parents]
     stream = open_stream(plan.spec, {parent.name: parent.group_rows for parent in plan.parents})
-    rows = stream.rows(0, plan.spec.rows or 0)
+    rows = stream.rows(0, plan.spec.order.rows)
     first = [np.concatenate([[0], np.cumsum(parent.group_rows)]) for parent in plan.parents]
     found: list[tuple[int, int]] = []
     for source, group, row in zip(rows.source, rows.group, rows.row, strict=True):

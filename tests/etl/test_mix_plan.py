@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,16 @@ from hypothesis import strategies as st
 
 from tests.etl.mix_plan_support import Lake, described, figures, taken
 from tokenlake.errors import ConfigError, IntegrityError
-from tokenlake.etl.job import MixtureSpec, RowsOut, open_mixture, open_stream
+from tokenlake.etl.job import RowsOut, open_stream
 from tokenlake.etl.plan.mixture import choose_unit_rows
 from tokenlake.etl.plan.plan import MixUnit, Plan, RepackUnit
 from tokenlake.etl.plan.stored import unit_identity
 from tokenlake.mixing.lanes import choose_lanes
 from tokenlake.mixing.mixture import MIXTURE_ORDER, SourceMixture
 from tokenlake.store.address import open_store
+from tokenlake.store.draws import open_mixture
 from tokenlake.store.ledger import MIXED
+from tokenlake.store.mixture import MixtureOrder, MixtureSpec, WeightPoint
 from tokenlake.tokenizers.files import TokenizerFiles
 
 EVEN = {"a": 0.5, "b": 0.5}
@@ -182,7 +183,7 @@ def test_total_tokens_ends_with_the_row_that_is_expected_to_reach_them(
     weights = {"a": share / 10, "b": 1 - share / 10}
     plan = lake.plan(["a", "b"], mix={"weights": weights, "total_tokens": total, "lanes": 1})
     assert plan.spec is not None
-    mixture, rows = open_mixture(replace(plan.spec, rows=None)), plan.spec.rows or 0
+    mixture, rows = open_mixture(plan.spec, to_end=True), plan.spec.order.rows
     means = [parent.tokens // parent.rows for parent in plan.parents]
     last, before = (int(mixture.drawn_before(position) @ means) for position in (rows, rows - 1))
     assert before < total <= last
@@ -333,7 +334,7 @@ def test_a_unit_decodes_at_most_a_fifth_more_bytes_than_it_takes(lake: Lake) -> 
     weights = {"a": 0.5, "b": 0.3, "c": 0.2}
     plan = lake.plan(["a", "b", "c"], mix={"weights": weights, "epochs": 1, "batch_size": 16})
     assert plan.spec is not None
-    assert plan.spec.lanes == 16
+    assert plan.spec.order.lanes == 16
     groups = {parent.name: parent.group_rows for parent in plan.parents}
     sizes = [parent.size.decoded_bytes for parent in plan.parents]
     stream = open_stream(plan.spec, groups)
@@ -429,16 +430,18 @@ def test_units_of_equal_fingerprints_hold_the_same_rows_whatever_the_schedule_do
     specs = [
         MixtureSpec(
             lengths=there,
-            points=schedule,
-            interpolation=interpolation,
-            lanes=lanes,
-            batch_size=lanes * 2,
-            block_size=block,
-            step_rows=lanes * step_lanes,
-            seed=3,
-            stop="restart",
-            rows=600,
-            order=MIXTURE_ORDER,
+            order=MixtureOrder(
+                points=tuple(WeightPoint(step, weights) for step, weights in schedule),
+                interpolation=interpolation,
+                lanes=lanes,
+                batch_size=lanes * 2,
+                block_size=block,
+                step_rows=lanes * step_lanes,
+                seed=3,
+                stop="restart",
+                rows=600,
+                version=MIXTURE_ORDER,
+            ),
         )
         for there, schedule in schedules
     ]

@@ -13,7 +13,7 @@ import pytest
 from tests.store.support import a_manifest, a_record, a_shard
 from tokenlake.errors import AccountError, IntegrityError
 from tokenlake.fingerprint import file_id
-from tokenlake.store.draws import mixture_of, outcomes, settings_of
+from tokenlake.store.draws import open_mixture, outcomes, settings_of
 from tokenlake.store.ledger import MIXED, Account, InputEntry, Parent, UnitRecord
 from tokenlake.store.manifest import Manifest
 from tokenlake.store.mixture import MixedSource, MixtureOrder, MixtureRecord, WeightPoint
@@ -51,7 +51,7 @@ PACKED = Account(sequences=83, slots=664, pad=3)
 
 
 def source(name: str, **changes: Any) -> MixedSource:
-    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows, {})[name]
+    found = outcomes(open_mixture(record_of({}).spec), record_of({}).spec)[name]
     return replace(
         blank(name), full_epochs=found.full_epochs, unread_rows=found.unread, asked=found.asked, **changes
     )
@@ -231,7 +231,7 @@ def test_tokens_that_no_number_of_epochs_holds_are_found() -> None:
 
 
 def test_epochs_are_counted_where_lanes_have_unequal_rows() -> None:
-    found = outcomes(mixture_of(record_of({})), ROWS, ORDER.step_rows, {})
+    found = outcomes(open_mixture(record_of({}).spec), record_of({}).spec)
     # Lanes of b have 5 rows each, and give 20 and 19; those of a have 3 and 4 rows, and give 14 and 15.
     assert (found["b"].rows, found["b"].full_epochs, found["b"].epochs) == (39, 3, 4)
     assert (found["a"].rows, found["a"].full_epochs, found["a"].epochs) == (29, 3, 5)

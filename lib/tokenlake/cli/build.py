@@ -35,7 +35,6 @@ from tokenlake.errors import CancelledError, ConfigError
 from tokenlake.etl import planner
 from tokenlake.etl.cleaning import Cleaning, CleanResult
 from tokenlake.etl.engines import open_pool
-from tokenlake.etl.job import open_mixture
 from tokenlake.etl.plan.estimate import Estimate, estimate, total
 from tokenlake.etl.plan.mixture import epoch_rows, missing, rows_of, spec_of
 from tokenlake.etl.plan.plan import Plan, TextUnit
@@ -49,6 +48,7 @@ from tokenlake.reports.dataset import STOPS, expected_lengths, length_policy, sh
 from tokenlake.reports.terminal import near, print_tables, stdout
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.draws import open_mixture
 from tokenlake.store.ledger import UnitRecord
 from tokenlake.threads import available_cpus
 
@@ -328,7 +328,7 @@ class _MixPlan:
         append_eos = self.build.pack is not None
         per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
         try:
-            mixture = open_mixture(spec_of(asked, there))  # in one lane; more of them change it by a few rows
+            mixture = open_mixture(spec_of(asked, there), to_end=True)  # in one lane; more change a few rows
             wanted = rows_of(asked, mixture, epoch_rows(asked, there), per_row, None)
             drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
         except ConfigError:

@@ -28,7 +28,6 @@ from typing import Final, final
 
 from tokenlake.errors import IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.etl.job import produced_by
-from tokenlake.etl.plan.mixture import order_of
 from tokenlake.etl.plan.parents import lineage
 from tokenlake.etl.plan.plan import Plan, PlannedUnit
 from tokenlake.etl.shared_plan import remove_plan
@@ -144,7 +143,7 @@ def _mixture_record(
     return MixtureRecord(
         level=plan.level,
         weights_by=plan.build.mixture.weights_by,
-        order=order_of(plan.spec),
+        order=plan.spec.order,
         rows=Account.total(record.account for record in records).of_rows,
         sources=sources,
     )

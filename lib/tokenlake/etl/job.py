@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter_ns
@@ -27,11 +27,11 @@ from tokenlake.config.resolved import ResolvedPack, ResolvedSource, Signing
 from tokenlake.errors import IntegrityError, WorkerError
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.store.address import StoreAddress
+from tokenlake.store.mixture import Level, MixtureSpec
 from tokenlake.typed_json import converted, decoder
 
 if TYPE_CHECKING:  # a worker that mixes nothing need not have it
     from tokenlake.arrays import Int64
-    from tokenlake.mixing.mixture import SourceMixture
     from tokenlake.mixing.order import MixtureStream
 
 REFERENCE: Final = "tokenizers"
@@ -39,37 +39,6 @@ REFERENCE: Final = "tokenizers"
 
 NO_ENGINE: Final = "none"
 """What a record says of the tokenizer engine where nothing was tokenized."""
-
-Level: TypeAlias = Literal["documents", "sequences"]
-"""What the rows of a mixture are: documents, which are packed after they are mixed or stay rows, or packed rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureSpec:
-    """The arguments of :class:`tokenlake.mixing.mixture.SourceMixture`, in plain values.
-
-    Attributes:
-        lengths: source -> rows, in configuration order.
-        points: (step, source -> weight per row).
-        interpolation: between points.
-        lanes, batch_size, block_size, step_rows, seed, stop: of the order.
-        rows: where the stream is cut; None: at its own end.
-        order: version of the order.
-        kept: source -> rows that are used, of the sources of which not all are.
-    """
-
-    lengths: Mapping[str, int]
-    points: tuple[tuple[int, Mapping[str, float]], ...]
-    interpolation: Literal["step", "linear", "cosine"]
-    lanes: int
-    batch_size: int
-    block_size: int
-    step_rows: int
-    seed: int
-    stop: Literal["restart", "first_exhausted", "all_exhausted"]
-    rows: int | None
-    order: int
-    kept: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,18 +336,6 @@ def answer_of(line: bytes) -> WorkerAnswer:
         return converted(json.loads(line), WorkerAnswer)
 
 
-def open_mixture(spec: MixtureSpec) -> SourceMixture:
-    """Return the mixture that a spec describes; ConfigError where there is none such."""
-    from tokenlake.mixing.mixture import SourceMixture
-    from tokenlake.mixing.schedule import WeightScheduler
-
-    points = [{"step": step, "weights": dict(weights)} for step, weights in spec.points]
-    same = ("lanes", "batch_size", "block_size", "step_rows", "seed", "stop", "rows", "order")
-    scheduler = WeightScheduler(points, spec.interpolation)
-    lengths = {**spec.lengths, **spec.kept}
-    return SourceMixture(lengths, scheduler, **{name: getattr(spec, name) for name in same})
-
-
 def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureStream:
     """Return the stream of a mixture.
 
@@ -390,6 +347,7 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
     """
     from tokenlake.mixing.counts import shortened
     from tokenlake.mixing.order import MixtureStream, source_order
+    from tokenlake.store.draws import open_mixture
 
     for name, rows in spec.lengths.items():
         if rows != (got := int(group_rows[name].sum())):
@@ -397,10 +355,9 @@ def open_stream(spec: MixtureSpec, group_rows: Mapping[str, Int64]) -> MixtureSt
                 f"source {name!r} has {got} rows; expected {rows}, with which it was planned"
             )
     mixture = open_mixture(spec)
-    used = {
-        name: shortened(name, group_rows[name], spec.kept.get(name), seed=spec.seed) for name in mixture.names
-    }
-    orders = [source_order(name, rows, lanes=spec.lanes, seed=spec.seed) for name, rows in used.items()]
+    kept, seed, lanes = spec.order.kept, spec.order.seed, spec.order.lanes
+    used = {name: shortened(name, group_rows[name], kept.get(name), seed=seed) for name in mixture.names}
+    orders = [source_order(name, rows, lanes=lanes, seed=seed) for name, rows in used.items()]
     return MixtureStream(mixture, orders)
 
 

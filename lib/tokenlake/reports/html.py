@@ -323,7 +323,7 @@ def _shares(record: MixtureRecord) -> list[Part]:
 
 
 def _weights(record: MixtureRecord) -> Html:
-    order, scheduler = record.order, schedule_of(record)
+    order, scheduler = record.order, schedule_of(record.spec)
     last = max(order.points[-1].step, -(-order.rows // order.step_rows))
     if not scheduler.changes:
         return tag("p", "The weights are the same at every step.")

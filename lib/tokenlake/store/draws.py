@@ -18,7 +18,7 @@ from tokenlake.mixing.lanes import lane_bounds
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import WeightScheduler
 from tokenlake.store.ledger import Account, require_equal
-from tokenlake.store.mixture import MixtureRecord
+from tokenlake.store.mixture import MixtureRecord, MixtureSpec
 
 
 @final
@@ -44,46 +44,42 @@ class SourceDraw:
     asked: float
 
 
-def schedule_of(record: MixtureRecord) -> WeightScheduler:
-    """Return how the weights of a record move, in the order of its sources."""
+def schedule_of(spec: MixtureSpec) -> WeightScheduler:
+    """Return how the weights of a mixture move, in the order of its sources."""
     points = [
-        {"step": point.step, "weights": {name: point.weights[name] for name in record.sources}}
-        for point in record.order.points
+        {"step": point.step, "weights": {name: point.weights[name] for name in spec.lengths}}
+        for point in spec.order.points
     ]
-    return WeightScheduler(points, record.order.interpolation)
+    return WeightScheduler(points, spec.order.interpolation)
 
 
-def mixture_of(record: MixtureRecord) -> SourceMixture:
-    """Return the mixture of a record.
+def open_mixture(spec: MixtureSpec, *, to_end: bool = False) -> SourceMixture:
+    """Return a mixture.
+
+    Args:
+        to_end: as far as its sources go, and not to the rows of its order.
 
     Raises:
         ConfigError: there is no such mixture.
     """
-    order = record.order
+    order = spec.order
     return SourceMixture(
-        {name: source.rows for name, source in record.sources.items()} | dict(order.kept),
-        schedule_of(record),
+        {**spec.lengths, **order.kept},
+        schedule_of(spec),
         lanes=order.lanes,
         batch_size=order.batch_size,
         block_size=order.block_size,
         step_rows=order.step_rows,
         seed=order.seed,
         stop=order.stop,
-        rows=order.rows,
+        rows=None if to_end else order.rows,
         order=order.version,
     )
 
 
-def outcomes(
-    mixture: SourceMixture, lengths: Mapping[str, int], step_rows: int, kept: Mapping[str, int]
-) -> dict[str, SourceDraw]:
-    """Return what a mixture that ends draws of each source.
-
-    Args:
-        lengths: rows of each source.
-        step_rows: rows of the mixture to a step of its schedule.
-        kept: rows that are used of the sources of which not all are.
-    """
+def outcomes(mixture: SourceMixture, spec: MixtureSpec) -> dict[str, SourceDraw]:
+    """Return what a mixture that ends draws of each source."""
+    lengths, kept, step_rows = spec.lengths, spec.order.kept, spec.order.step_rows
     rows, lanes = mixture.rows or 0, mixture.layout.lanes
     places = mixture.layout.places_before(rows)
     drawn = np.stack([mixture.drawn(lane, int(place)) for lane, place in enumerate(places)])
@@ -153,7 +149,7 @@ def check_mixture(
     require_equal("the mixture", whole, where)
     lengths = {name: one.rows for name, one in sources.items()}
     try:
-        draws = outcomes(mixture_of(record), lengths, record.order.step_rows, record.order.kept)
+        draws = outcomes(open_mixture(record.spec), record.spec)
     except ConfigError as error:
         require_equal("the mixture", [("an order that can be", str(error), "none")], where)
         raise

@@ -82,6 +82,20 @@ class MixtureOrder:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureSpec:
+    """A mixture in plain values.
+
+    Attributes:
+        lengths: source -> rows, in the order of the mixture.
+        order: of its rows; its `rows` are 0 as long as nobody knows how many are asked for.
+    """
+
+    lengths: Mapping[str, int]
+    order: MixtureOrder
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MixedSource:
     """One source of a mixture: the split of a parent, and what was drawn of it.
 
@@ -160,6 +174,13 @@ class MixtureRecord:
             "names": list(self.sources),
             "sources": {name: source.to_json() for name, source in self.sources.items()},
         }
+
+    @property
+    def spec(self) -> MixtureSpec:
+        """The mixture."""
+        return MixtureSpec(
+            lengths={name: source.rows for name, source in self.sources.items()}, order=self.order
+        )
 
     @classmethod
     def read(cls, document: SealedDocument, key: str) -> Self:

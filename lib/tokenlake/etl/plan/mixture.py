@@ -25,14 +25,22 @@ from typing import Any, Final, final
 from tokenlake import numbers
 from tokenlake.config.pipeline import MixStageConfig
 from tokenlake.errors import ConfigError
-from tokenlake.etl.job import Level, MixtureSpec, RowsOut, open_mixture
+from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.parents import FoundParent
 from tokenlake.mixing.counts import SourceCaps
 from tokenlake.mixing.lanes import SourceSize, choose_lanes, group_rows
 from tokenlake.mixing.mixture import SourceMixture
 from tokenlake.mixing.schedule import row_weights
-from tokenlake.store.draws import SourceDraw, token_shares
-from tokenlake.store.mixture import MOST_BLOCK, MOST_LANES, MixedSource, MixtureOrder, WeightPoint
+from tokenlake.store.draws import SourceDraw, open_mixture, token_shares
+from tokenlake.store.mixture import (
+    MOST_BLOCK,
+    MOST_LANES,
+    Level,
+    MixedSource,
+    MixtureOrder,
+    MixtureSpec,
+    WeightPoint,
+)
 
 Amounts = Mapping[str, tuple[int, int]]
 """Rows and tokens of each source, in configuration order."""
@@ -126,24 +134,21 @@ def settled(
             raise ConfigError(f"mix.{name}: {value}; expected at most {most}", expected=most, got=value)
     there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
     spec = spec_of(asked, there)
-    single, rows = open_mixture(spec), epoch_rows(asked, there)
+    single, rows = open_mixture(spec, to_end=True), epoch_rows(asked, there)
     per_row = [Fraction(parent.tokens, parent.rows) + out.append_eos for parent in parents]
     width = parents[0].width
     lanes = asked.lanes or choose_lanes(
-        {parent.name: parent.size.shortened(spec.kept.get(parent.name)) for parent in parents},
-        [weights for _, weights in spec.points],
+        {parent.name: parent.size.shortened(spec.order.kept.get(parent.name)) for parent in parents},
+        [point.weights for point in spec.order.points],
         batch_size=asked.batch_size,
         step_rows=asked.step_rows if single.scheduler.changes else None,
         rows=rows_of(asked, single, rows, per_row, width),
     )
-    spec = replace(spec, lanes=lanes)
+    spec = replace(spec, order=replace(spec.order, lanes=lanes))
     # Where sources begin anew, as many rows come of each however many lanes there are.
-    whole = single if asked.stop_strategy == "restart" else open_mixture(spec)
-    spec = replace(spec, rows=rows_of(asked, whole, rows, per_row, width))
+    whole = single if asked.stop_strategy == "restart" else open_mixture(spec, to_end=True)
+    spec = replace(spec, order=replace(spec.order, rows=rows_of(asked, whole, rows, per_row, width)))
     return spec, open_mixture(spec)
-
-
-_ORDER: Final = ("batch_size", "block_size", "step_rows", "seed")
 
 
 def spec_of(asked: MixStageConfig, there: Amounts) -> MixtureSpec:
@@ -161,17 +166,17 @@ def spec_of(asked: MixStageConfig, there: Amounts) -> MixtureSpec:
     if asked.weights_by == "tokens":
         means = {name: tokens / rows for name, (rows, tokens) in there.items()}
         points = [(step, row_weights(weights, means)) for step, weights in points]
-    return MixtureSpec(
-        lengths={name: rows for name, (rows, _) in there.items()},
-        points=tuple(points),
+    order = MixtureOrder(
         lanes=1,
-        rows=None,
-        order=asked.order,
+        rows=0,
+        points=tuple(WeightPoint(step, weights) for step, weights in points),
+        version=asked.order,
         interpolation=asked.weight_schedule_type,
         stop=asked.stop_strategy,
         kept=kept,
-        **{name: getattr(asked, name) for name in _ORDER},
+        **{name: getattr(asked, name) for name in ("batch_size", "block_size", "step_rows", "seed")},
     )
+    return MixtureSpec(lengths={name: rows for name, (rows, _) in there.items()}, order=order)
 
 
 def caps_of(asked: MixStageConfig, there: Amounts) -> SourceCaps:
@@ -213,20 +218,6 @@ def check_caps(asked: MixStageConfig, there: Amounts, drawn: Mapping[str, int]) 
 
 def _mean_tokens(there: Amounts) -> dict[str, Fraction]:
     return {name: Fraction(tokens, max(1, rows)) for name, (rows, tokens) in there.items()}
-
-
-def order_of(spec: MixtureSpec) -> MixtureOrder:
-    """Return what a manifest says of a mixture's order."""
-    return MixtureOrder(
-        lanes=spec.lanes,
-        rows=spec.rows or 0,
-        points=tuple(WeightPoint(step, weights) for step, weights in spec.points),
-        version=spec.order,
-        kept=spec.kept,
-        interpolation=spec.interpolation,
-        stop=spec.stop,
-        **{name: getattr(spec, name) for name in _ORDER},
-    )
 
 
 _GROUPS_PER_UNIT: Final = 12
@@ -336,9 +327,9 @@ def forecast_of(
         rows=rows,
         tokens=tokens,
         sequences=-(-tokens // (out.width or 1)) if out.pack else rows,
-        lanes=spec.lanes,
-        batch_size=spec.batch_size,
-        kept=spec.kept,
+        lanes=spec.order.lanes,
+        batch_size=spec.order.batch_size,
+        kept=spec.order.kept,
         units=units,
         unit_rows=unit_rows,
         sources=sources,

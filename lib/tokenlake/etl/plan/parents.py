@@ -11,7 +11,7 @@ from tokenlake.arrays import Int64, lengths_between
 from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.resolved import ResolvedPack
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
-from tokenlake.etl.job import Level, ParentVersion, RowsOut
+from tokenlake.etl.job import ParentVersion, RowsOut
 from tokenlake.etl.plan.source import PlannedTokenizer, packing_ids
 from tokenlake.mixing.lanes import SourceSize
 from tokenlake.store.base import Store, read_files
@@ -19,6 +19,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import TOKENIZER, Layout, tokenizer_path
 from tokenlake.store.ledger import InputFileEntry, Parent, ShardEntry, Totals
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.mixture import Level
 from tokenlake.tokenizers.files import TokenizerFiles
 
 

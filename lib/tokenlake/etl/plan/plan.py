@@ -33,6 +33,7 @@ from tokenlake.store.address import StoreAddress, address_of_build
 from tokenlake.store.layout import CONFIG, Layout, tokenizer_path
 from tokenlake.store.ledger import Account, InputFileEntry
 from tokenlake.store.manifest import Kind
+from tokenlake.store.mixture import Level, MixtureSpec
 
 _CONFIG_HEADER: Final = """\
 # What this version was built with, every default worked out. Nothing of the machine is here, so that equal
@@ -126,9 +127,9 @@ class Plan:
     exclusions: tuple[Exclusion, ...] = ()
     bad_budgets: Mapping[str, int] = field(default_factory=dict[str, int])
     parents: tuple[FoundParent, ...] = ()
-    level: jobs.Level = "documents"
+    level: Level = "documents"
     out: jobs.RowsOut | None = None
-    spec: jobs.MixtureSpec | None = None
+    spec: MixtureSpec | None = None
     forecast: MixForecast | None = None
 
     @property

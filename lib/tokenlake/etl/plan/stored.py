@@ -23,14 +23,13 @@ from tokenlake.config.resolve import card_identity, first_steps, foreseen, pack_
 from tokenlake.config.resolved import ResolvedBuild
 from tokenlake.errors import ConfigError
 from tokenlake.etl.events import Listed, Watcher
-from tokenlake.etl.job import Level, MixtureSpec, RowsOut
+from tokenlake.etl.job import RowsOut
 from tokenlake.etl.plan.mixture import (
     MixForecast,
     check_caps,
     choose_unit_rows,
     forecast_of,
     notes_on,
-    order_of,
     settled,
     weighed,
 )
@@ -55,6 +54,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.draws import outcomes
 from tokenlake.store.layout import MAX_UNIT
 from tokenlake.store.ledger import MIXED, ShardEntry, UnitRecord
+from tokenlake.store.mixture import Level, MixtureOrder, MixtureSpec, WeightPoint
 from tokenlake.tokenizers.fingerprint import identity as tokenizer_identity
 
 
@@ -153,33 +153,33 @@ def _mixed(
                 got=parent.split,
             )
     spec, mixture = settled(asked, parents, out)
-    drawn = outcomes(mixture, spec.lengths, spec.step_rows, spec.kept)
+    drawn, order = outcomes(mixture, spec), spec.order
     there = {parent.name: (parent.rows, parent.tokens) for parent in parents}
     check_caps(asked, there, {name: each.rows for name, each in drawn.items()})
     unit_rows = asked.unit_rows or choose_unit_rows(
         {parent.name: parent.size for parent in parents},
-        [weights for _, weights in spec.points],
-        lanes=spec.lanes,
-        batch_size=spec.batch_size,
+        [point.weights for point in order.points],
+        lanes=order.lanes,
+        batch_size=order.batch_size,
     )
     content = {parent.name: content_identity(parent) for parent in parents}
     of_unit = unit_identity(level, content, spec, mixture, out)
     # About how many stored bytes of the parents a row of the mixture stands for.
     size = sum(Fraction(drawn[each.name].rows * each.totals.bytes, each.rows) for each in parents)
     row_bytes = Fraction(size) / max(1, sum(draw.rows for draw in drawn.values()))
-    units = _range_units(spec.rows or 0, unit_rows, row_bytes, of_unit, join_rest=asked.unit_rows is None)
+    units = _range_units(order.rows, unit_rows, row_bytes, of_unit, join_rest=asked.unit_rows is None)
     forecast = forecast_of(level, asked, parents, drawn, out, spec, units=len(units), unit_rows=unit_rows)
 
-    order = order_of(spec).identity(spec.lengths)
+    described = order.identity(spec.lengths)
     identity = {
         "content": [content[name] for name in spec.lengths],
-        "order": order,
-        "order_version": spec.order,
-        "rows": spec.rows,
+        "order": described,
+        "order_version": order.version,
+        "rows": order.rows,
         "out": rows_identity(out),
     }
     splits = {parent.name: parent.split for parent in parents}
-    mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **order, "rows": spec.rows}
+    mix = {"level": level, "weights_by": asked.weights_by, "splits": splits, **described, "rows": order.rows}
     notes = [*_on_choices(asked, forecast), *_on_splits(parents)]
     notes += [*notes_on_columns(parents, out), *notes_on(forecast)]
     return identity, {"mix": mix}, units, notes, {"spec": spec, "forecast": forecast}
@@ -267,6 +267,7 @@ def unit_identity(
     Args:
         content: source -> :func:`content_identity` of its parent.
     """
+    order = spec.order
 
     def until(stop: int) -> MixtureSpec:
         """The mixture as far as positions before `stop` depend on it: the schedule up to there, and its sources.
@@ -274,7 +275,7 @@ def unit_identity(
         A source without weight takes no slot from the others. Only where sources begin anew does a lane's end not
         depend on all that comes.
         """
-        if spec.stop != "restart":
+        if order.stop != "restart":
             return spec
         # A step whose weights, and those of later ones, put no row before position `stop`. In a lane, the groups that
         # hold the places before it are decided by counts at their ends. A count of n rows is that of a time at most
@@ -282,16 +283,18 @@ def unit_identity(
         # changes nothing here.
         places = int(mixture.layout.places_before(stop).max())
         slots = -(-places // mixture.group_slots) * mixture.group_slots
-        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * spec.lanes
-        points = _points_until(spec, -(-rows // spec.step_rows))
-        names = [name for name in spec.lengths if any(weights[name] for _, weights in points)]
-        return replace(
-            spec,
-            lengths={name: spec.lengths[name] for name in names},
-            kept={name: kept for name, kept in spec.kept.items() if name in names},
-            points=tuple((step, {name: weights[name] for name in names}) for step, weights in points),
-            interpolation=spec.interpolation if len(points) > 1 else "step",
+        rows = (slots + max(_LATER, len(spec.lengths) // 2 + 2)) * order.lanes
+        points = _points_until(order, -(-rows // order.step_rows))
+        names = [name for name in spec.lengths if any(point.weights[name] for point in points)]
+        until_there = replace(
+            order,
+            kept={name: kept for name, kept in order.kept.items() if name in names},
+            points=tuple(
+                WeightPoint(point.step, {name: point.weights[name] for name in names}) for point in points
+            ),
+            interpolation=order.interpolation if len(points) > 1 else "step",
         )
+        return MixtureSpec(lengths={name: spec.lengths[name] for name in names}, order=until_there)
 
     def of(start: int, stop: int) -> str:
         own = until(stop)
@@ -299,10 +302,10 @@ def unit_identity(
         return fingerprint(
             {
                 "format_version": FORMAT_VERSION,
-                "order_version": spec.order,
+                "order_version": order.version,
                 "level": level,
                 "content": [content[name] for name in own.lengths],
-                "order": order_of(own).identity(own.lengths),
+                "order": own.order.identity(own.lengths),
                 "out": rows_identity(replace(out, whole=whole)),
                 "start": start,
                 "stop": stop,
@@ -312,13 +315,13 @@ def unit_identity(
     return of
 
 
-def _points_until(spec: MixtureSpec, step: int) -> tuple[tuple[int, Mapping[str, float]], ...]:
+def _points_until(order: MixtureOrder, step: int) -> tuple[WeightPoint, ...]:
     """Return the points of a schedule that decide the weights before `step`.
 
     Those up to there, and where weights move towards the next point that one too.
     """
-    before = sum(at < step for at, _ in spec.points)
-    return spec.points[: max(1, before + (before > 0 and spec.interpolation != "step"))]
+    before = sum(point.step < step for point in order.points)
+    return order.points[: max(1, before + (before > 0 and order.interpolation != "step"))]
 
 
 _LEAST_REST: Final = Fraction(2, 3)
