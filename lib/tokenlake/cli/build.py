@@ -328,7 +328,8 @@ class _MixPlan:
         append_eos = self.build.pack is not None
         per_row = [Fraction(tokens, rows) + append_eos for rows, tokens in there.values()]
         try:
-            mixture = open_mixture(spec_of(asked, there), to_end=True)  # in one lane; more change a few rows
+            # In one lane: more of them change it by a few rows.
+            mixture = open_mixture(spec_of(asked, there), to_end=True)
             wanted = rows_of(asked, mixture, epoch_rows(asked, there), per_row, None)
             drawn = mixture.drawn_before(wanted if mixture.rows is None else min(wanted, mixture.rows))
         except ConfigError:

@@ -57,7 +57,7 @@ Name: TypeAlias = Annotated[
 _STORE = "The store: a path, s3:// or gs://. Default: TOKENLAKE_STORE, otherwise ./artifacts."
 StoreUrl: TypeAlias = Annotated[str | None, Parameter(name="--store", metavar="URL", help=_STORE)]
 AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", help="Print JSON with stable keys.")]
-_SET = "Change one setting, e.g. pack.strategy=best_fit or datasets.code.num_rows=5. Repeatable."
+_SET = "Change one setting, e.g. pack.seq_length=1024 or datasets.code.num_rows=5. Repeatable."
 Overrides: TypeAlias = Annotated[
     tuple[str, ...], Parameter(name=["--set", "-s"], metavar="KEY=VALUE", help=_SET)
 ]

@@ -1,6 +1,6 @@
-"""Rows of like lengths together: buckets, and which of them each step is of, as functions of the position.
+"""Which batches a pass has, as a function of the position; with buckets, rows of like lengths come together.
 
-::
+Without buckets all rows are a single one, whose batches come one after the other. With them::
 
     step          which bucket, and which batch of it                the deal of a mixture, of batches
     its rows      start .. start + rows of the bucket's stream       its own order: as of a dataset of these rows alone

@@ -271,12 +271,12 @@ class BatchPlan:
 
     def _steps(self) -> PassSteps:
         padding, index, lanes = self.padding, self.index, self.lanes
-        how: dict[str, Any] = {"seed": self.seed, "drop_last": self.options.drop_last}
+        steps_of = partial(PassSteps, seed=self.seed, drop_last=self.options.drop_last)
         if padding is None or index is None or padding.buckets is None:
             sources = np.arange(len(self.datasets))
             whole = Bucket(0, self.sizes.first, 1.0, self.stream, sources)
             changes = [(step, (size,)) for step, size in self.sizes.points]
-            return PassSteps(None, [whole], changes, sources, **how)
+            return steps_of(None, [whole], changes, sources)
         bounds = padding.chosen(index.histogram)
         rows = BucketRows(index, bounds)
         if isinstance(self.data, Mixture):
@@ -298,7 +298,7 @@ class BatchPlan:
             Bucket(length, size, weight, partial(stream, size), sources)
             for length, size, (weight, sources, stream) in zip(rows.bounds, changes[0][1], parts, strict=True)
         ]
-        return PassSteps(rows, buckets, changes, index.first_groups, **how)
+        return steps_of(rows, buckets, changes, index.first_groups)
 
     def _bucket(self, group_rows: Int64) -> Part:
         """The rows of a bucket of a single dataset."""
