@@ -288,7 +288,7 @@ def test_the_command_says_what_is_left_out(tmp_path: Path, capsys: pytest.Captur
     run(config)
     assert main(["clean", str(path)]) == 0
     told = capsys.readouterr().out
-    assert "1 document to leave out; 2 of 3 rows stay" in told
+    assert "1 document to leave out; 2 of 3 rows kept" in told
     assert re.search(r"duplicate +1 +33\.33%", told)
     assert main(["clean", str(path), "--json", "--set", "clean.exact=none"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -323,7 +323,7 @@ def test_the_page_of_a_run_has_the_account(tmp_path: Path) -> None:
     pytest.importorskip("prefect")
     page: Any = importlib.import_module("tokenlake.prefect.maintenance").account_page
     told = page(run(config_of(tmp_path, {"a": ["one two", "One  two", "three"]})))
-    assert "2 of 3 rows stay" in told and "| duplicate | 1 |" in told
+    assert "2 of 3 rows kept" in told and "| duplicate | 1 |" in told
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])

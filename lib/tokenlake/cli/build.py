@@ -489,7 +489,7 @@ def _print(result: CleanResult) -> None:
     out = account.rows_read - account.kept
     stdout().print(
         f"{near(result.output)}: {numbers.plural(sum(account.filtered.values()), 'document')} to leave out; "
-        f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} stay"
+        f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept"
     )
     if out:
         reasons = sorted(account.filtered.items(), key=lambda item: (-item[1], item[0]))

@@ -88,7 +88,7 @@ def account_page(result: CleanResult) -> str:
     """Return what is left out, as Markdown."""
     account = result.account
     rows = [{"reason": why, "rows": count} for why, count in sorted(account.filtered.items())]
-    said = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} stay. The list: `{result.output}`"
+    said = f"{account.kept:,} of {numbers.plural(account.rows_read, 'row')} kept. The list: `{result.output}`"
     return "\n".join(["# Cleaning\n", f"{said}\n", to_markdown(Table.of(_REASONS, rows))])
 
 
