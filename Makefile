@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of processes: where nobody keeps bytecode, each would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-faults lint format docs bench clean
+.PHONY: install demo test test-faults test-versions lint format docs bench clean
 
 install: $(STAMP)
 
@@ -26,6 +26,11 @@ test: $(STAMP)
 FAULTS ?= all
 test-faults: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --faults $(FAULTS) tests/faults
+
+# A short suite at the lowest, the pinned and the newest versions of what we depend on; VERSIONS="lowest pyarrow-20" for some.
+VERSIONS ?=
+test-versions: $(STAMP)
+	$(BIN)/python -m tests.environments $(VERSIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

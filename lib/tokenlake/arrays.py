@@ -150,6 +150,35 @@ def is_utf8(text: pa.Array[Any]) -> bool:
     return True
 
 
+_DTYPES: Final[dict[int, np.dtype[Any]]] = {
+    pa.int8().id: np.dtype(np.int8),
+    pa.int16().id: np.dtype(np.int16),
+    pa.int32().id: np.dtype(np.int32),
+    pa.int64().id: np.dtype(np.int64),
+    pa.uint8().id: np.dtype(np.uint8),
+    pa.uint16().id: np.dtype(np.uint16),
+    pa.uint32().id: np.dtype(np.uint32),
+    pa.uint64().id: np.dtype(np.uint64),
+    pa.float16().id: np.dtype(np.float16),
+    pa.float32().id: np.dtype(np.float32),
+    pa.float64().id: np.dtype(np.float64),
+}
+
+
+def dtype_of(number: pa.DataType) -> np.dtype[Any]:
+    """Return the NumPy dtype of an Arrow type of integers or floats.
+
+    Unlike ``to_pandas_dtype``, which raises in pyarrow below 26 where pandas is not installed.
+
+    Raises:
+        TypeError: for any other type.
+    """
+    dtype = _DTYPES.get(number.id)
+    if dtype is None:
+        raise TypeError(f"{number} has no NumPy dtype; expected integers or floats")
+    return dtype
+
+
 def values(array: Any) -> npt.NDArray[Any]:
     """Return the values of an Arrow array of numbers or bits without nulls, a view of them but for bits.
 
@@ -161,7 +190,7 @@ def values(array: Any) -> npt.NDArray[Any]:
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(data, np.uint8) if count else np.zeros(0, np.uint8)
         return np.unpackbits(bits, count=first + count, bitorder="little")[first:].view(np.bool_)
-    kind = np.dtype(array.type.to_pandas_dtype())
+    kind = dtype_of(array.type)
     if not count:
         return np.zeros(0, kind)
     return np.frombuffer(data, kind, count, first * kind.itemsize)

@@ -120,7 +120,9 @@ class PackedWriter:
     """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
-        self._sink, self._form, self._at = sink, _form(schema), 0
+        self._sink = sink
+        self._form = _form(schema.serialize().to_pybytes())
+        self._at = 0
         self._rows, self._groups = 0, list[bytes]()
         self._held = bytearray()
         # Pages are made in memory that is used again: fresh memory for each would cost a tenth of writing it.
@@ -290,8 +292,13 @@ class _Form(NamedTuple):
 
 
 @cache
-def _form(schema: pa.Schema) -> _Form:
-    """Return what a schema says: made once, where thousands of small shards have the same."""
+def _form(serialized: bytes) -> _Form:
+    """Return the Parquet form of a schema, computed once for the thousands of small shards that share it.
+
+    Args:
+        serialized: the schema as an Arrow IPC message. A schema with metadata has no hash in pyarrow below 26.
+    """
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     elements, columns = [_element("schema", children=len(schema.names))], list[_Column]()
     for field in schema:
         # A list is a group of a repeated group of its values.
@@ -307,8 +314,7 @@ def _form(schema: pa.Schema) -> _Form:
         elements += [_element(names[-1], _REQUIRED, kind=_TYPES[values]) for values, names in leaves]
         length = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
         columns.append(_Column(field.name, length, tuple(_leaf_kind(*leaf) for leaf in leaves)))
-    serialized = base64.b64encode(schema.serialize().to_pybytes())
-    described = {**(schema.metadata or {}), b"ARROW:schema": serialized}
+    described = {**(schema.metadata or {}), b"ARROW:schema": base64.b64encode(serialized)}
     return _Form(
         columns=tuple(columns),
         elements=thrift([_ELEMENT], elements),

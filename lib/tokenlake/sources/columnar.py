@@ -11,7 +11,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenlake.arrays import STRINGS, Int64s, is_utf8, mask_of, no_text, select, string_buffers, text_over
+from tokenlake.arrays import (
+    STRINGS,
+    Int64s,
+    is_utf8,
+    mask_of,
+    no_text,
+    select,
+    string_buffers,
+    text_over,
+    values,
+)
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.schema import is_list
 from tokenlake.sources.inputs import InputFile, damaged
@@ -21,6 +31,7 @@ _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
 _BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
+_VIEWS: Final = frozenset({pa.string_view(), pa.binary_view()})
 _STEP_BYTES: Final = 16 << 20
 _COUNTED_ROWS: Final = 1 << 20
 
@@ -265,11 +276,28 @@ def _unfolded_bytes(column: Any) -> int:
         return _unfolded_bytes(column.view(pa.list_(entries)))
     if is_list(kind):
         return _unfolded_bytes(column.flatten())
+    if kind in _VIEWS:
+        return int(np.sum(_view_lengths(column)))
     if not pa.types.is_dictionary(kind):
         return column.nbytes
     if kind.value_type not in _BYTES:
         return 8 * len(column)
     return int(np.sum(sizes_unfolded(column)))
+
+
+def _view_lengths(column: Any) -> npt.NDArray[np.int32]:
+    """Return the bytes of every row of a column of string or binary views; 0 where it is null.
+
+    Views may share bytes, so that the size of the buffers bounds nothing. A view has 16 bytes, of which the first
+    four are its length.
+    """
+    if not len(column):
+        return np.zeros(0, np.int32)
+    _, views, *_ = column.buffers()
+    lengths = np.frombuffer(views, np.int32, 4 * len(column), 16 * column.offset)[::4]
+    if not column.null_count:
+        return lengths
+    return np.where(values(column.is_valid()), lengths, np.int32(0))
 
 
 def check_offsets(column: Any) -> None:

@@ -193,7 +193,8 @@ def _bounds(statistics: Any, kind: Any) -> tuple[Any, Any]:
         return None, None
     try:
         low, high = statistics.min, statistics.max
-    except (UnicodeDecodeError, pa.ArrowException):  # cut inside a character
+    except (ValueError, pa.ArrowException):
+        # Text that is cut inside a character, or nanoseconds, which Python's datetime cannot hold.
         return None, None
     if pa.types.is_floating(kind):
         return (low, None) if isinstance(low, float) and low == low else (None, None)

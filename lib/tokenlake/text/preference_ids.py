@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from tokenlake.arrays import Bools, Int32, Int64, Ragged, common_prefix, total_lengths
+from tokenlake.arrays import Bools, Int32, Int64, Ragged, common_prefix, dtype_of, total_lengths
 from tokenlake.columns import IGNORED, Method, Part, TrainerColumn, columns_for, parts_of
 from tokenlake.config.resolved import ResolvedPreference
 from tokenlake.schema import preference_fields
@@ -206,7 +206,7 @@ def preference_batch(
             arrays.append(text.take(_ARROW.array(joined.origin)))
         else:
             runs, kind = _runs(column, joined.parts), kind.type
-            values = _ARROW.array(runs.ids.astype(kind.value_type.to_pandas_dtype(), copy=False))
+            values = _ARROW.array(runs.ids.astype(dtype_of(kind.value_type), copy=False))
             offsets = _ARROW.array(runs.offsets.astype(np.int32))
             arrays.append(_ARROW.ListArray.from_arrays(offsets, values, type=kind))
     return _ARROW.RecordBatch.from_arrays(arrays, schema=_ARROW.schema(fields))

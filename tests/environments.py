@@ -1,0 +1,204 @@
+"""Run a short suite in environments with other versions of Python and of the packages that we depend on.
+
+``python -m tests.environments`` builds a virtual environment for each entry of :data:`ENVIRONMENTS` with ``uv``,
+installs Tokenlake into it and runs the entry's tests there. Names as arguments select entries: ``python -m
+tests.environments lowest pyarrow-20``. Environments stay in ``.venv/environments`` and are reused while what they
+install is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".venv" / "environments"
+
+EXTRAS = "etl,train,prove,transformers"
+
+# What the tests themselves need, always at the versions of constraints.txt: the tools are not what is tested.
+TOOLS = ("pytest", "pytest-xdist", "pytest-rerunfailures", "hypothesis", "psutil", "polars")
+
+# Golden bytes, and a build of every kind that they need.
+GOLDEN = ("tests/golden", "tests/parquet/test_writer.py")
+
+# One file for each thing that another version of a package has broken before, or could.
+SHORT = (
+    *GOLDEN,
+    "tests/config/test_models.py",
+    "tests/config/test_loading.py",
+    "tests/sources/test_parquet.py",
+    "tests/sources/test_arrow.py",
+    "tests/sources/test_jsonl.py",
+    "tests/etl/test_build.py",
+    "tests/etl/test_kept.py",
+    "tests/etl/test_mix_build.py",
+    "tests/loader/test_batches.py",
+    "tests/loader/test_jax.py",
+    "tests/loader/test_orbax.py",
+    "tests/reading/test_pages.py",
+    "tests/query/test_query.py",
+    "tests/text/test_chat_build.py",
+    "tests/trainer/test_laws.py",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment and the tests that run in it."""
+
+    name: str
+    """Name on the command line and of the folder."""
+
+    tests: tuple[str, ...]
+    """Files and folders of tests, relative to the repository."""
+
+    python: str | None = None
+    """Version of Python, such as ``"3.12"``; None for the interpreter that runs this module."""
+
+    resolution: Literal["highest", "lowest-direct"] = "highest"
+    """Which versions uv takes where several fit."""
+
+    pins: tuple[str, ...] = ()
+    """Requirements beside ours, such as ``"pyarrow==20.*"``."""
+
+    demo: bool = False
+    """Also run the demo, which builds with real Prefect flows."""
+
+
+ENVIRONMENTS = (
+    Environment("lowest", SHORT, resolution="lowest-direct", demo=True),
+    Environment("newest", SHORT, demo=True),
+    Environment("python-3.12", SHORT, python="3.12", demo=True),
+    Environment("python-3.13", SHORT, python="3.13", demo=True),
+    *(Environment(f"pyarrow-{major}", GOLDEN, pins=(f"pyarrow=={major}.*",)) for major in range(20, 26)),
+    Environment("tokenizers-0.22", GOLDEN, pins=("tokenizers==0.22.*",)),
+)
+
+
+def main() -> int:
+    """Run the environments that the command line names, or all of them; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.environments", description=__doc__)
+    parser.add_argument("names", nargs="*", help="environments to run; all by default")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    arguments = parser.parse_args()
+    names = [environment.name for environment in ENVIRONMENTS]
+    if arguments.list:
+        print("\n".join(names))
+        return 0
+    unknown = set(arguments.names) - set(names)
+    if unknown:
+        parser.error(f"no environment {', '.join(sorted(unknown))}; expected some of {', '.join(names)}")
+    failed = list[str]()
+    for environment in ENVIRONMENTS:
+        if arguments.names and environment.name not in arguments.names:
+            continue
+        interpreter = find_python(environment.python)
+        if interpreter is None:
+            print(f"{environment.name}: skipped, no Python {environment.python} on this machine", flush=True)
+            continue
+        if not run(environment, interpreter):
+            failed.append(environment.name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+        return 1
+    return 0
+
+
+def run(environment: Environment, interpreter: str) -> bool:
+    """Install an environment and run its tests; return whether both succeeded."""
+    start = time.monotonic()
+    folder = FOLDER / environment.name
+    try:
+        install(environment, interpreter, folder)
+    except subprocess.CalledProcessError as error:
+        print(f"{environment.name}: not installed: {error}", flush=True)
+        return False
+    python = folder / "bin" / "python"
+    versions = ", ".join(installed_versions(python))
+    print(f"{environment.name}: {versions}; installed in {time.monotonic() - start:.0f} s", flush=True)
+    command = [str(python), "-m", "pytest", "-n", "2", "--dist", "loadfile", *environment.tests]
+    succeeded = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    if environment.demo:
+        succeeded = run_demo(python) and succeeded
+    return succeeded
+
+
+def run_demo(python: Path) -> bool:
+    """Run the demo in a folder of its own; print what it says if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(python), "-m", "tokenlake.demo", folder]
+        finished = subprocess.run(
+            command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    if finished.returncode != 0:
+        print(finished.stdout, flush=True)
+    print(f"demo: exit code {finished.returncode}", flush=True)
+    return finished.returncode == 0
+
+
+def install(environment: Environment, interpreter: str, folder: Path) -> None:
+    """Make the virtual environment of an entry unless it is there and holds what the entry asks for."""
+    tools = pinned_tools()
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    wanted = f"{interpreter}\n{environment}\n{EXTRAS}\n{tools}\n{project}"
+    stamp = folder / "installed.txt"
+    if stamp.is_file() and stamp.read_text("utf-8") == wanted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    subprocess.run([*uv, "venv", "--python", interpreter, str(folder)], check=True)
+    requirements = ["--editable", f"{ROOT}[{EXTRAS}]", *tools, *environment.pins]
+    target = ["--python", str(folder / "bin" / "python"), "--resolution", environment.resolution]
+    subprocess.run([*uv, "pip", "install", *target, *requirements], check=True)
+    stamp.write_text(wanted, "utf-8")
+
+
+def pinned_tools() -> list[str]:
+    """Return the tools with their versions, as ``pytest==9.2.0``."""
+    pins = dict[str, str]()
+    for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+        name, _, version = line.partition("==")
+        pins[name] = version
+    return [f"{tool}=={pins[tool]}" for tool in TOOLS]
+
+
+def installed_versions(python: Path) -> Iterator[str]:
+    """Yield the versions that make the difference, as ``pyarrow 20.0.0``."""
+    names = ("pyarrow", "numpy", "pydantic", "tokenizers", "prefect", "duckdb", "jax")
+    code = (
+        "import importlib.metadata, platform\n"
+        "print('Python', platform.python_version())\n"
+        f"for name in {names}: print(name, importlib.metadata.version(name))"
+    )
+    finished = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
+    yield from finished.stdout.splitlines()
+
+
+def find_python(version: str | None) -> str | None:
+    """Return the path of an interpreter of a version, or None where this machine has none."""
+    if version is None:
+        return sys.executable
+    on_path = shutil.which(f"python{version}")
+    candidates = [Path(on_path)] if on_path else list[Path]()
+    # What pyenv puts on the path runs only the versions that are switched on; the others lie beside it.
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates += sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    for candidate in candidates:
+        finished = subprocess.run([candidate, "--version"], check=False, capture_output=True, text=True)
+        if finished.returncode == 0 and finished.stdout.startswith(f"Python {version}."):
+            return str(candidate)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
