@@ -17,8 +17,10 @@ from tokenlake.etl.runner import build_dataset
 from tokenlake.integrity.repair import repair
 from tokenlake.store.manifest import Manifest
 
+promise = pytest.mark.promise
 
-@pytest.mark.promise(331)
+
+@promise(331)
 @given(st.integers(0, 1 << 50))
 def test_every_worker_has_a_unit_where_there_is_enough(total: int) -> None:
     size = choose_unit_size(total)
