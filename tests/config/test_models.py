@@ -44,7 +44,7 @@ def test_a_missing_section_means_its_defaults_which_are_those_of_the_specificati
         "load": {"batch_size": 8, "prefetch_buffer_size": 4, "drop_last": True, "prefetch_to_device": False},
         "save": {"format": "parquet", "max_shard_size": 524288000, "hub_private": True, "overwrite": False},
         "cache": {"memory_cache_size": 100, "disk_cache_expiry": 86400},
-        "source": {"unit_size": 128 << 20, "max_bad_fraction": 0.001},
+        "source": {"unit_size": None, "max_bad_fraction": 0.001},
     }
     for path, values in usual.items():
         section: Any = config

@@ -98,8 +98,12 @@ CONFIGS: dict[str, Config] = {
 
 
 def configure(name: str) -> Config:
-    """Return one configuration; its paths are relative to the folder that it is built in."""
-    return {"name": name, **CONFIGS[name], "save": {"output_dir": "store"}}
+    """Return one configuration; its paths are relative to the folder that it is built in.
+
+    Released versions have the unit size that was the default when they were built.
+    """
+    released = {"source": {"unit_size": "128MiB"}}
+    return {"name": name, **released, **CONFIGS[name], "save": {"output_dir": "store"}}
 
 
 def main() -> None:

@@ -196,7 +196,7 @@ class _TextPlan:
             ("sequences" if pack else "rows", rows),
             ("splits", ", ".join([*shares, *held])),
             ("output", f"~{numbers.size(whole.output_bytes)} in {files}"),
-            ("units", f"{units} of {numbers.size(build.unit_size)} or less"),
+            ("units", f"{units} of {numbers.size(build.unit_size or 0)} or less"),
             ("fingerprint", self.plan.fingerprint),
         ]
 

@@ -37,7 +37,7 @@ from tokenlake.config.resolved import (
 from tokenlake.config.section import DATASET_NAME, plain_options
 from tokenlake.config.stages import PackStageConfig, SaveStageConfig, TokenizerConfig
 from tokenlake.config.texts import ChatConfig, callable_name
-from tokenlake.config.values import TYPES, default_store
+from tokenlake.config.values import MIB, TYPES, default_store
 from tokenlake.errors import ConfigError, NotAvailableError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         pack=_copied(ResolvedPack, pack, width=pack.seq_length, shuffle_seed=shuffle_seed)
         if pack.enabled
         else None,
-        unit_size=config.source.unit_size,
+        unit_size=config.source.unit_size or (None if texts else _STORED_UNIT_SIZE),
         max_shard_size=save.max_shard_size,
         compression="zstd",
         hash_threads=config.source.hash_threads,
@@ -81,6 +81,10 @@ def resolve(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> 
         store_options=plain_options(save.storage_options or {}),
         card={name: value for name, value in config.card.model_dump(mode="json").items() if value},
     )
+
+
+_STORED_UNIT_SIZE: Final = 128 * MIB
+"""What the identity of a build of stored rows says; it cuts nothing."""
 
 
 def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) -> str:

@@ -311,7 +311,7 @@ class ResolvedBuild:
         mixture: how the parents are mixed, its weights, seed and step filled in; None: one after the other, every row
             where it is.
         pack: how to pack, or None: one row per document (kind ``tokens``).
-        unit_size: input bytes of a unit of work.
+        unit_size: input bytes of a unit of work; None until the plan of a build of texts has chosen it.
         max_shard_size: bytes past which an output file ends.
         hash_threads: threads that hash inputs; changes nothing in the result.
         num_shards: write exactly so many files for each split, of all sources together; None: as units and
@@ -324,7 +324,7 @@ class ResolvedBuild:
     seed: int | None
     sources: tuple[ResolvedSource, ...]
     pack: ResolvedPack | None
-    unit_size: int
+    unit_size: int | None
     max_shard_size: int
     compression: Literal["zstd"]
     hash_threads: int

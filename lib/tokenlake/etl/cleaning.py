@@ -34,6 +34,7 @@ from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.plan import range_identity
+from tokenlake.etl.plan.unit_size import LARGEST
 from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_each
@@ -271,7 +272,7 @@ def _evaluation(config: PipelineConfig, store: Store, on_event: Watcher) -> Eval
 def _texts(source: ResolvedSource, config: PipelineConfig, on_event: Watcher) -> Iterator[list[str]]:
     """Yield the texts of an evaluation set, some at a time."""
     recipe = Recipe(source, NO_TOKENIZER)
-    _, groups = read_listing(source, config.source.unit_size, config.source.hash_threads, on_event)
+    _, groups = read_listing(source, _unit_size(config), config.source.hash_threads, on_event)
     for part in chain.from_iterable(groups):
         for prepared in recipe.read(part):
             yield cast("list[str]", prepared.documents.text.to_pylist())
@@ -311,7 +312,8 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
         for each in sources
     ]
     stage = config.source
-    found = [read_listing(each, stage.unit_size, stage.hash_threads, on_event)[1] for each in sources]
+    unit_size = _unit_size(config)
+    found = [read_listing(each, unit_size, stage.hash_threads, on_event)[1] for each in sources]
     ranges = {each.name: groups for each, groups in zip(sources, found, strict=True)}
     lists = match_exclusions(sources, ranges, stage.hash_threads)
     excluded = {name: files for each in lists for name, files in each.positions.items()}
@@ -320,6 +322,11 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
         for group in ranges[source.name]:
             mine = of_unit(group, excluded.get(source.name, {}), passed)
             yield CleanUnit(source, group, mine, _fingerprint(source, group, signing))
+
+
+def _unit_size(config: PipelineConfig) -> int:
+    """Return the bytes of input that are signed together, fixed so that signatures of old files are reused."""
+    return config.source.unit_size or LARGEST
 
 
 def _fingerprint(source: ResolvedSource, ranges: Sequence[FileRange], signing: Signing) -> str:

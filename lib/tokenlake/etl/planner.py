@@ -40,6 +40,7 @@ from tokenlake.etl.plan.source import (
     plan_tokenizers,
     settle,
 )
+from tokenlake.etl.plan.unit_size import choose_unit_size, first_unit_size
 from tokenlake.etl.run_log import recorded
 from tokenlake.fingerprint import canonical_members, fingerprint, joined
 from tokenlake.schema import FORMAT_VERSION
@@ -104,9 +105,18 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
     sources: list[ResolvedSource] = []
     notes: list[str] = []
     wanted = None if again is None else again.inputs
+    # A source with `num_rows` is listed as far as it is cut, which needs the size of a unit.
+    listings = {
+        source.name: list_files(source, build.hash_threads, on_event, wanted)
+        for source in build.sources
+        if source.num_rows is None
+    }
+    unit_size = _unit_size(build, listings, again)
+    build = replace(build, unit_size=unit_size)
     for source in build.sources:
-        files, groups = read_listing(source, build.unit_size, build.hash_threads, on_event, wanted)
-        listed, about = look_at(source, files, build.unit_size)
+        listing = listings.get(source.name)
+        files, groups = read_listing(source, unit_size, build.hash_threads, on_event, listing)
+        listed, about = look_at(source, files, unit_size)
         on_event(listed)
         source, found = _settled(source, files, tokenizers[source.name])
         inputs.append(files)
@@ -188,29 +198,79 @@ def with_code(source: ResolvedSource) -> ResolvedSource:
         raise ConfigError(f"datasets.{source.name}: {error}", **error.details) from error
 
 
+def list_files(
+    source: ResolvedSource,
+    threads: int,
+    on_event: Watcher,
+    only: frozenset[tuple[str, str]] | None = None,
+) -> Sequence[InputFile]:
+    """List and hash the files of a source.
+
+    Args:
+        source: Source whose files are listed.
+        threads: Number of threads that hash local files.
+        on_event: Receives progress.
+        only: (source, path) of the files to keep; None keeps all.
+    """
+    tell = _teller(source, on_event)
+    with HashCache() as cache:
+        files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
+    if only is None:
+        return files
+    return CompactTuple(InputFile, (file for file in files if (file.source, file.path) in only))
+
+
 def read_listing(
     source: ResolvedSource,
     unit_size: int,
     threads: int,
     on_event: Watcher,
-    only: frozenset[tuple[str, str]] | None = None,
+    files: Sequence[InputFile] | None = None,
 ) -> tuple[Sequence[InputFile], Groups]:
-    """List a source's files, as far as `num_rows` needs them, and cut them into the ranges of units."""
+    """Return the files of a source, as far as `num_rows` needs them, and the ranges of its units.
+
+    Args:
+        source: Source to read.
+        unit_size: Number of input bytes of a unit.
+        threads: Number of threads that hash and read footers.
+        on_event: Receives progress.
+        files: Files as :func:`list_files` returns them; None lists them here. Unused for a source with `num_rows`.
+    """
     tell = _teller(source, on_event)
+    if source.num_rows is None:
+        if files is None:
+            files = list_files(source, threads, on_event)
+        parts = split_files(files, unit_size, source.storage_options, threads=threads, on_progress=tell)
+        return files, [_held(group) for group in group_ranges(parts, unit_size)]
+
+    limit = RecordLimit(source, source.num_rows, unit_size, tell)
     with HashCache() as cache:
-        if source.num_rows is None:
-            files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
-            if only is not None:
-                wanted = (file for file in files if (file.source, file.path) in only)
-                files = CompactTuple(InputFile, wanted)
-            parts = split_files(files, unit_size, source.storage_options, threads=threads, on_progress=tell)
-        else:
-            limit = RecordLimit(source, source.num_rows, unit_size, tell)
-            files = list_inputs(
-                source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
-            )
-            parts = limit.ranges
-    return files, [_held(group) for group in group_ranges(parts, unit_size)]
+        files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take)
+    return files, [_held(group) for group in group_ranges(limit.ranges, unit_size)]
+
+
+def _unit_size(
+    build: ResolvedBuild, listings: Mapping[str, Sequence[InputFile]], again: Precedent | None
+) -> int:
+    """Return the unit size of a build of texts.
+
+    It is the configured one, else that of the version that is planned again, else that of the earliest version of
+    the dataset, else one chosen from the total size of the inputs.
+    """
+    if build.unit_size is not None:
+        return build.unit_size
+    if again is not None and again.unit_size is not None:
+        return again.unit_size
+    earliest = first_unit_size(address_of_build(build), build.name)
+    if earliest is not None:
+        return earliest
+    total = 0
+    for source in build.sources:
+        listing = listings.get(source.name)
+        if listing is None:
+            listing = list_inputs(source, hashed=False)
+        total += sum(file.size for file in listing)
+    return choose_unit_size(total)
 
 
 def _teller(source: ResolvedSource, on_event: Watcher) -> OnProgress:

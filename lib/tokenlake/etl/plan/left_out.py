@@ -29,6 +29,7 @@ from tokenlake import numbers
 from tokenlake.arrays import Int64
 from tokenlake.config.resolved import ResolvedHeldOut, ResolvedSource
 from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.etl.plan.unit_size import unit_size_of
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress, ProgressMeter
 from tokenlake.sources.opening import opened
 from tokenlake.sources.splits import by_file, positions_of
@@ -271,17 +272,24 @@ class Precedent:
         version: what versions from there on hold out says nothing; None: all count.
         inputs: (source, path) of the input files that are planned with, whatever others there are by now; None: all.
         held_out: source to what the version holds out.
+        unit_size: number of input bytes of a unit; None: not known.
     """
 
     version: int | None = None
     inputs: frozenset[tuple[str, str]] | None = None
     held_out: Mapping[str, ResolvedHeldOut]
+    unit_size: int | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> Precedent:
         """Return what a committed version says."""
         inputs = frozenset((file.source, file.path) for file in manifest.inputs)
-        return cls(version=manifest.version, inputs=inputs, held_out=held_out_by(manifest))
+        return cls(
+            version=manifest.version,
+            inputs=inputs,
+            held_out=held_out_by(manifest),
+            unit_size=unit_size_of(manifest),
+        )
 
 
 def held_out_by(manifest: Manifest) -> dict[str, ResolvedHeldOut]:
