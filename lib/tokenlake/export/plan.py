@@ -75,7 +75,7 @@ class Export:
         given, store = config.save.storage_options, store_of(config)
         options = plain_options(given) if given and scheme_of(store) == scheme_of(self.output_path) else None
         number = f"/v{manifest.version}" if manifest and self.in_store else ""
-        return target_of(self.output_path + number, options, self.key)
+        return target_of(self.output_path + number, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
         """Return whether what lies at the target may go: an older export of the same rows, or whatever was allowed."""

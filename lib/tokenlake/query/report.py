@@ -63,6 +63,7 @@ from tokenlake.store.diff import compare
 from tokenlake.store.layout import QUARANTINE, RUNS, Layout
 from tokenlake.store.ledger import Account
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.outputs import require_outside_stores
 from tokenlake.tokenizers.manager import Decoder
 
 _ROWS: Final = 24  # that are decoded
@@ -296,7 +297,7 @@ def report(
 
     Raises:
         NotFoundError: there is no such version.
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or lies in a store.
         IntegrityError: a file of the version is damaged.
     """
     if isinstance(where, Manifest):
@@ -308,6 +309,7 @@ def report(
         store = open_read_store(place, storage_options=storage_options)
         manifest = Catalog(store).manifest_of(name)
     target = Path(output or f"{manifest.dataset}-v{manifest.version}.html").expanduser()
+    require_outside_stores(target, "output")
     try:
         target.write_text(render_report(manifest, store), encoding="utf-8")
     except OSError as error:
