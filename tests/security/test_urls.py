@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,53 @@ class TestRedirects:
             listed(f"{near.url}/a.jsonl")
         with pytest.raises(StoreError, match=message):
             open_read_store(near.url).read("x/v1/manifest.json")
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "http://127.0.0.2:{port}/a.jsonl",
+            "http://localhost:{port}/a.jsonl",
+            "http://10.0.0.1/a.jsonl",
+            "http://100.64.0.1/a.jsonl",
+            "http://93.184.216.34/a.jsonl",
+        ],
+    )
+    def test_a_private_server_redirects_to_itself_alone(
+        self, near: RedirectingServer, far: HttpServer, target: str
+    ) -> None:
+        near.target = target.format(port=far.port)
+        with pytest.raises(SourceError, match=r"redirects to .*(private network)"):
+            listed(f"{near.url}/a.jsonl")
+        assert not far.log
+
+    def test_a_name_that_resolves_to_another_address_later_is_refused_when_it_is_connected_to(
+        self, near: RedirectingServer, far: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The address that was judged must be the one that is connected to."""
+        answers = {"named.test": ["127.0.0.1", "93.184.216.34"], "other.test": ["93.184.216.35", "127.0.0.1"]}
+        resolve = socket.getaddrinfo
+
+        def answer(host: str, *rest: Any, **options: Any) -> Any:
+            known = answers.get(host)
+            if known is None:
+                return resolve(host, *rest, **options)
+            address = known.pop(0) if len(known) > 1 else known[0]
+            return resolve(address, *rest, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        near.target = f"http://other.test:{far.port}/a.jsonl"
+        with pytest.raises(SourceError, match=r"redirects to other\.test, an address of the private network"):
+            listed(f"http://named.test:{near.port}/a.jsonl")
+        assert near.log and not far.log
+
+    def test_a_redirect_on_one_host_stays_in_the_list(
+        self, near: RedirectingServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        near.target = f"{near.url}/secret/a.jsonl"
+        monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}/sets")
+        with pytest.raises(SourceError, match="outside what TOKENLAKE_ALLOWED_INPUTS allows"):
+            listed(f"{near.url}/sets/a.jsonl")
+        assert not [request for request in near.log if "secret" in request.path]
 
     def test_an_allow_list_holds_for_redirects(
         self, near: RedirectingServer, far: HttpServer, monkeypatch: pytest.MonkeyPatch

@@ -81,7 +81,8 @@ def parse_id(entry: str) -> HubId:
     """
     repo, at, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
     revision = unquote(revision) if entry.startswith(PREFIX) else revision
-    if not _ID.fullmatch(repo) or (at and not revision.strip("/")):
+    is_revision = bool(revision.strip("/")) and ".." not in revision and revision.isprintable()
+    if not _ID.fullmatch(repo) or (at and not is_revision):
         raise ConfigError(
             f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
             "org/name@revision. Leave `type` out for files of this machine and for URLs.",
@@ -104,6 +105,8 @@ def parse_url(url: str) -> tuple[HubId, str]:
             got=url,
         )
     repo, at, revision, path = found.groups()
+    if path and any(part in (".", "..") for part in path.split("/")):
+        raise ConfigError(f"data_files: {url!r} has a part '.' or '..'; write the path without it", got=url)
     return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
 
 

@@ -1,26 +1,21 @@
 """Files of web servers; and answers to requests for ranges, of GCS as well, checked before they are believed.
 
-A redirect of a web server is followed by the HTTP library as if its target had been asked for. Before it does, the
-target is looked at here: it must be HTTP, must not fall back from HTTPS, must not be an address of this machine or its
-network (a cloud's metadata service answers there with credentials) when the first one was not, and must lie in
-``TOKENLAKE_ALLOWED_INPUTS`` where that is set. To another host none of the headers of the storage options go along.
+Which redirects are followed is said in :mod:`tokenlake.store.redirects`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
-import os
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from tokenlake.errors import ConfigError
 from tokenlake.store import objects
 from tokenlake.store.client import Failures, ObjectClient
+from tokenlake.store.redirects import MOST_REDIRECTS, PUBLIC_ONLY
 
 REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
 """Arguments of each request: bodies come as they are stored, and are read in large pieces."""
@@ -57,8 +52,9 @@ class HttpClient(ObjectClient):
 
             auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
             given["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
-        given["client_kwargs"] = guarded(given.get("client_kwargs", {}))
-        return given
+        from tokenlake.store.http_session import open_session  # imports aiohttp
+
+        return {**given, "get_client": open_session}
 
     async def _stat(self, url: objects.Url) -> objects.RemoteObject:
         size = None
@@ -104,6 +100,7 @@ class HttpClient(ObjectClient):
     async def _request(
         self, method: str, url: objects.Url, headers: Mapping[str, str]
     ) -> AsyncGenerator[Any]:
+        PUBLIC_ONLY.set(False)  # until a redirect leads to another host
         session, target, query = await self.session(), str(url), self._options.get("query")
         if isinstance(query, Mapping):
             path = url.path.partition("?")[0]
@@ -113,7 +110,8 @@ class HttpClient(ObjectClient):
         given = dict(self._fs.kwargs)
         sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
         given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
-        arguments = {"allow_redirects": True, **REQUEST, **given, "headers": sent}
+        redirects = {"allow_redirects": True, "max_redirects": MOST_REDIRECTS}
+        arguments = {**redirects, **REQUEST, **given, "headers": sent}
         async with session.request(method, self._fs.encode_url(target), **arguments) as answer:
             self.reached = True
             yield answer
@@ -208,72 +206,6 @@ def _require_version(answer: Any, planned: objects.RemoteObject) -> None:
     same_kind = found.partition(":")[0] == planned.token.partition(":")[0]
     if found and same_kind and found != planned.token:
         raise objects.OtherObjectError(f"its version is {found}, expected {planned.token}")
-
-
-_KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
-
-
-class RedirectRefusedError(Exception):
-    """A redirect leads where it may not. It becomes the failure of the request, and is not tried again."""
-
-
-def guarded(client_options: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments for an aiohttp session whose redirects are looked at before they are followed."""
-    import aiohttp  # an optional extra
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_look)
-    return {**client_options, "trace_configs": [*client_options.get("trace_configs", ()), trace]}
-
-
-async def _look(_session: Any, _context: Any, redirect: Any) -> None:
-    answer = redirect.response
-    location = answer.headers.get("Location") or answer.headers.get("URI") or ""
-    try:
-        source, target = answer.url, answer.url.join(type(answer.url)(location, encoded=True))
-    except ValueError:
-        raise RedirectRefusedError("the server redirects to an invalid URL") from None
-    if target.scheme not in ("http", "https") or (source.scheme == "https" and target.scheme == "http"):
-        raise RedirectRefusedError(f"the server redirects from {source.scheme} to {target.scheme}")
-    if target.origin() == source.origin():
-        return
-    for name in [name for name in redirect.headers if name.lower() not in _KEPT]:
-        redirect.headers.popall(name, None)
-    told = f"the server redirects to {target.origin()}"
-    if (allowed := objects.entries_of(os.environ.get(objects.INPUTS))) is not None:
-        if not _is_listed(target, allowed):
-            raise RedirectRefusedError(f"{told}, outside what {objects.INPUTS} allows in this environment")
-        return
-    near = await _addresses(target)
-    if any(address.is_link_local for address in near):
-        raise RedirectRefusedError(f"{told}, a link-local address")
-    if any(map(_is_inner, near)) and not any(map(_is_inner, await _addresses(source))):
-        raise RedirectRefusedError(f"{told}, an address of the private network")
-
-
-def _is_listed(target: Any, allowed: list[str]) -> bool:
-    try:
-        url = objects.parse_url(str(target.with_query(None)))
-        above = [
-            objects.parse_url(entry) for entry in allowed if entry.lower().startswith(("http://", "https://"))
-        ]
-    except ConfigError:
-        return False
-    return not objects.is_odd(url.path) and any(objects.lies_below(url, each) for each in above)
-
-
-async def _addresses(url: Any) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port)
-    except OSError as error:
-        told = f"the server redirects to {url.origin()}, whose name has no address"
-        raise RedirectRefusedError(told) from error
-    parsed = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
-    return [getattr(each, "ipv4_mapped", None) or each for each in parsed]
-
-
-def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    return address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
 
 
 # Kinds of token, the best first, with what file systems call them.

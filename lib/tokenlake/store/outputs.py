@@ -22,9 +22,10 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from tokenlake.errors import ConfigError, NotFoundError, StoreError
 from tokenlake.store.address import open_read_store
+from tokenlake.store.allowed import is_odd
 from tokenlake.store.base import ReadStore
 from tokenlake.store.layout import CLAIM, DATA, DATASET_NAME, LEDGER, MANIFEST, version_number
-from tokenlake.store.objects import BUCKETS, Url, is_odd, parse_url
+from tokenlake.store.objects import BUCKETS, Url, parse_url
 from tokenlake.threads import in_order
 
 StorePart: TypeAlias = Literal["version", "dataset", "store"]
