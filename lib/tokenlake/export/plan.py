@@ -39,7 +39,8 @@ from tokenlake.export.directory import (
 )
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish import commit_all, groups_of, push_to_hub
-from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
+from tokenlake.publish.detector import Detector
+from tokenlake.publish.files import PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.repository import HubRepository
 from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
