@@ -17,6 +17,7 @@ from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeErro
 from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
+from tokenlake.sources.hub_repo import HubClient
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.objects import parse_url
 from tokenlake.store.remote import close_filesystems
@@ -233,6 +234,31 @@ class TestRedirects:
         with pytest.raises(SourceError, match=r"redirects to other\.test, an address of the private network"):
             listed(f"http://named.test:{near.port}/a.jsonl")
         assert near.log and not far.log
+
+    @pytest.mark.parametrize(
+        "target",
+        ["http://169.254.169.254/latest/meta-data", "http://100.64.0.1/x", "http://[64:ff9b::a9fe:a9fe]/x"],
+    )
+    def test_a_public_hub_does_not_redirect_inside(
+        self, near: RedirectingServer, target: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        addresses = ["127.0.0.1", "93.184.216.34"]  # connected to, and judged
+        resolve = socket.getaddrinfo
+
+        def answer(host: str, *rest: Any, **options: Any) -> Any:
+            if host == "hub.test":
+                host = addresses.pop(0)
+            return resolve(host, *rest, **options)
+
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        near.target = target
+        client = HubClient({"endpoint": f"http://hub.test:{near.port}"}, retries=0)
+        with pytest.raises(
+            SourceError, match=r"it: the server redirects to http://.*, an? (link-local )?address"
+        ):
+            client.get("/api/datasets/x", what="it")
 
     def test_a_redirect_on_one_host_stays_in_the_list(
         self, near: RedirectingServer, monkeypatch: pytest.MonkeyPatch

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from tokenlake.store import objects
+from tokenlake.store import objects, rates
 from tokenlake.store.client import Failures, ObjectClient
+from tokenlake.store.rates import answered_in_time, least_rate
 from tokenlake.store.redirects import MOST_REDIRECTS, PUBLIC_ONLY
 
 REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
@@ -22,6 +23,8 @@ REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": o
 
 _CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 _SAMPLE: Final = 64 << 10
+_LARGEST: Final = 1 << 50  # bytes of a file
+_DOUBTFUL: Final = 1 << 40  # bytes from which on the last one is asked for
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})  # a URL signed for GET answers 403
 
 
@@ -70,10 +73,31 @@ class HttpClient(ObjectClient):
                 f"{url}: the server does not say how large the file is, which reading needs; copy it to a disk.",
                 url=str(url),
             )
+        await self._require_plausible(url, size)
         token = _token(answer.headers) or await self._sampled(url, size)
         encoding = answer.headers.get("Content-Encoding", "").lower()
         packed = "" if encoding == "identity" else encoding
         return objects.RemoteObject(path=url.path, size=size, token=token, packed=packed)
+
+    async def _require_plausible(self, url: objects.Url, size: int) -> None:
+        """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
+        if size <= _DOUBTFUL:
+            return
+        why = f"more than any file has; expected at most {_LARGEST}"
+        if size <= _LARGEST:
+            async with self._request("get", url, {"Range": f"bytes={size - 1}-{size - 1}"}) as answer:
+                has_end = answer.status == 206 and total_size(answer) == size
+                data = await answer.content.read(1) if has_end else b""
+                answer.close()
+            if data:
+                return
+            why = "and does not send the last of them"
+        raise self.failures.failed(
+            f"{url}: the server says that the file has {size} bytes, {why}. Its Content-Length is wrong: check the "
+            "URL, or copy the file to a disk.",
+            url=str(url),
+            got=size,
+        )
 
     async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
         raise NotImplementedError("web servers do not list what they have")
@@ -112,7 +136,9 @@ class HttpClient(ObjectClient):
         given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
         redirects = {"allow_redirects": True, "max_redirects": MOST_REDIRECTS}
         arguments = {**redirects, **REQUEST, **given, "headers": sent}
-        async with session.request(method, self._fs.encode_url(target), **arguments) as answer:
+        async with answered_in_time():  # the headers, redirects included
+            answer = await session.request(method, self._fs.encode_url(target), **arguments)
+        async with answer:
             self.reached = True
             yield answer
 
@@ -231,6 +257,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 class FsspecClient(ObjectClient):
     """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
 
+    page_seconds = float("inf")  # such a file system lists all pages at once
     credentials = (
         "They are given by storage_options, under the names that the file system's documentation has: "
         "{NAME: {env: VARIABLE}}"
@@ -264,7 +291,8 @@ class FsspecClient(ObjectClient):
     async def _fetch(
         self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
     ) -> None:
-        data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+        async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
+            data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
         pieces = iter([data])
 
         async def read(_: int) -> bytes:
@@ -275,7 +303,8 @@ class FsspecClient(ObjectClient):
     async def _download(
         self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
     ) -> None:
-        data = await self._call("cat_file", self._path(url))
+        async with answered_in_time(_seconds_for(None if planned is None else planned.size)):
+            data = await self._call("cat_file", self._path(url))
         objects.require_size(len(data), planned)
         write(data)
 
@@ -291,6 +320,14 @@ class FsspecClient(ObjectClient):
                 answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
         self.reached = True
         return answer
+
+
+def _seconds_for(size: int | None) -> float:
+    """Return how long so many bytes may take, where they come in one piece; None: nobody knows how many."""
+    rate = least_rate()
+    if size is None or not rate:
+        return float("inf")
+    return rates.ANSWER_SECONDS + size / rate
 
 
 def _found(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:

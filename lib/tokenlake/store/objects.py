@@ -22,6 +22,7 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.errors import SIGNED, ConfigError, StoreError
 from tokenlake.store.layout import check_key
 from tokenlake.store.local import open_regular
+from tokenlake.store.rates import RateFloor
 
 VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
 """Environment variable: further schemes that may be opened, separated by commas, such as ``sftp,oss``."""
@@ -343,9 +344,11 @@ class RangeBuffer:
 
         Raises:
             ShortBodyError: it ended early.
+            SlowServerError: it comes too slowly.
         """
         stop = self.stop if stop is None else stop
-        while self.at < stop and (chunk := await read(CHUNK)):
+        floor = RateFloor()
+        while self.at < stop and (chunk := await floor.read(read, CHUNK)):
             taken = min(len(chunk), self.stop - self.at)
             self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
             self.got += taken
@@ -361,10 +364,12 @@ async def pour(
     Raises:
         OtherObjectError: it has another length than planned.
         ShortBodyError: it ended early.
+        SlowServerError: it comes too slowly.
     """
     require_size(stated, planned)
     size, got = stated if planned is None else planned.size, 0
-    while chunk := await read(CHUNK):
+    floor = RateFloor()
+    while chunk := await floor.read(read, CHUNK):
         got += len(chunk)
         if size is not None and got > size:
             raise OtherObjectError(f"it has more than the {size} bytes that were expected")
