@@ -81,8 +81,6 @@ _HEADERS: Final = frozenset(
     | {"x-api-key", "x-auth-token"}
 )
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_LINE: Final = re.compile(r"\(line (\d+)\)|:(\d+)(?::\d+)?: ")
-_OVERRIDE: Final = re.compile(r"[\w.]+ \(override\): ")
 
 
 def bounded(check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
@@ -144,17 +142,16 @@ def contents_untold(path: str) -> Generator[None]:
     except ConfigError as error:
         if deployment.id is None:
             raise
-        if str(error).startswith("override "):
-            what = str(error).partition(":")[0]
-            raise ConfigError(f"{what}: it does not fit the configuration {path}") from None
-        problems: list[str] = error.details.get("problems", [str(error).removeprefix(path)])
-        own = [problem for problem in problems if _OVERRIDE.match(problem)]
-        others = [_LINE.search(problem) for problem in problems if problem not in own]
-        if others:
-            numbers = sorted({int(found[1] or found[2]) for found in others if found})
+        override = error.details.get("override")
+        if override is not None:
+            raise ConfigError(f"{override}: it does not fit the configuration {path}") from None
+        problems: list[str] = error.details.get("problems", [])
+        told: list[str] = list(error.details.get("overridden", ()))
+        if len(told) < max(len(problems), 1):
+            numbers = sorted(set(error.details.get("lines", ())))
             lines = ": " + ", ".join(f"line {number}" for number in numbers) if numbers else ""
-            own.append(f"{path}: no valid configuration{lines} (what it holds is not shown here)")
-        raise ConfigError("\n  ".join(own)) from None
+            told.append(f"{path}: no valid configuration{lines} (what it holds is not shown here)")
+        raise ConfigError("\n  ".join(told)) from None
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
