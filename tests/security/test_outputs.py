@@ -153,6 +153,18 @@ def test_every_writer_refuses_and_leaves_all_as_it_was(
     assert not list((store / "small").rglob(".*"))
 
 
+def test_an_export_into_the_store_of_its_build_is_refused_before_the_build(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """The store holds nothing yet, so that nothing there shows that it is one."""
+    data = tmp_path / "in.jsonl"
+    data.write_text('{"text": "a river"}\n')
+    config = config_of(tmp_path, data, tokenizer_dir, save_path=str(tmp_path / "store" / "flat"))
+    with pytest.raises(ConfigError, match="lies in the store"):
+        build_dataset(config, workers=0)
+    assert not (tmp_path / "store").exists()
+
+
 def test_the_command_refuses(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(store)
     place = os.path.relpath(store / "small" / "v1" / "data")

@@ -198,6 +198,10 @@ def check_exports(config: PipelineConfig) -> None:
             continue
         if store == target.url or store.startswith(f"{target.url}/"):
             raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
+        if target.is_within(store):  # which may not exist yet, so that looking at it would find nothing
+            raise ConfigError(
+                f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
+            )
         for dataset in config.datasets:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))

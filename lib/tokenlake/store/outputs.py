@@ -30,6 +30,7 @@ from tokenlake.threads import in_order
 
 StorePart: TypeAlias = Literal["version", "dataset", "store"]
 
+_ALL_PARTS: Final[tuple[StorePart, ...]] = ("version", "dataset", "store")
 _AT_ONCE: Final = 16  # listings of a bucket under way at a time
 _CLOSED: Final = (
     b'{"closed":true,'  # beginning of the note that takes the place of a removed version's manifest
@@ -49,7 +50,7 @@ def require_outside_stores(
     Raises:
         ConfigError: The place is a store, a dataset or a version, or lies in one.
     """
-    _refuse(_enclosing_part(place, what, storage_options), os.fspath(place), what)
+    _refuse(_enclosing_part(place, what, storage_options, _ALL_PARTS), os.fspath(place), what)
 
 
 def require_no_version_above(
@@ -60,9 +61,7 @@ def require_no_version_above(
     Raises:
         ConfigError: It does.
     """
-    enclosing = _enclosing_part(store, what, storage_options)
-    if enclosing is not None and enclosing.part != "store":
-        _refuse(enclosing, os.fspath(store), what)
+    _refuse(_enclosing_part(store, what, storage_options, ("version", "dataset")), os.fspath(store), what)
 
 
 @final
@@ -98,21 +97,25 @@ def _refuse(enclosing: _Enclosing | None, place: str, what: str) -> None:
 
 
 def _enclosing_part(
-    place: str | os.PathLike[str], what: str, storage_options: Mapping[str, Any] | None
+    place: str | os.PathLike[str],
+    what: str,
+    storage_options: Mapping[str, Any] | None,
+    parts: Sequence[StorePart],
 ) -> _Enclosing | None:
+    """Return the innermost part of a store, of the kinds `parts`, that a place lies in."""
     text = os.fspath(place)
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() == "file":
-        return _part_on_disk(Path(rest if separator else text))
+        return _part_on_disk(Path(rest if separator else text), parts)
     if scheme.lower() in BUCKETS:
-        return _part_in_bucket(parse_url(text, what), what, storage_options)
+        return _part_in_bucket(parse_url(text, what), what, storage_options, parts)
     return None  # nothing is written to other storages
 
 
 # Paths of this machine
 
 
-def _part_on_disk(path: Path) -> _Enclosing | None:
+def _part_on_disk(path: Path, parts: Sequence[StorePart]) -> _Enclosing | None:
     real = path.expanduser().resolve()
     for folder in (real, *real.parents):
         if folder == folder.parent:
@@ -123,7 +126,7 @@ def _part_on_disk(path: Path) -> _Enclosing | None:
             return _Enclosing("version", str(folder))
         if _has_child(folder, _is_named_version):
             return _Enclosing("dataset", str(folder))
-        if _has_child(folder, _is_dataset):
+        if "store" in parts and _has_child(folder, _is_dataset):
             return _Enclosing("store", str(folder))
     return None
 
@@ -164,7 +167,9 @@ def _has_child(folder: Path, is_wanted: Callable[[Path], bool]) -> bool:
 # Prefixes of keys in buckets
 
 
-def _part_in_bucket(url: Url, what: str, storage_options: Mapping[str, Any] | None) -> _Enclosing | None:
+def _part_in_bucket(
+    url: Url, what: str, storage_options: Mapping[str, Any] | None, parts: Sequence[StorePart]
+) -> _Enclosing | None:
     path = url.path.strip("/")
     if is_odd(path) or "//" in path:
         raise ConfigError(
@@ -175,20 +180,23 @@ def _part_in_bucket(url: Url, what: str, storage_options: Mapping[str, Any] | No
     prefix = PurePosixPath(path)
     for folder in (prefix, *prefix.parents):
         key = "" if str(folder) == "." else str(folder)
-        part = _part_at(bucket, key)
+        part = _part_at(bucket, key, parts)
         if part is not None:
             return _Enclosing(part, f"{url.root}/{key}".rstrip("/"))
     return None
 
 
-def _part_at(bucket: ReadStore, key: str) -> StorePart | None:
-    """Return what a prefix of a bucket is; None for no part of a store."""
+def _part_at(bucket: ReadStore, key: str, parts: Sequence[StorePart]) -> StorePart | None:
+    """Return what a prefix of a bucket is; None for none of the `parts` of a store."""
     name = key.rpartition("/")[2]
     if version_number(name) is not None and _is_version_key(bucket, key):
         return "version"
     folders = _listed_folders(bucket, key)
     if any(_is_version_key(bucket, child) for child in _named_versions(key, folders)):
         return "dataset"
+    if "store" not in parts:
+        return None
+    # One listing for each folder that may be a dataset.
     names = [folder for folder in folders if DATASET_NAME.fullmatch(folder)]
     datasets = [_joined(key, folder) for folder in names]
     if any(in_order(lambda dataset: _is_dataset_key(bucket, dataset), datasets, _AT_ONCE)):
