@@ -15,7 +15,7 @@ from tests.servers.hub import HubServer
 from tests.sources.remote_support import documents, everything, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
 from tokenlake.sources.hub_repo import HubClient
-from tokenlake.store import client, rates
+from tokenlake.store import client, objects, rates
 from tokenlake.store.rates import NoAnswerError, RateFloor, SlowServerError, answered_in_time, least_rate
 
 DATA = jsonl(documents(200))
@@ -136,7 +136,16 @@ def test_reading_names_url_rate_and_floor(server: HttpServer, impatient: None, r
 def test_a_slow_server_is_not_tried_again_for_ever(
     server: HttpServer, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came counts as no progress, which would begin the patience anew."""
+    """What came before it was too slow counts as no progress, which would begin the patience anew."""
+    begun: set[int] = set()
+
+    def add(floor: RateFloor, size: int, seconds: float) -> None:
+        if id(floor) in begun:
+            raise SlowServerError(1.0, 1e15, 30.0)
+        begun.add(id(floor))
+
+    monkeypatch.setattr(RateFloor, "add", add)
+    monkeypatch.setattr(objects, "CHUNK", 100)
     monkeypatch.setenv("TOKENLAKE_RETRY_SECONDS", "1000")
     monkeypatch.setattr(client, "_TRIES", 3)
     monkeypatch.setattr(client, "_FIRST", 0.0)
