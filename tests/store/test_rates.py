@@ -173,6 +173,15 @@ def test_the_hub_has_a_floor_too(hub: HubServer, impatient: None) -> None:
         HubClient(retries=0).get("/api/datasets/our-org/small/revision/main", what="the list")
 
 
+def test_headers_of_the_hub_come_in_bounded_time(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(rates, "ANSWER_SECONDS", 0.05)
+    server.faults.append(Fault(wait=0.5))
+    with pytest.raises(SourceError, match=r"the list: the Hub at .*did not answer within 0\.05 seconds"):
+        HubClient({"endpoint": server.url}, retries=0).get("/a.jsonl", what="the list")
+
+
 SIZES = {
     "more than any file": (
         10**18,

@@ -12,9 +12,11 @@ import os
 import random
 import re
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -25,7 +27,8 @@ from tokenlake.config.references import resolve_options, scrub
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed
-from tokenlake.store.rates import RateFloor
+from tokenlake.store import rates
+from tokenlake.store.rates import NoAnswerError, RateFloor
 from tokenlake.store.redirects import (
     MOST_REDIRECTS,
     HttpOrigin,
@@ -33,6 +36,7 @@ from tokenlake.store.redirects import (
     private_kind,
     require_allowed_addresses,
 )
+from tokenlake.threads import start_thread
 
 PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
@@ -253,9 +257,10 @@ class HubClient:
         url = self.endpoint + path
         found: dict[str, str] = {}
         for _ in range(MOST_REDIRECTS + 1):
-            with self._session().stream(
+            request = self._session().stream(
                 "GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False
-            ) as response:
+            )
+            with _answering(request) as response:
                 # What the Hub says of a file comes with its redirect to where the content is.
                 found |= {name.lower(): value for name, value in response.headers.items()}
                 if not response.is_redirect:
@@ -289,6 +294,38 @@ class HubClient:
                 f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
                 repo=dataset.repo,
             ) from error
+
+
+@contextmanager
+def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
+    """Send a request and yield its response, whose headers must come within :data:`rates.ANSWER_SECONDS`.
+
+    The HTTP library bounds the time without a byte alone. So a thread waits for the headers, and is left behind with
+    the connection of a server that sends them byte by byte.
+    """
+    response: Future[Any] = Future()
+    given_up = threading.Event()
+
+    def send() -> None:
+        try:
+            answer = request.__enter__()
+        except BaseException as error:
+            response.set_exception(error)
+            return
+        response.set_result(answer)
+        if given_up.is_set():
+            request.__exit__(None, None, None)
+
+    start_thread(send, end=given_up.set, name="hub-headers")
+    try:
+        answer = response.result(rates.ANSWER_SECONDS)
+    except TimeoutError:
+        given_up.set()
+        raise NoAnswerError(rates.ANSWER_SECONDS) from None
+    try:
+        yield answer
+    finally:
+        request.__exit__(None, None, None)
 
 
 def _body(response: Any) -> bytes:
