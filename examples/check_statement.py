@@ -46,10 +46,10 @@ def times(n, p):
     return (0, 1) if n == 0 else plus(times(n // 2, plus(p, p)), p if n & 1 else (0, 1))
 
 
-def signed(key, message, signature):  # section 5.1.7
-    k, s = hashlib.sha512(signature[:32] + key + message).digest(), int.from_bytes(signature[32:], "little")
-    base = point((4 * pow(5, -1, P) % P).to_bytes(32, "little"))
-    return s < L and times(s, base) == plus(point(signature[:32]), times(int.from_bytes(k, "little") % L, point(key)))
+def signed(key, message, proof):  # section 5.1.7; with a point of small order anybody could sign
+    k, s = (int.from_bytes(b, "little") for b in (hashlib.sha512(proof[:32] + key + message).digest(), proof[32:]))
+    base, r, a = map(point, ((4 * pow(5, -1, P) % P).to_bytes(32, "little"), proof[:32], key))
+    return s < L and (0, 1) not in (times(8, r), times(8, a)) and times(s, base) == plus(r, times(k % L, a))
 
 
 def mixed(z):  # the middle of SplitMix64

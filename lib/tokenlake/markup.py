@@ -11,6 +11,7 @@ Only :func:`tag` makes :class:`Html` of data, so that no name, reason or text of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
@@ -137,6 +138,28 @@ _IN_JSON: Final[Any] = {code: f"\\u{code:04x}" for code in VISIBLE if code > 0x2
 def one_line(text: str) -> str:
     """``text`` as :func:`printable` shows it, its line ends and tabs made visible, too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+_MARKDOWN: Final = str.maketrans(
+    {"\\": "\\\\", "|": "\\|", "`": "\\`", "*": "\\*", "[": "\\[", "<": "&lt;", "\r": " ", "\n": " "}
+)
+_ENTITY: Final = re.compile(r"&(?=#?\w+;)")
+_BACKTICKS: Final = re.compile(r"`+")
+
+
+def markdown_text(text: str) -> str:
+    """Return a text of data for a line or a cell of Markdown: no markup, link or HTML begins in it."""
+    return printable(_ENTITY.sub("&amp;", text).translate(_MARKDOWN))
+
+
+def code_span(text: str) -> str:
+    """Return a text of data as code of Markdown, whatever it holds: `` `name` ``."""
+    shown = one_line(text)
+    longest = max(map(len, _BACKTICKS.findall(shown)), default=0)
+    fence = "`" * (longest + 1)
+    # A backtick at an end, or a space at both, would be taken for a part of the fence.
+    is_plain = not longest and shown.strip()
+    return f"{fence}{shown}{fence}" if is_plain else f"{fence} {shown} {fence}"
 
 
 def is_encodable(text: str) -> bool:

@@ -188,6 +188,14 @@ def authorization(password: str) -> str:
 def test_only_the_run_itself_may_use_its_server(server: prefect_server.EmbeddedServer) -> None:
     url = f"{server.api_url}/collections/views/aggregate-worker-metadata"
     password = authorization(server.access["PREFECT_API_AUTH_STRING"])
+    root = server.api_url.removesuffix("/api")
+    pages = ("docs", "redoc", "openapi.json", "docs/oauth2-redirect", "ui-settings", "", "admin", "static/x")
+    for page in pages:
+        assert ask(f"{root}/{page}")[0] == 404, page
+        assert ask(f"{root}/{page}", Authorization=password)[0] == 404, page
+    for page in ("docs", "redoc", "openapi.json"):
+        assert ask(f"{server.api_url}/{page}")[0] == 401, page
+        assert ask(f"{server.api_url}/{page}", Authorization=password)[0] == 404, page
     assert ask(url)[0] == 401
     assert ask(url, Authorization=authorization("tokenlake:guessed"))[0] == 401
     assert ask(url, Authorization=password)[0] == 200

@@ -267,6 +267,47 @@ def test_signatures_are_those_of_the_standard() -> None:
         assert not verified(b"\x02" * 31, parts[1], parts[2]) and not verified(b"\xff" * 32, *parts[1:])
 
 
+# All points of small order in their shortest encoding; the last is not one that an encoding may have (y >= p).
+SMALL_ORDER = [
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000000000000000000000000000000000000000000000000080",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
+
+
+def signed_alone(*parts: bytes) -> bool:
+    try:
+        return alone.signed(*parts)
+    except SystemExit:  # no point of the curve
+        return False
+
+
+@pytest.mark.parametrize("key", SMALL_ORDER)
+def test_a_key_for_which_anybody_can_sign_is_refused(key: str) -> None:
+    """With the neutral point, and with others by chance, the equation holds for a signature that nobody made."""
+    for number in range(16):
+        message = b"any statement %d" % number
+        for first in SMALL_ORDER:
+            forged = bytes.fromhex(first) + bytes(32)
+            assert not verified(bytes.fromhex(key), message, forged)
+            assert not signed_alone(bytes.fromhex(key), message, forged)
+    with pytest.raises(ConfigError, match="no private key belongs to it"):
+        public_key(key)
+
+
+def test_a_signature_that_begins_with_a_point_of_small_order_is_refused() -> None:
+    """A key of mixed order would let the same statement have several signatures."""
+    message = b"a statement"
+    for first in SMALL_ORDER:
+        assert not verified(PUBLIC, message, bytes.fromhex(first) + bytes(32))
+
+
 def test_keys_are_named_and_never_given(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

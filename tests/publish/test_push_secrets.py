@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shutil
 import string
@@ -24,7 +25,8 @@ from tokenlake.config.references import resolve_options
 from tokenlake.errors import ConfigError
 from tokenlake.etl.runner import build_dataset
 from tokenlake.publish import push_to_hub
-from tokenlake.publish.files import Detector, PublishedFile, is_published, scan_texts
+from tokenlake.publish.detector import Detector
+from tokenlake.publish.files import PublishedFile, is_published, scan_texts
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.writes import HashingFile
@@ -53,6 +55,14 @@ PLANTED = {
     "Google service account": '{"type": "service' + '_account", "project_id": "x"}',
     "private key": "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE",
     "JSON web token": "ey" + "J" + drawn(WORD, 20) + ".ey" + "J" + drawn(WORD, 30) + "." + drawn(WORD, 40),
+    "SendGrid key": "S" + "G." + drawn(WORD, 22) + "." + drawn(WORD, 43),
+    "Twilio key": "S" + "K" + drawn("0123456789abcdef", 32),
+    "DigitalOcean token": "do" + "p_v1_" + drawn("0123456789abcdef", 64),
+    "Databricks token": "da" + "pi" + drawn("0123456789abcdef", 32),
+    "Shopify token": "sh" + "pat_" + drawn("0123456789abcdef", 32),
+    "Telegram token": drawn(string.digits, 10) + ":A" + "A" + drawn(WORD, 33),
+    "Vault token": "hv" + "s." + drawn(WORD, 24),
+    "Grafana token": "gl" + "sa_" + drawn(WORD, 41),
     "Slack token": "xo" + "xb-" + drawn(string.digits, 12) + "-" + drawn(WORD, 24),
     "npm token": "np" + "m_" + drawn(WORD, 36),
     "PyPI token": "py" + "pi-AgEIcHlwaS5vcmc" + drawn(WORD, 60),
@@ -86,6 +96,82 @@ def test_every_shape_is_found(kind: str, around: str) -> None:
     secret = json.dumps(PLANTED[kind]) if around.startswith("{{") else PLANTED[kind]
     assert kind in kinds(around.format(secret)) or kind == "Google service account"
     assert kind in kinds(around.format(PLANTED[kind]))
+
+
+WORDS = sorted(
+    kind for kind in PLANTED if not {*PLANTED[kind]} & {" ", "/", "&"} and "://" not in PLANTED[kind]
+)
+CUTS = {
+    "a sum of literals": '"{}" + "{}"',
+    "a sum over two lines": '"{}" +\n    "{}"',
+    "literals beside each other": "('{}'\n '{}')",
+    "a line that goes on": '"{}\\\n{}"',
+    "a folded line of YAML": "key: >-\n  {}\n  {}\n",
+    "a comment": "# {}\n# {}",
+    "a line end that is written out": "{}\\n{}",
+    "an invisible letter": "{}\u200b{}",
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_secrets_in_pieces_are_found(cut: str) -> None:
+    for kind in WORDS:
+        for place in (2, 9, 20):
+            first, second = PLANTED[kind][:place], PLANTED[kind][place:]
+            found = kinds(f"model: x\n{CUTS[cut].format(first, second)}\nend: y\n")
+            assert kind in [each.removesuffix(", in pieces") for each in found], (kind, place)
+
+
+@pytest.mark.parametrize("around", ["{}", "user:{}", "export KEY={}\n", "a longer text with {} in it"])
+def test_secrets_in_base64_and_hexadecimal_digits_are_found(around: str) -> None:
+    for kind in sorted(set(PLANTED) - {"Google service account"}):
+        check_encodings(kind, around.format(PLANTED[kind]).encode())
+
+
+def check_encodings(kind: str, data: bytes) -> None:
+    plain = base64.b64encode(data).decode()
+    wrapped = base64.encodebytes((data + b" ") * 3).decode()
+    for text in (
+        f"key: {plain}",
+        f"data:text/plain;base64,{plain}",
+        f"path/{plain}",
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+        base64.b64encode(plain.encode()).decode(),
+        f"key: |\n{wrapped}",
+        data.hex(),
+        data.hex().upper(),
+    ):
+        assert [found for found in kinds(text) if found.startswith(f"{kind}, in ")], text
+
+
+def test_a_private_key_on_one_line_is_found() -> None:
+    key = "-----BEGIN " + "PRIVATE KEY-----\\nMIIE\\n-----END PRIVATE KEY-----\\n"
+    assert kinds(f'{{"private_key": "{key}"}}', "tokenizer/x.json") == ["private key"]
+
+
+def test_letters_that_json_escapes_are_read() -> None:
+    secret = PLANTED["Hugging Face token"]
+    text = f'{{"a": "\\u{ord(secret[0]):04x}{secret[1:]}"}}'
+    assert kinds(text, "tokenizer/x.json") == ["Hugging Face token"]
+
+
+def test_values_of_this_process_are_found_in_base64() -> None:
+    secret = "quite ordinary words"
+    for before in ("", "a", "ab", "user:"):
+        text = base64.b64encode(f"{before}{secret} and more".encode()).decode()
+        found = kinds(text, environment={"DB_PASSWORD": secret})
+        assert found == ["the value of the environment variable DB_PASSWORD, encoded"]
+
+
+def test_lists_of_words_and_hashes_are_no_secrets_in_pieces() -> None:
+    """A vocabulary has a word on each line, and some of them begin like credentials."""
+    words = "\n".join(
+        ["hf_", "AKIA", "sk-", "npm_", "SG.", "gh", "p_", "the", "river", "rose", "by", "7"] * 50
+    )
+    hashes = "\n".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(100))
+    vectors = "\n".join(base64.b64encode(RANDOM.randbytes(90)).decode() for _ in range(100))
+    for text in (words, hashes, vectors, json.dumps(words.split()), json.dumps(hashes.split())):
+        assert kinds(text, "tokenizer/vocab.txt") == []
 
 
 @pytest.mark.parametrize(

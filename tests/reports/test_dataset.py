@@ -11,10 +11,14 @@ from typing import Any
 import duckdb
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from tests.lazily import lazily
 from tests.store.support import shared_store
 from tokenlake.fingerprint import file_id
+from tokenlake.markup import code_span, one_line
 from tokenlake.reports import dataset
 from tokenlake.reports.card import render_card
 from tokenlake.reports.dataset import equations, remarks, sources_table
@@ -144,6 +148,61 @@ def test_a_split_whose_name_starts_another_is_listed_by_file() -> None:
         paths = [entry["path"]] if isinstance(entry["path"], str) else entry["path"]
         found = {s.path for s in manifest.files for path in paths if fnmatch.fnmatch(s.path, path)}
         assert found == {s.path for s in manifest.files if s.split == entry["split"]}
+
+
+HOSTILE = [
+    "a`b",
+    "``",
+    "a\nb\n# head",
+    "<script>alert(1)</script>",
+    "x | y",
+    "[here](javascript:alert(1))",
+    "![](http://tracker/x.png)",
+    "*bold*",
+    "&lt;b&gt;",
+    "\\",
+    "---\nlicense: mit\n---",
+    " ",
+    "\x1b[2J\u2028\u202e",
+    "\ud800",
+]
+_MARKUP = {"html_block", "html_inline", "link_open", "image", "em_open", "strong_open", "heading_open"}
+
+
+def _tokens(card: str) -> list[tuple[str, str]]:
+    """What a reader of Markdown takes for markup in a card, and the code that it shows."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    text = card.split("\n---\n", 1)[1]  # behind the header of YAML
+    inline = [token for block in parser.parse(text) for token in (block, *(block.children or ()))]
+    return [(token.type, token.content) for token in inline if token.type in _MARKUP]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_names_of_the_data_are_no_markup_in_a_card(text: str) -> None:
+    """Names of kept fields, reasons of an account and names of tokenizers come from files and configurations."""
+    plain = replace(_manifest("train"), kind="tokens", seq_length=None)
+
+    def card(text: str) -> str:
+        account = replace(ACCOUNT, normalized={text: 4}, filtered={"empty": 1, text: 2})
+        tokenizer = {"s": {**plain.tokenizer["s"], "name": text}}
+        config = {"build": {"kept": [[text, "string"]]}, "card": {"license": text}}
+        changed = replace(plain, accounts={"s": account}, tokenizer=tokenizer, config=config)
+        return render_card(changed)
+
+    assert _tokens(card(text)) == _tokens(card("plain"))
+    assert card(text).count("\n") == card("plain").count("\n")
+    header = _header(card(text))
+    if text.isprintable():
+        assert header["license"] == text
+    card(text).encode()
+
+
+@given(st.text())
+def test_a_code_span_shows_its_text_and_nothing_else(text: str) -> None:
+    [block] = [token for token in MarkdownIt("commonmark").parse(code_span(text)) if token.type == "inline"]
+    [span] = block.children or []
+    assert span.type == "code_inline"
+    assert span.content.strip() == one_line(text).strip()
 
 
 def test_a_version_without_rows_and_one_of_tokens_have_cards() -> None:

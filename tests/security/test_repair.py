@@ -64,3 +64,23 @@ def test_a_forged_record_runs_nothing(tmp_path: Path, tokenizer_dir: Path) -> No
     assert "the function tests.no_such_module:function" in json.dumps(report.to_json())
     assert shard.read_bytes() == b"damage"
     assert repair(store, reference, config=config, workers=1).ok
+
+
+def test_inputs_of_a_record_lie_where_the_environment_allows(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes the store could name any file of this machine there."""
+    write_inputs(tmp_path)
+    config = settings(tmp_path, tokenizer_dir)
+    manifest = build_dataset(config, workers=1).manifest
+    store = Path(config["save"]["output_dir"])
+    reference = f"{manifest.dataset}@v{manifest.version}"
+    shard = store / manifest.dataset / f"v{manifest.version}" / manifest.files[0].path
+    shard.chmod(0o644)
+    shard.write_bytes(b"damage")
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", str(tmp_path / "notes"))
+    report = repair(store, reference, workers=1)
+    assert not report.ok and "outside what this worker allows" in json.dumps(report.to_json())
+    assert shard.read_bytes() == b"damage"
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{tmp_path}/notes:{tmp_path}/pages")
+    assert repair(store, reference, workers=1).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tokenlake.errors import ConfigError, SourceError, StoreError, TokenlakeErro
 from tokenlake.etl.runner import build_dataset
 from tokenlake.query.session import sql as query
 from tokenlake.rowwise.files import expand_data_files
+from tokenlake.sources.hub_repo import HubClient
 from tokenlake.store.address import open_read_store, open_store
 from tokenlake.store.objects import parse_url
 from tokenlake.store.remote import close_filesystems
@@ -194,6 +196,78 @@ class TestRedirects:
             listed(f"{near.url}/a.jsonl")
         with pytest.raises(StoreError, match=message):
             open_read_store(near.url).read("x/v1/manifest.json")
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "http://127.0.0.2:{port}/a.jsonl",
+            "http://localhost:{port}/a.jsonl",
+            "http://10.0.0.1/a.jsonl",
+            "http://100.64.0.1/a.jsonl",
+            "http://93.184.216.34/a.jsonl",
+        ],
+    )
+    def test_a_private_server_redirects_to_itself_alone(
+        self, near: RedirectingServer, far: HttpServer, target: str
+    ) -> None:
+        near.target = target.format(port=far.port)
+        with pytest.raises(SourceError, match=r"redirects to .*(private network)"):
+            listed(f"{near.url}/a.jsonl")
+        assert not far.log
+
+    def test_a_name_that_resolves_to_another_address_later_is_refused_when_it_is_connected_to(
+        self, near: RedirectingServer, far: HttpServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The address that was judged must be the one that is connected to."""
+        answers = {"named.test": ["127.0.0.1", "93.184.216.34"], "other.test": ["93.184.216.35", "127.0.0.1"]}
+        resolve = socket.getaddrinfo
+
+        def answer(host: str, *rest: Any, **options: Any) -> Any:
+            known = answers.get(host)
+            if known is None:
+                return resolve(host, *rest, **options)
+            address = known.pop(0) if len(known) > 1 else known[0]
+            return resolve(address, *rest, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        near.target = f"http://other.test:{far.port}/a.jsonl"
+        with pytest.raises(SourceError, match=r"redirects to other\.test, an address of the private network"):
+            listed(f"http://named.test:{near.port}/a.jsonl")
+        assert near.log and not far.log
+
+    @pytest.mark.parametrize(
+        "target",
+        ["http://169.254.169.254/latest/meta-data", "http://100.64.0.1/x", "http://[64:ff9b::a9fe:a9fe]/x"],
+    )
+    def test_a_public_hub_does_not_redirect_inside(
+        self, near: RedirectingServer, target: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        addresses = ["127.0.0.1", "93.184.216.34"]  # connected to, and judged
+        resolve = socket.getaddrinfo
+
+        def answer(host: str, *rest: Any, **options: Any) -> Any:
+            if host == "hub.test":
+                host = addresses.pop(0)
+            return resolve(host, *rest, **options)
+
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        near.target = target
+        client = HubClient({"endpoint": f"http://hub.test:{near.port}"}, retries=0)
+        with pytest.raises(
+            SourceError, match=r"it: the server redirects to http://.*, an? (link-local )?address"
+        ):
+            client.get("/api/datasets/x", what="it")
+
+    def test_a_redirect_on_one_host_stays_in_the_list(
+        self, near: RedirectingServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        near.target = f"{near.url}/secret/a.jsonl"
+        monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{near.url}/sets")
+        with pytest.raises(SourceError, match="outside what TOKENLAKE_ALLOWED_INPUTS allows"):
+            listed(f"{near.url}/sets/a.jsonl")
+        assert not [request for request in near.log if "secret" in request.path]
 
     def test_an_allow_list_holds_for_redirects(
         self, near: RedirectingServer, far: HttpServer, monkeypatch: pytest.MonkeyPatch

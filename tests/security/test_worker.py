@@ -11,6 +11,7 @@ import pytest
 from tests.lazily import lazily
 from tests.sources.remote_support import documents, jsonl, listed
 from tokenlake.errors import ConfigError, SourceError
+from tokenlake.store import allowed as allowed_places
 
 policy: Any = lazily("tokenlake.prefect.policy")
 
@@ -69,6 +70,146 @@ def test_inputs_through_links_and_dots(folders: Path, files: str) -> None:
         check({"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}, data_files=f"{folders}/{files}")
     with pytest.raises(ConfigError, match=OUTSIDE):
         check({"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}, data_files=f"file://{folders}/{files}")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        "raw/*/../../secret/a.jsonl",
+        "raw/**/../../secret/*.jsonl",
+        "raw/?/../../secret/a.jsonl",
+        "raw/[a-z]*/../../secret/a.jsonl",
+        "raw/{sub,../secret}/*.jsonl",
+        "raw/{sub,link}/a.jsonl",
+        "{raw,secret}/a.jsonl",
+        "raw/{0..1}/../../secret/a.jsonl",
+        "raw/{a,..}/secret/a.jsonl",
+        "raw-2/a.jsonl",
+        "raw/link/*/../a.jsonl",
+    ],
+)
+def test_globs_and_braces_that_lead_out(folders: Path, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each spelling, of a build and of `clean`; the listing of a deployment's run refuses it by itself, too."""
+    (folders / "raw" / "sub").mkdir()
+    allowed = {"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}
+    refused = rf"{OUTSIDE}|has '\.\.' behind a wildcard"
+    for entry in (f"{folders}/{files}", f"file://{folders}/{files}", f"FILE://{folders}/{files}"):
+        with pytest.raises(ConfigError, match=refused):
+            check(allowed, data_files=entry)
+        cleaned = {"name": "x", "datasets": [{"name": "s", "data_files": entry}], "clean": {}}
+        with pytest.raises(ConfigError, match=refused):
+            policy.check_cleaning(requests.resolve_request(cleaned), allowed)
+    monkeypatch.setattr(allowed_places, "_bounded_here", True)
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", str(folders / "raw"))
+    with pytest.raises((ConfigError, SourceError)):
+        listed(f"{folders}/{files}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://lake/raw/*/../../secret/a.jsonl",
+        "s3://lake/raw/{a,../secret}/a.jsonl",
+        "s3://lake/raw-evil/a.jsonl",
+        "s3://lake/raw*/a.jsonl",
+        "s3://lake//raw/a.jsonl",
+        "s3://lake/{raw,secret}/a.jsonl",
+        "s3://LAKE/raw/a.jsonl",
+        "s3://lake.evil/raw/a.jsonl",
+        "gs://lake/raw/a.jsonl",
+        "https://host/sets/{a,../secret}/a.jsonl",
+        "https://host/sets/%2e%2e/secret/a.jsonl",
+        "https://host/sets/%252e%252e/secret/a.jsonl",
+        "https://host/sets/%25252e%25252e/secret/a.jsonl",
+        "https://host/sets/..;x/secret/a.jsonl",
+        "https://host/sets/..%5Csecret/a.jsonl",
+        "https://host/sets/.\t./secret/a.jsonl",
+        "https://host/sets-2/a.jsonl",
+        "https://host./sets/a.jsonl",
+        "https://host:8443/sets/a.jsonl",
+        "https://host.evil/sets/a.jsonl",
+        "http://host/sets/a.jsonl",
+        "https://evil/https://host/sets/a.jsonl",
+        "hf://datasets/our-org/../other/name/a.jsonl",
+        "hf://datasets/our-org-2/name/a.jsonl",
+        "hf://datasets/{our-org,other}/name/a.jsonl",
+        "hf://datasets/our-org@main/name/a.jsonl",
+        "hf://datasets/our-org/name@../a.jsonl",
+        "hf://datasets/our-org/name@..%2F..%2Fother/a.jsonl",
+        "hf://Datasets/our-org/name/a.jsonl",
+        "hf://our-org/model/a.jsonl",
+    ],
+)
+def test_urls_that_lead_out(url: str) -> None:
+    allowed = "s3://lake/raw:https://host/sets:hf://datasets/our-org"
+    with pytest.raises(ConfigError, match=OUTSIDE):
+        check({"TOKENLAKE_ALLOWED_INPUTS": allowed}, data_files=url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://lake/raw",
+        "s3a://lake/raw/*/a.jsonl",
+        "s3://lake/raw/{a,b}/*.jsonl",
+        "https://HOST/sets/a.jsonl",
+        "https://host:443/sets/a-{0..3}.jsonl",
+        "hf://datasets/our-org/name@refs/convert/parquet/a.jsonl",
+        "hf://datasets/other/one@v2/a.jsonl",
+        "hf://datasets/other/one@refs%2Fpr%2F1/a.jsonl",
+    ],
+)
+def test_urls_inside(url: str) -> None:
+    allowed = "s3://lake/raw:https://host/sets:hf://datasets/our-org:hf://datasets/other/one"
+    check({"TOKENLAKE_ALLOWED_INPUTS": allowed}, data_files=url)
+
+
+@pytest.mark.parametrize("name", ["our-org/../other/name", "other/name", "our-org-2/name", "our-org/name@.."])
+def test_datasets_of_the_hub_that_are_named_without_a_url(name: str) -> None:
+    allowed = {"TOKENLAKE_ALLOWED_INPUTS": "hf://datasets/our-org"}
+    check(allowed, data_files="our-org/name@v2", type="huggingface")
+    with pytest.raises(ConfigError, match=OUTSIDE):
+        check(allowed, data_files=name, type="huggingface")
+
+
+def test_outputs_are_compared_part_by_part() -> None:
+    allowed = {"TOKENLAKE_ALLOWED_OUTPUTS": "s3://lake/tokens:hf://datasets/our-org"}
+    check(allowed, output="s3://lake/tokens/new")
+    for output in ("s3://lake/tokens-2", "s3://lake/tokens/../raw", "s3://lake/tokens/%2e%2e/raw"):
+        with pytest.raises(ConfigError, match=OUTSIDE):
+            check(allowed, output=output)
+    for repository in ("our-org/../other/x", "other/x", "our-org-2/x"):
+        with pytest.raises(ConfigError, match=OUTSIDE):
+            policy.check_repository(repository, allowed)
+
+
+def test_a_folder_that_changes_after_the_check_is_held_against_the_list_again(
+    folders: Path, deployment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that was checked is a link to another place by the time it is listed."""
+    monkeypatch.setattr(allowed_places, "_bounded_here", False)
+    monkeypatch.setenv("TOKENLAKE_ALLOWED_INPUTS", f"{folders}/raw")
+    source = folders / "raw" / "sub"
+    source.mkdir()
+    (source / "a.jsonl").write_bytes(jsonl(documents(3)))
+    asked = {"name": "x", "datasets": [{"name": "s", "data_files": f"{source}/*.jsonl", "tokenizer": "gpt2"}]}
+    policy.bounded(policy.check_paths, requests.resolve_request(asked))
+    assert len(listed(f"{source}/*.jsonl")) == 1
+    source.rename(folders / "raw" / "before")
+    source.symlink_to(folders / "secret")
+    with pytest.raises(SourceError, match="outside what this environment allows"):
+        listed(f"{source}/*.jsonl")
+
+
+def test_a_glob_of_folders_is_judged_by_the_folder_above(folders: Path) -> None:
+    with pytest.raises(ConfigError, match=OUTSIDE):
+        check({"TOKENLAKE_ALLOWED_INPUTS": str(folders / "raw")}, data_files=f"{folders}/raw*/a.jsonl")
+
+
+def test_dots_behind_a_wildcard_are_refused_without_a_list(folders: Path) -> None:
+    """Taking them out of the text also took out the wildcard before them, and another folder was read."""
+    with pytest.raises(ConfigError, match=r"has '\.\.' behind a wildcard"):
+        listed(f"{folders}/raw/*/../../secret/a.jsonl")
 
 
 def test_links_that_only_the_listing_finds(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +382,7 @@ def test_secrets_that_turn_out_to_be_addresses(
 @pytest.fixture
 def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of one, as far as Prefect tells."""
+    monkeypatch.setattr(allowed_places, "_bounded_here", False)
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "7b7c1f6e-0a52-4b5e-9d0c-1d2f3a4b5c6d")
 
 

@@ -32,7 +32,8 @@ class _Files(Handler):
         given = headers.get(self.owner.validator, {})
         span = self.span(len(data)) if self.owner.ranges else None
         if span is None:
-            size = {"Content-Length": str(len(data))} if self.command == "HEAD" else {}
+            stated = self.owner.sizes.get(unquote(urlsplit(self.path).path).lstrip("/"), len(data))
+            size = {"Content-Length": str(stated)} if self.command == "HEAD" else {}
             self.answer(200, {**given, **size}, data, fault)  # type: ignore[arg-type]
         elif span[0] >= len(data):
             self.answer(416, {"Content-Range": f"bytes */{len(data)}"}, b"", fault)  # type: ignore[arg-type]
@@ -47,6 +48,7 @@ class HttpServer(Server):
     Attributes:
         ranges, head: whether range requests and HEAD are understood.
         validator: ``etag``, ``modified`` or "" for neither.
+        sizes: what HEAD says of files that it does not tell the truth about, in bytes.
         secret: an Authorization header or a query without which everything is refused, "" for none.
     """
 
@@ -55,6 +57,7 @@ class HttpServer(Server):
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         super().__init__()
         self.files = files or {}
+        self.sizes: dict[str, int] = {}
         self.ranges, self.head, self.validator, self.secret = True, True, "etag", ""
         self.modified = "Wed, 21 Oct 2026 07:28:00 GMT"
 

@@ -11,15 +11,16 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tokenlake import numbers
-from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, print_json
+from tokenlake.cli.console import AsJson, Name, StoreUrl, catalog_of, emit, note, note_unreadable, print_json
 from tokenlake.config.values import default_store
-from tokenlake.errors import ConfigError
+from tokenlake.errors import ConfigError, IntegrityError
+from tokenlake.markup import printable
 from tokenlake.reports import Table, label, number
 from tokenlake.reports.difference import difference_tables, headings, sentence_of
 from tokenlake.reports.terminal import print_tables, stdout
 from tokenlake.store.catalog import Catalog
 from tokenlake.store.catalog import tag as set_tag
-from tokenlake.store.claims import TagChange, unfinished
+from tokenlake.store.claims import Tag, TagChange, unfinished
 from tokenlake.store.diff import diff as compare
 from tokenlake.store.gc import GcReport
 from tokenlake.store.gc import gc as collect
@@ -51,7 +52,8 @@ def ls(
 
     A version that is still being built has no figures: readers see it once it is committed. Its state is `running` if
     something changed in the last ten minutes, `failed` if its last run recorded an error, otherwise `idle`. To resume
-    it, run its build again. The version numbers that gc or rm removed are not used again.
+    it, run its build again. The version numbers that gc or rm removed are not used again. A version whose manifest is
+    damaged is `unreadable`; what is wrong with it is said on stderr, and `tokenlake verify` has the whole picture.
 
     Args:
         name: Only this dataset.
@@ -74,7 +76,7 @@ def ls(
 
 def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]:
     infos = catalog.versions(name, swept=swept)
-    tags = [] if all(info.swept for info in infos) else catalog.tags(name)
+    tags = [] if all(info.swept for info in infos) else _readable_tags(catalog, name)
     for info in infos:
         line: dict[str, Any] = {"dataset": name, "version": info.version, "state": "committed"}
         layout = Layout(name, info.version)
@@ -82,7 +84,11 @@ def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]
             yield line | {"state": "swept", "tags": []}
             continue
         if info.committed:
-            manifest = catalog.manifest(name, info.version)
+            manifest = catalog.readable_manifest(layout, note_unreadable)
+            if manifest is None:
+                named = [tag.tag for tag in tags if tag.version == info.version]
+                yield line | {"state": "unreadable", "tags": named}
+                continue
             # How long ago the last run of it ended, by the storage's clock, where this says so.
             stored = catalog.store.list(layout.key(RUNS))
             changes = [each.modified for each in stored if each.modified is not None]
@@ -93,6 +99,14 @@ def _lines(catalog: Catalog, name: str, swept: bool) -> Iterator[dict[str, Any]]
             line |= {"state": found.state, "units_done": found.units}
             line |= {"seconds_since_change": found.seconds, "error": found.error}
         yield line | {"tags": [tag.tag for tag in tags if tag.version == info.version]}
+
+
+def _readable_tags(catalog: Catalog, name: str) -> list[Tag]:
+    try:
+        return catalog.tags(name)
+    except IntegrityError as error:
+        note(f"the tags of {name} are left out: {printable(str(error))}")
+        return []
 
 
 def _state(line: dict[str, Any]) -> str:

@@ -34,10 +34,12 @@ from tokenlake import numbers
 from tokenlake._version import __version__
 from tokenlake.cli import ABOUT, CODES, COMMANDS
 from tokenlake.config.values import default_store, is_local, store_overrides
+from tokenlake.errors import IntegrityError
 from tokenlake.markup import printable, printable_json
 from tokenlake.reports.terminal import stderr, stdout
 from tokenlake.store.address import open_store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -65,6 +67,11 @@ _WORKERS = "Number of workers. Default: the number of processors."
 Workers: TypeAlias = Annotated[
     int | None, Parameter(metavar="N", help=_WORKERS, validator=validators.Number(gte=1))
 ]
+
+
+def note_unreadable(layout: Layout, error: IntegrityError) -> None:
+    """Say on stderr which version is left out, and which file of it is damaged."""
+    note(f"{layout.dataset} v{layout.version} cannot be read, the others can: {printable(str(error))}")
 
 
 def catalog_of(store: str | None) -> Catalog:

@@ -28,6 +28,7 @@ from tokenlake.proof.statement import NGRAM, check_statement, prove_state, read_
 from tokenlake.proof.statement import public_key as key_of
 from tokenlake.reports import Table, facts, label, number
 from tokenlake.reports.terminal import print_tables, stdout
+from tokenlake.store.outputs import require_outside_stores
 
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -333,6 +334,8 @@ def prove(
                 "name the state of a loader and a key: STATE --key FILE; or --check STATEMENT --public-key KEY"
             )
         saved = _state_of(state)
+        if output is not None:
+            require_outside_stores(output, "--output")
         if (key is None) == (key_env is None):
             raise ConfigError(
                 "give one of --key and --key-env; openssl genpkey -algorithm ed25519 -out key.pem makes a key"

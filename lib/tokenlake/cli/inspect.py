@@ -26,6 +26,7 @@ from tokenlake.introspection.introspector import DatasetIntrospector
 from tokenlake.markup import printable
 from tokenlake.reports import Table, facts, label
 from tokenlake.reports.terminal import near, print_table, stdout
+from tokenlake.store.outputs import require_outside_stores
 
 FILE: Final = "tokenlake.yaml"
 
@@ -55,6 +56,7 @@ def init(
     """
     path = target if target.suffix in (".yaml", ".yml") and not target.is_dir() else target / FILE
     _refuse_existing(path)
+    require_outside_stores(path, "init")
     asks = sys.stdin is not None and sys.stdin.isatty() and not json  # pyright: ignore[reportUnnecessaryComparison]
     if not data and not asks:
         raise ConfigError("init needs --data: a file, directory, glob or URL; `tokenlake init --data data/`")

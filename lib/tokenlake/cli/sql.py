@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from tokenlake.cache.disk import default_folder
-from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, print_json
+from tokenlake.cli.console import AsJson, Data, StoreUrl, counting, note, note_unreadable, print_json
 from tokenlake.config.values import default_store
 from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.numbers import plural
@@ -27,6 +27,7 @@ from tokenlake.reports.terminal import print_tables
 from tokenlake.store.address import open_store
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog
+from tokenlake.store.layout import Layout
 
 _FIRST: Final = "sql> "
 _MORE: Final = "...> "
@@ -157,7 +158,7 @@ def _answer(store: Store, as_json: bool, as_csv: bool, statement: str | None) ->
         _print_relations(Catalog(store), as_json)
         return
     with counting("hashing before querying") as counter:
-        result = answer_of(store, statement, on_verified=counter.add)
+        result = answer_of(store, statement, on_verified=counter.add, on_unreadable=note_unreadable)
     if as_json:
         print_json(result.to_pylist())
     elif as_csv:
@@ -182,8 +183,8 @@ def _print_relations(catalog: Catalog, as_json: bool) -> None:
     lines: list[dict[str, str]] = []
     for each in sorted(relations(catalog).values(), key=lambda each: (each.kind == "table", each.name)):
         if each.kind == "quarantine":
-            account = catalog.manifest(each.dataset, each.version).account
-            if not any(account.quarantined.values()):
+            manifest = catalog.readable_manifest(Layout(each.dataset, each.version), note_unreadable)
+            if manifest is None or not any(manifest.account.quarantined.values()):
                 continue
         lines.append({"name": each.name, "about": each.about})
     if as_json:

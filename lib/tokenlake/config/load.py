@@ -32,7 +32,8 @@ def apply_overrides(
     """Return `data` with every override applied in order, and the places that changed; `data` itself stays as it is.
 
     Raises:
-        ConfigError: an override is not ``key=value``, or its path leads into something that is no section.
+        ConfigError: an override is not ``key=value``, or its path leads into something that is no section. Its detail
+            `override` says which one.
     """
     changed: Any = dict(data)
     places: list[tuple[int | str, ...]] = []
@@ -40,8 +41,14 @@ def apply_overrides(
         key, separator, text = (part.strip() for part in override.partition("="))
         parts = key.split(".")
         if not separator or not all(parts):
-            raise ConfigError(f"override {override!r}: must be key=value, such as pack.seq_length=512")
-        changed, place = _with(changed, parts, parse_yaml(text, f"override of {key}").data, key)
+            own = f"override {override!r}"
+            raise ConfigError(f"{own}: must be key=value, such as pack.seq_length=512", override=own)
+        own = f"override of {key}"
+        try:
+            changed, place = _with(changed, parts, parse_yaml(text, own).data, key)
+        except ConfigError as error:
+            error.details["override"] = own
+            raise
         places.append(place)
     return changed, places
 
@@ -179,13 +186,25 @@ def _validated(
         return model.model_validate(changed, context=context)
     except ValidationError as error:
         problems: list[str] = []
+        overridden: list[str] = []  # the problems of what overrides say
+        lines: list[int] = []  # of the file, for the other problems
         for location, message in ((each["loc"], each["msg"]) for each in error.errors()):
             line = None if file is None else file.line_of(location)
-            where = f" (line {line})" if line is not None else ""
-            if any(location[: len(place)] == place for place in places):
+            is_overridden = any(location[: len(place)] == place for place in places)
+            where = ""
+            if is_overridden:
                 where = " (override)"
-            problems.append(f"{path_of(location)}{where}: {message}" if location else message)
-        raise problems_error(ConfigError, problems, file and file.name) from None
+            elif line is not None:
+                where = f" (line {line})"
+            problem = f"{path_of(location)}{where}: {message}" if location else message
+            problems.append(problem)
+            if is_overridden:
+                overridden.append(problem)
+            elif line is not None:
+                lines.append(line)
+        found = problems_error(ConfigError, problems, file and file.name)
+        found.details |= {"overridden": overridden, "lines": lines}
+        raise found from None
 
 
 def pipeline_of(config: DataModuleConfig, *, build: bool = True) -> PipelineConfig:

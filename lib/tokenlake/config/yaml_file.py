@@ -69,7 +69,8 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         # ValueError: a scalar like 2024-13-45 that looks like a date and is none; TypeError: << of what is no mapping.
         mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
-        raise ConfigError(f"{where}: not YAML: {what or error}", file=name) from None
+        lines = [] if mark is None else [mark.line + 1]
+        raise ConfigError(f"{where}: not YAML: {what or error}", file=name, lines=lines) from None
     except RecursionError:
         raise _too_deep(name) from None
     return YamlFile(name, data, root)
@@ -89,9 +90,10 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
     Raises:
         ConfigError: these are too many, the node is too deep or in itself, or two of its keys are equal.
     """
-    place = f"{name}:{node.start_mark.line + 1}"
+    number = node.start_mark.line + 1
+    place = f"{name}:{number}"
     if id(node) in above:
-        raise ConfigError(f"{place}: this anchor contains itself", file=name)
+        raise ConfigError(f"{place}: this anchor contains itself", file=name, lines=[number])
     if id(node) in known:
         return known[id(node)]
     if len(above) > MAX_DEPTH:
@@ -104,7 +106,7 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
             line, spelled = key.start_mark.line + 1, (str(key.tag), str(key.value))
             if spelled in lines:
                 told = f"key {key.value!r} is already on line {lines[spelled]}"
-                raise ConfigError(f"{name}:{line}: {told}", file=name)
+                raise ConfigError(f"{name}:{line}: {told}", file=name, lines=[line])
             lines[spelled] = line
     elif isinstance(node, yaml.SequenceNode):
         children = node.value
@@ -112,11 +114,13 @@ def _values_of(node: yaml.Node, name: str, above: tuple[int, ...], known: dict[i
         raise ConfigError(
             f"{place}: {len(node.value):,} characters that look like a number or a date; put quotes around a text",
             file=name,
+            lines=[number],
         )
     inside = (*above, id(node))
     total = 1 + sum(_values_of(child, name, inside, known) for child in children)
     if total > MAX_VALUES:
-        raise ConfigError(f"{place}: its anchors unfold to more than {MAX_VALUES:,} values", file=name)
+        told = f"{place}: its anchors unfold to more than {MAX_VALUES:,} values"
+        raise ConfigError(told, file=name, lines=[number])
     known[id(node)] = total
     return total
 

@@ -46,6 +46,7 @@ from tokenlake.sources.inputs import FileRange
 from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account
+from tokenlake.store.outputs import require_outside_stores
 
 _OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
 """What of a source's identity its signatures do not depend on."""
@@ -144,6 +145,7 @@ class Cleaning:
         self._clean: CleanConfig = self.config.clean
         self.output = output_of(self.config)
         require_ours(self.output)
+        require_outside_stores(self.output, "clean.output")
         store = store_of(self.config)
         raise_problems(ConfigError, store_problems(self.config, store))
         self._address = absolute_address(store, plain_options(self.config.save.storage_options or {}))

@@ -41,6 +41,7 @@ from tokenlake.store.catalog import Catalog
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import FileEntry, UnitRecord
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.outputs import require_no_version_above
 
 
 @final
@@ -172,12 +173,14 @@ class BuildSession:
             after: a version behind this one is found or claimed, also where an equal one is there before it.
 
         Raises:
-            ConfigError, SourceError, TokenizerError: the build cannot be planned.
+            ConfigError, SourceError, TokenizerError: the build cannot be planned; or its store lies in a version of
+                another store.
             IntegrityError: the version is there already, and not whole.
         """
         whole = load_config(config) if plan is None else None
         plan = plan or planner.plan(whole or config, on_event)
         store = open_store(plan.store)
+        require_no_version_above(store.url, "save.output_dir", storage_options=plan.store.options)
         claim = Catalog(store).claim(plan.dataset, plan.fingerprint, {}, after=after)
         session = cls(plan, store, claim.version, claim.status, on_event)
         if claim.status != "committed":

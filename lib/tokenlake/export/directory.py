@@ -34,6 +34,7 @@ from tokenlake.errors import ConfigError, IntegrityError, NotAvailableError, Not
 from tokenlake.store.address import open_store, options_here, scratch_folder
 from tokenlake.store.local import fsync_directory, hash_regular, is_still, lock
 from tokenlake.store.objects import parse_url
+from tokenlake.store.outputs import require_outside_stores
 from tokenlake.store.sealed import Count, Sealed, SealedDocument, Sha256
 
 FOLDER: Final = "_tokenlake"
@@ -296,12 +297,16 @@ def target_of(
     output_path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     what: str = "output_path",
+    *,
+    in_store: bool = False,
 ) -> Target:
     """Return where `output_path` is: a folder of this machine, or of a bucket (``s3://``, ``gs://``).
 
     Args:
         storage_options: of a bucket; None: those of the environment.
         what: what holds the path, for messages.
+        in_store: whether the place is a store's own folder for exports; others in a store are refused when they are
+            checked.
 
     Raises:
         ConfigError: it is no such place.
@@ -312,25 +317,29 @@ def target_of(
         raise expected(what, text, "the path of a directory")
     scheme = scheme_of(text)
     if scheme in OBJECT_STORES:
-        return BucketTarget(str(parse_url(text, what)).rstrip("/"), dict(storage_options or {}), what)
+        url = str(parse_url(text, what)).rstrip("/")
+        return BucketTarget(url, dict(storage_options or {}), what, in_store=in_store)
     if scheme:
         where = "paths of this machine, s3://bucket/folder, gs://bucket/folder"
         raise NotAvailableError(f"{what}: {scheme}:// is not available; today: {where}")
     folder = Path(text).expanduser().resolve()
     if not folder.name:
         raise expected(what, text, "a directory below the root of the file system")
-    return FolderTarget(folder, what)
+    return FolderTarget(folder, what, in_store=in_store)
 
 
 @final
 class FolderTarget(Target):
     """A folder of this machine; a link to one means that folder."""
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str, *, in_store: bool = False) -> None:
         self.folder, self.url, self.options, self._what = folder, str(folder), {}, what
         self.beside = folder.parent / f".{folder.name}.tokenlake"
+        self._in_store = in_store
 
     def check(self, *, overwrite: bool) -> None:
+        if not self._in_store:
+            require_outside_stores(self.folder, self._what)
         target = self.folder
         if not target.exists():
             return
@@ -388,12 +397,17 @@ class FolderTarget(Target):
 class BucketTarget(Target):
     """A folder of a bucket; while it is written to, it holds an object that says so."""
 
-    def __init__(self, url: str, options: Mapping[str, Any], what: str) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], what: str, *, in_store: bool = False) -> None:
         self.url, self.options, self._what = url, options_here(url, options), what
         self.store = open_store(url, storage_options=options)
         self.beside = scratch_folder(url)
+        # Looking for stores costs requests, so that a target does it once.
+        self._is_known_place = in_store
 
     def check(self, *, overwrite: bool) -> None:
+        if not self._is_known_place:
+            require_outside_stores(self.url, self._what, storage_options=self.options)
+            self._is_known_place = True
         if overwrite or self.store.exists(_UNFINISHED):
             return
         if keys := self._sizes():

@@ -39,7 +39,8 @@ from tokenlake.export.directory import (
 )
 from tokenlake.export.version import ExportOptions, exported
 from tokenlake.publish import commit_all, groups_of, push_to_hub
-from tokenlake.publish.files import Detector, PublishedFile, differing, require_none, scan_texts
+from tokenlake.publish.detector import Detector
+from tokenlake.publish.files import PublishedFile, differing, require_none, scan_texts
 from tokenlake.publish.repository import HubRepository
 from tokenlake.reports.card import CROISSANT, RowFiles, metadata
 from tokenlake.store.address import open_read_store
@@ -75,7 +76,7 @@ class Export:
         given, store = config.save.storage_options, store_of(config)
         options = plain_options(given) if given and scheme_of(store) == scheme_of(self.output_path) else None
         number = f"/v{manifest.version}" if manifest and self.in_store else ""
-        return target_of(self.output_path + number, options, self.key)
+        return target_of(self.output_path + number, options, self.key, in_store=self.in_store)
 
     def replaces(self, target: Target, config: PipelineConfig) -> bool:
         """Return whether what lies at the target may go: an older export of the same rows, or whatever was allowed."""
@@ -197,6 +198,10 @@ def check_exports(config: PipelineConfig) -> None:
             continue
         if store == target.url or store.startswith(f"{target.url}/"):
             raise ConfigError(f"{export.key}: {target.url} holds the store {store}; give a folder of its own")
+        if target.is_within(store):  # which may not exist yet, so that looking at it would find nothing
+            raise ConfigError(
+                f"{export.key}: {target.url} lies in the store {store}; give a folder outside of it"
+            )
         for dataset in config.datasets:
             require_apart(export.key, target, dataset.data_files or ())
         target.check(overwrite=export.replaces(target, config))

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 
 from tokenlake.config.load import load_config
 from tokenlake.config.pipeline import PipelineConfig
-from tokenlake.config.resolve import first_steps, last_step, tokens_name
+from tokenlake.config.resolve import first_steps, last_step, resolve_source, tokens_name
 from tokenlake.config.stages import RayConfig
 from tokenlake.config.values import is_local
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, TokenlakeError
@@ -35,7 +35,9 @@ from tokenlake.etl.session import BuildSession
 from tokenlake.integrity import findings, repair_sources
 from tokenlake.integrity.rebuild import LostManifest, Workshop, judge
 from tokenlake.integrity.verify import verify
+from tokenlake.sources.allowed import require_allowed_inputs
 from tokenlake.store.address import StoreAddress, open_store
+from tokenlake.store.allowed import INPUTS, AllowedPlaces
 from tokenlake.store.base import Store
 from tokenlake.store.catalog import Catalog, Reference, parted
 from tokenlake.store.layout import CLAIM, MANIFEST, Layout
@@ -326,6 +328,11 @@ class _Repair:
             asked, found = recorded(self.store, self.layout, fingerprint, how)
             names = dict(zip(_tokenizers(found), _tokenizers(asked), strict=True))
             loaded = load_config(found, self.overrides)
+            # The store names these inputs, and not the person who runs the command.
+            places = AllowedPlaces.of(os.environ, INPUTS)
+            for dataset in loaded.datasets:
+                if dataset.data_files:
+                    require_allowed_inputs(resolve_source(loaded, dataset), places)
         whole, address = _step(loaded, self.layout.dataset, parents), self.address
         # Not those of a record: they could lead this machine's credentials to another server.
         own = {} if self.config is None or is_local(address.url) else whole.save.storage_options

@@ -31,6 +31,7 @@ from tokenlake.observability.tally import BatchTally, RunTallies, RunTally, sour
 from tokenlake.reports import Table, label, number
 from tokenlake.reports.dataset import planning_line
 from tokenlake.reports.terminal import near, stderr
+from tokenlake.store.outputs import require_outside_stores
 
 if TYPE_CHECKING:
     from tokenlake.config.pipeline import PipelineConfig
@@ -456,6 +457,8 @@ def metrics_export(section: ObservabilityConfig, read: Read) -> MetricsExport | 
     """Return what exports metrics as a section says; None where nobody asked for it."""
     if not section.metrics_enabled or not (section.metrics_file or section.opentelemetry):
         return None
+    if section.metrics_file:
+        require_outside_stores(section.metrics_file, "observability.metrics_file")
     return MetricsExport(read, file=section.metrics_file, opentelemetry=section.opentelemetry)
 
 

@@ -55,8 +55,8 @@ from tokenlake.errors import ConfigError
 from tokenlake.etl.cleaning import output_of
 from tokenlake.etl.job import EngineJob, Job, SignJob, UnitJob
 from tokenlake.export.plan import exports_of
-from tokenlake.sources.inputs import is_url
-from tokenlake.store.objects import INPUTS, entries_of, is_odd, lies_below, parse_url
+from tokenlake.sources.allowed import require_allowed_inputs
+from tokenlake.store.allowed import INPUTS, AllowedPlaces, bound_inputs_here, entries_of
 
 _Ts = TypeVarTuple("_Ts")
 OUTPUTS: Final = "TOKENLAKE_ALLOWED_OUTPUTS"
@@ -81,8 +81,6 @@ _HEADERS: Final = frozenset(
     | {"x-api-key", "x-auth-token"}
 )
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_LINE: Final = re.compile(r"\(line (\d+)\)|:(\d+)(?::\d+)?: ")
-_OVERRIDE: Final = re.compile(r"[\w.]+ \(override\): ")
 
 
 def bounded(check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> None:
@@ -92,6 +90,7 @@ def bounded(check: Callable[[*_Ts, Mapping[str, str]], None], *what: *_Ts) -> No
         ConfigError: it lies outside what the environment allows.
     """
     if deployment.id is not None:
+        bound_inputs_here()
         check(*what, os.environ)
 
 
@@ -99,12 +98,12 @@ def check_store(store: str, options: Mapping[str, Any], environment: Mapping[str
     """Check the store that a run looks at, and the options that it opens it with."""
     for reference in _named_secrets(options):
         _check_reference(reference, environment)
-    _check_store(store, options, entries_of(environment.get(OUTPUTS)))
+    _check_store(store, options, AllowedPlaces.of(environment, OUTPUTS))
 
 
 def check_repository(repo: str, environment: Mapping[str, str]) -> None:
     """Check the Hub's repository that a run publishes in."""
-    _check(f"hf://datasets/{repo}", entries_of(environment.get(OUTPUTS)), OUTPUTS, "the repository")
+    AllowedPlaces.of(environment, OUTPUTS).require(f"hf://datasets/{repo}", "the repository")
 
 
 def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -115,7 +114,8 @@ def check_reference(reference: Mapping[str, str], environment: Mapping[str, str]
 
 def check_config(path: Path, deployments: Path, environment: Mapping[str, str]) -> None:
     """Check the configuration's file that a run names, before it is read: in `deployments`, or in what is allowed."""
-    _check(str(path), [str(deployments), *(entries_of(environment.get(CONFIGS)) or ())], CONFIGS, "config")
+    entries = (str(deployments), *(entries_of(environment.get(CONFIGS)) or ()))
+    AllowedPlaces(CONFIGS, entries).require(str(path), "config")
 
 
 def require_secret(name: str, value: str) -> None:
@@ -142,17 +142,16 @@ def contents_untold(path: str) -> Generator[None]:
     except ConfigError as error:
         if deployment.id is None:
             raise
-        if str(error).startswith("override "):
-            what = str(error).partition(":")[0]
-            raise ConfigError(f"{what}: it does not fit the configuration {path}") from None
-        problems: list[str] = error.details.get("problems", [str(error).removeprefix(path)])
-        own = [problem for problem in problems if _OVERRIDE.match(problem)]
-        others = [_LINE.search(problem) for problem in problems if problem not in own]
-        if others:
-            numbers = sorted({int(found[1] or found[2]) for found in others if found})
+        override = error.details.get("override")
+        if override is not None:
+            raise ConfigError(f"{override}: it does not fit the configuration {path}") from None
+        problems: list[str] = error.details.get("problems", [])
+        told: list[str] = list(error.details.get("overridden", ()))
+        if len(told) < max(len(problems), 1):
+            numbers = sorted(set(error.details.get("lines", ())))
             lines = ": " + ", ".join(f"line {number}" for number in numbers) if numbers else ""
-            own.append(f"{path}: no valid configuration{lines} (what it holds is not shown here)")
-        raise ConfigError("\n  ".join(own)) from None
+            told.append(f"{path}: no valid configuration{lines} (what it holds is not shown here)")
+        raise ConfigError("\n  ".join(told)) from None
 
 
 def check_job(job: Job, environment: Mapping[str, str]) -> None:
@@ -162,12 +161,13 @@ def check_job(job: Job, environment: Mapping[str, str]) -> None:
     """
     if not isinstance(job, UnitJob | EngineJob | SignJob):
         return  # which reads its store and nothing else
-    source, entries = job.source, entries_of(environment.get(INPUTS))
+    source = job.source
+    inputs = AllowedPlaces.of(environment, INPUTS)
     for reference in _named_secrets(source.storage_options):
         _check_reference(reference, environment)
     for part in job.ranges:
-        _check(part.file.url, entries, INPUTS, f"an input of {source.name!r}")
-    _check_options(source.storage_options, entries, INPUTS, repr(source.name))
+        inputs.require(part.file.url, f"an input of {source.name!r}")
+    _check_options(source.storage_options, inputs, repr(source.name))
     _check_templates(source, environment)
     _check_functions(source, environment)
 
@@ -184,78 +184,68 @@ def check_paths(config: PipelineConfig, environment: Mapping[str, str]) -> None:
             )
     first = first_steps(config)
     builds = [resolve(step) for step in ([config] if config.is_text_build else first.values())]
-    for source in (source for build in builds for source in build.sources):
-        _check_source(source, environment.get(INPUTS))
-        _check_tokenizer(source, environment)
-        _check_templates(source, environment)
-        _check_functions(source, environment)
-    outputs = entries_of(environment.get(OUTPUTS))
+    for build in builds:
+        for source in build.sources:
+            _check_source(source, environment)
+            _check_tokenizer(source, environment)
+            _check_templates(source, environment)
+    outputs = AllowedPlaces.of(environment, OUTPUTS)
     if config.observability.metrics_file is not None:
-        _check(config.observability.metrics_file, outputs, OUTPUTS, "metrics_file")
+        outputs.require(str(config.observability.metrics_file), "metrics_file")
     # What is mixed is read from the store that it is written to, whatever the steps before.
     last = builds[0] if config.is_text_build else foreseen(config)
     _check_store(last.store, last.store_options, outputs)
     for export in exports_of(config):
-        _check(export.output_path, outputs, OUTPUTS, export.key)
+        outputs.require(export.output_path, export.key)
     if config.save.push_to_hub:
-        _check(f"hf://datasets/{config.save.hub_repo_id}", outputs, OUTPUTS, "save.hub_repo_id")
+        outputs.require(f"hf://datasets/{config.save.hub_repo_id}", "save.hub_repo_id")
 
 
 def check_cleaning(config: PipelineConfig, environment: Mapping[str, str]) -> None:
     """Check the paths and functions of what the flow `clean` reads and writes."""
     for reference in references(config):
         _check_reference(reference, environment)
-    clean, outputs = config.clean, entries_of(environment.get(OUTPUTS))
+    clean = config.clean
+    outputs = AllowedPlaces.of(environment, OUTPUTS)
     sets = clean.contamination.sets if clean.contamination else ()
     for dataset in (*config.datasets, *sets):
-        source = resolve_source(config, dataset)
-        _check_source(source, environment.get(INPUTS))
-        _check_functions(source, environment)
+        _check_source(resolve_source(config, dataset), environment)
     _check_store(store_of(config), plain_options(config.save.storage_options or {}), outputs)
     # Lists of earlier runs were outputs, too.
     for path in (output_of(config), *clean.against):
-        _check(path, outputs, OUTPUTS, "a list of documents to leave out")
+        outputs.require(path, "a list of documents to leave out")
 
 
-def _check_store(store: str, options: Mapping[str, Any], entries: list[str] | None) -> None:
+def _check_store(store: str, options: Mapping[str, Any], outputs: AllowedPlaces) -> None:
     # As the store itself reads its address: ~ and percent signs must not lead elsewhere.
     local = is_local(store) and "://" in store
-    _check(unquote(urlsplit(store).path) if local else store, entries, OUTPUTS, "the store")
-    _check_options(options, entries, OUTPUTS, "the store")
+    outputs.require(unquote(urlsplit(store).path) if local else store, "the store")
+    _check_options(options, outputs, "the store")
 
 
-def _check_source(source: ResolvedSource, allowed: str | None) -> None:
-    entries, what = entries_of(allowed), f"data_files of {source.name!r}"
-    for pattern in source.data_files:
-        if is_url(pattern):
-            _check(pattern, entries, INPUTS, what)
-        elif source.type == "hub":
-            _check(f"hf://datasets/{pattern}", entries, INPUTS, what)
-        else:
-            # The folder below which a glob matches; a path without wildcards as it is.
-            path = pattern.removeprefix("file://")
-            fixed = re.split(r"[*?\[]", path, maxsplit=1)[0]
-            if fixed != path:
-                fixed = fixed.rpartition("/")[0] or ("/" if fixed[:1] == "/" else ".")
-            _check(fixed, entries, INPUTS, what)
-    if source.exclude is not None:
-        _check(source.exclude, entries, INPUTS, f"exclude of {source.name!r}")
-    _check_options(source.storage_options, entries, INPUTS, repr(source.name))
+def _check_source(source: ResolvedSource, environment: Mapping[str, str]) -> None:
+    """Check what every flow reads of a source: its inputs, the options they are opened with, and its functions."""
+    inputs = AllowedPlaces.of(environment, INPUTS)
+    require_allowed_inputs(source, inputs)
+    _check_options(source.storage_options, inputs, repr(source.name))
+    _check_functions(source, environment)
 
 
 def _check_tokenizer(source: ResolvedSource, environment: Mapping[str, str]) -> None:
-    name, what = source.tokenizer.name_or_path, f"the tokenizer of {source.name!r}"
-    if is_url(name):
-        return  # no tokenizer is read from URLs
+    name = source.tokenizer.name_or_path
+    what = f"the tokenizer of {source.name!r}"
     if _is_file(name):
-        _check(name, _folders(environment), f"{TOKENIZERS} or {INPUTS}", what)
-    elif (allowed := environment.get(TOKENIZERS)) is not None:
-        patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
-        if not any(fnmatchcase(name.partition("@")[0], pattern) for pattern in patterns):
-            where = (
-                f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
-            )
-            raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
+        _folders(environment).require(name, what)
+        return
+    allowed = environment.get(TOKENIZERS)
+    if allowed is None:
+        return
+    repository, _, revision = name.partition("@")
+    patterns = [entry for entry in allowed.split(":") if entry and not entry.startswith(("/", "."))]
+    is_listed = any(fnmatchcase(repository, pattern) for pattern in patterns)
+    if not is_listed or ".." in revision.split("/"):
+        where = f"{', '.join(patterns) or 'nothing on the Hub'} ({TOKENIZERS} in the worker's environment)"
+        raise ConfigError(f"{what}: {name!r} is not allowed on this worker; expected one of {where}")
 
 
 def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> None:
@@ -266,25 +256,36 @@ def _check_functions(source: ResolvedSource, environment: Mapping[str, str]) -> 
 
 def _check_templates(source: ResolvedSource, environment: Mapping[str, str]) -> None:
     texts = source.texts
-    found = [texts.chat.template] if texts.chat else []
-    found += [each.chat_template for each in (texts.prompt, texts.preference) if each]
-    for template in filter(None, found):
+    templates: list[str | None] = []
+    if texts.chat:
+        templates.append(texts.chat.template)
+    if texts.prompt:
+        templates.append(texts.prompt.chat_template)
+    if texts.preference:
+        templates.append(texts.preference.chat_template)
+    for template in templates:
         # Without a brace it is the name of one of the tokenizer's, or the path of a file.
-        if "{" not in template and _is_file(template):
-            allowed, what = f"{TOKENIZERS} or {INPUTS}", f"the template of {source.name!r}"
-            _check(template, _folders(environment), allowed, what)
+        if template and "{" not in template and _is_file(template):
+            _folders(environment).require(template, f"the template of {source.name!r}")
 
 
 def _is_file(name: str) -> bool:
-    """Whether a name is taken as that of a file of this machine, and not of something on the Hub."""
-    return name.startswith(("/", ".", "~")) or ".." in name.split("/") or Path(name).expanduser().exists()
+    """Return whether a name is taken as that of a file of this machine, and not of something on the Hub."""
+    is_path = name.startswith(("/", ".", "~")) or ".." in name.split("/")
+    # No tokenizer and no template is read from a URL; the text of one may still be a path.
+    return is_path or "://" in name or Path(name).expanduser().exists()
 
 
-def _folders(environment: Mapping[str, str]) -> list[str] | None:
-    """The folders of inputs and of tokenizers; None where neither are bounded."""
-    lists = [environment[name] for name in (INPUTS, TOKENIZERS) if name in environment]
-    entries = [entry for allowed in lists for entry in entries_of(allowed) or ()]
-    return [entry for entry in entries if entry.startswith(("/", ".", "~"))] if lists else None
+def _folders(environment: Mapping[str, str]) -> AllowedPlaces:
+    """Return the folders of inputs and of tokenizers."""
+    variables = [variable for variable in (TOKENIZERS, INPUTS) if variable in environment]
+    if not variables:
+        return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", None)
+    folders: list[str] = []
+    for variable in variables:
+        entries = entries_of(environment[variable]) or ()
+        folders += [entry for entry in entries if entry.startswith(("/", ".", "~"))]
+    return AllowedPlaces(f"{TOKENIZERS} or {INPUTS}", tuple(folders))
 
 
 def _check_reference(reference: EnvSecret | BlockSecret, environment: Mapping[str, str]) -> None:
@@ -305,47 +306,18 @@ def _check_name(name: str, what: str, allowed: str, variable: str) -> None:
         raise ConfigError(f"{what} is not allowed on this worker; expected one of {where}")
 
 
-def _check(
-    place: str, entries: list[str] | None, variable: str, what: str, *, url: bool | None = None
-) -> None:
-    """Check a path, or a URL, against the folders and URLs that a variable lists; None: it is not set.
-
-    Args:
-        url: whether it is one; None: as it is spelled.
-    """
-    if entries is None:
-        return
-    if is_url(place) if url is None else url:
-        address = parse_url(place, what)  # refuses URLs with credentials, so that the message shows none
-        above = [parse_url(entry) for entry in entries if is_url(entry)]
-        inside = not is_odd(address.path) and any(lies_below(address, each) for each in above)
-        place = real = str(address)
-        allowed = list(map(str, above))
-    else:
-        # Links are followed: what counts is where bytes are.
-        path = Path(place).expanduser().resolve()
-        folders = [Path(entry).expanduser().resolve() for entry in entries if not is_url(entry)]
-        inside, real = any(path.is_relative_to(folder) for folder in folders), str(path)
-        allowed = list(map(str, folders))
-    if not inside:
-        raise ConfigError(
-            f"{what}: {place!r} is outside what this worker allows; got {real!r}, expected a path in"
-            f" {', '.join(allowed) or 'nothing'} ({variable} in the worker's environment)"
-        )
-
-
-def _check_options(options: Mapping[str, Any], entries: list[str] | None, variable: str, whose: str) -> None:
+def _check_options(options: Mapping[str, Any], places: AllowedPlaces, whose: str) -> None:
     for key, value in options.items():
         what = f"storage_options of {whose}: {key}"
         if key == "client_kwargs" and isinstance(value, Mapping):
-            _check_options(cast("Mapping[str, Any]", value), entries, variable, whose)
+            _check_options(cast("Mapping[str, Any]", value), places, whose)
         elif key in _ADDRESSES:
             if not isinstance(value, str):
                 raise ConfigError(
-                    f"{what}: expected a URL that is written out, to be compared with {variable}"
+                    f"{what}: expected a URL that is written out, to be compared with {places.variable}"
                 )
             # Without a list, too: the credentials of the worker's machine would go there.
-            _check(value, entries or [], variable, what, url=True)
+            AllowedPlaces(places.variable, places.entries or ()).require_url(value, what)
         elif not _is_known(key, value):
             known = sorted({*_CREDENTIALS, *_WORDS, *_ADDRESSES, "client_kwargs", "headers"})
             allowed = f"{', '.join(known)}, and of headers {', '.join(sorted(_HEADERS))}"

@@ -470,11 +470,29 @@ def serve() -> None:
             gc.enable()
 
     app = create_app()
+    close_pages(app)
     # Prefect lets pages of every origin read its answers, and answers to every name: here no browser calls.
     app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1"])
     config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=2)
     Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+
+
+def close_pages(app: Any) -> None:
+    """Leave of Prefect's server the API alone, without the pages that describe it to whoever asks.
+
+    FastAPI serves ``/docs``, ``/redoc`` and ``/openapi.json`` in each application; the outer ones ask for no password.
+
+    Args:
+        app: The application of ``create_app``; the API is mounted in it by the name ``api``.
+    """
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "name", "") == "api"]
+    for mount in app.router.routes:
+        api = mount.app
+        pages = {api.docs_url, api.redoc_url, api.openapi_url, api.swagger_ui_oauth2_redirect_url}
+        api.router.routes[:] = [
+            route for route in api.router.routes if getattr(route, "path", "") not in pages
+        ]
 
 
 @contextmanager

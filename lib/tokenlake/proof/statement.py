@@ -255,12 +255,19 @@ Point = tuple[int, int, int, int]
 
 
 def verified(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Say whether a signature (64 bytes) is that of a public key (32 bytes) for a message; RFC 8032, section 5.1.7."""
+    """Say whether a signature (64 bytes) is that of a public key (32 bytes) for a message; RFC 8032, section 5.1.7.
+
+    The equation of the standard holds for a key of small order with a signature that nobody made, for any message. So a
+    key or a first half of a signature that is no multiple of the base point is refused, as is any point or number in
+    another encoding than the shortest.
+    """
     if len(signature) != 64 or len(public_key) != 32:
         return False
     key, noise = _point(public_key), _point(signature[:32])
     scalar = int.from_bytes(signature[32:], "little")
     if key is None or noise is None or scalar >= _ORDER:
+        return False
+    if not _is_multiple_of_base(key) or not _is_multiple_of_base(noise):
         return False
     challenge = int.from_bytes(hashlib.sha512(signature[:32] + public_key + message).digest(), "little")
     a, b = _times(scalar, _BASE), _sum(noise, _times(challenge % _ORDER, key))
@@ -297,9 +304,16 @@ def private_key(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[Any
 
 
 def public_key(given: str) -> bytes:
-    """Read a public key, 32 bytes: 64 hexadecimal digits, or a PEM file; ConfigError where it is neither."""
+    """Read a public key, 32 bytes.
+
+    Args:
+        given: 64 hexadecimal digits, or a PEM file.
+
+    Raises:
+        ConfigError: It is neither, or no private key can belong to it.
+    """
     if re.fullmatch("[0-9a-fA-F]{64}", given):
-        return bytes.fromhex(given)
+        return _require_usable(bytes.fromhex(given), given)
     try:
         found = _PEM.search(Path(given).read_text())
         data = base64.b64decode(found[1]) if found else b""
@@ -312,7 +326,18 @@ def public_key(given: str) -> bytes:
             f"{given} holds no public key of Ed25519 in PEM; "
             "openssl pkey -in key.pem -pubout -out key.pub.pem writes that of a private key"
         )
-    return data[len(_PUBLIC) :]
+    return _require_usable(data[len(_PUBLIC) :], given)
+
+
+def _require_usable(key: bytes, given: str) -> bytes:
+    """Return a public key; ConfigError where no private key can belong to it."""
+    point = _point(key)
+    if point is None or not _is_multiple_of_base(point):
+        raise ConfigError(
+            f"public key {given!r}: no private key belongs to it (it is no point of the curve, or one of small order, "
+            "for which anybody can make signatures); expected the public key of whoever is to have signed"
+        )
+    return key
 
 
 def _text_of(reference: str | os.PathLike[str] | dict[str, str]) -> tuple[str, bytes]:
@@ -343,6 +368,15 @@ def _times(scalar: int, point: Point) -> Point:
             found = _sum(found, point)
         point, scalar = _sum(point, point), scalar >> 1
     return found
+
+
+def _is_multiple_of_base(point: Point) -> bool:
+    """Return whether a point is in the group of the base point, and not its neutral element."""
+    return not _is_neutral(point) and _is_neutral(_times(_ORDER, point))
+
+
+def _is_neutral(point: Point) -> bool:
+    return point[0] == 0 and (point[1] - point[2]) % _FIELD == 0
 
 
 def _point(data: bytes) -> Point | None:

@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, cast, final
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenlake.config.references import CREDENTIAL, HIDDEN, known_secrets
+from tokenlake.config.references import CREDENTIAL
 from tokenlake.errors import ConfigError, IntegrityError
 from tokenlake.loader.dataset import Dataset
+from tokenlake.publish.detector import LONG_ENOUGH, Detector, is_random
 from tokenlake.reading.version import DAMAGE, verified_bytes
 from tokenlake.store.base import ReadStore
 from tokenlake.store.catalog import Catalog
@@ -161,58 +158,8 @@ class Published:
         return cls(layout, manifest, tuple(ordered), left_out)
 
 
-_SHORTEST: Final = 8  # characters; a shorter value of a variable is likely to be an ordinary word
-_LONG_ENOUGH: Final = 16  # characters of a value behind a telling name
-_ENTROPY: Final = 3.2  # bits per character of such a value; words have less
 _GOLDEN: Final = 0.6180339887498949  # steps of it spread evenly, however many there are
 _SHOWN: Final = 10
-
-# As the issuers document them: kind, texts of which one occurs in each (a search for those is fast), and the shape.
-_SHAPES: Final = r"""
-AWS access key | AKIA ASIA ABIA ACCA | (?<![A-Za-z0-9+/])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9+/])
-Hugging Face token | hf_ api_org_ | (?<!\w)(?:hf_|api_org_)[A-Za-z0-9]{30,}
-GitHub token | ghp_ gho_ ghu_ ghs_ ghr_ | (?<!\w)gh[pousr]_[A-Za-z0-9]{36,}
-GitHub token | github_pat_ | (?<!\w)github_pat_[A-Za-z0-9_]{50,}
-GitLab token | glpat- | (?<!\w)glpat-[A-Za-z0-9_-]{20,}
-API key (sk-) | sk- | (?<![\w-])sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Za-z]{3})[A-Za-z0-9_-]{20,}
-Stripe key | _live_ | (?<!\w)[rs]k_live_[A-Za-z0-9]{20,}
-Google API key | AIza | (?<![\w-])AIza[A-Za-z0-9_-]{35}(?![\w-])
-Google OAuth token | ya29. | (?<![\w-])ya29\.[A-Za-z0-9_-]{20,}
-Google service account | service_account | "type"\s*:\s*"service_account"
-private key | PRIVATE KEY | -----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----
-JSON web token | eyJ | (?<![\w-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}
-Slack token | xox | (?<![\w-])xox[abeoprs]-[A-Za-z0-9-]{10,}
-Slack token | hooks.slack.com | hooks\.slack\.com/services/T[A-Za-z0-9_/]{20,}
-npm token | npm_ | (?<!\w)npm_[A-Za-z0-9]{36,}
-PyPI token | pypi- | (?<!\w)pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{30,}
-Azure storage key | AccountKey= | AccountKey=[A-Za-z0-9+/]{40,}
-signed URL | sig= Signature= | [?&](?:sig|X-Amz-Signature|X-Goog-Signature|Signature)=[A-Za-z0-9%+/_-]{20,}
-URL with a password | :// | [A-Za-z][\w+.-]{0,30}://[^\s/:@'"<>{}\[\]()]{0,64}:(?P<value>[^\s/:@'"<>]{3,128})@[\w\[]
-"""
-
-
-_KNOWN: Final = tuple(
-    (kind, hints.split(), re.compile(pattern, re.ASCII))
-    for kind, hints, pattern in (line.split(" | ", 2) for line in _SHAPES.strip().splitlines())
-)
-_PLACEHOLDER: Final = re.compile(
-    r"[*xX.]+|\$.*|<.*|\{.*|%.*|(?:your[_-]?|my[_-]?)?(?:password|passwd|secret|pass|pwd|token)",
-    re.IGNORECASE,
-)
-
-# password: x, "api_key" = "x", SECRET_TOKEN=x; what may stand in a value is what such secrets are made of.
-_NAMED: Final = re.compile(
-    r"(?P<name>[A-Za-z0-9_.-]{0,40}(?:secret|passw(?:or)?d|token|credentials?|key)[A-Za-z0-9_]{0,20})"
-    r"\\?[\"']?\s{0,3}[:=]\s{0,3}\\?[\"']?(?P<value>[A-Za-z0-9+/=_~.-]{16,512})",
-    re.IGNORECASE,
-)
-_HASH: Final = re.compile(r"(?:sha256|sha1|md5|git|etag)[:-].*|[0-9]+")
-_TELLING: Final = re.compile(
-    r"secret|passw|credential|private_?key|access_?key|api_?key|connection_string|(^|_)(token|pat|pwd|key|auth)$",
-    re.IGNORECASE,
-)
-_PLACES: Final = re.compile(r"(path|file|dir|home|sock|url|parallelism|fingerprint|id)$", re.IGNORECASE)
-_IN_URL: Final = re.compile(r"://[^\s/:@]*:([^\s/@]{8,})@")
 
 
 @final
@@ -234,52 +181,6 @@ class SecretFinding:
         return f"{self.path}, {self.place}: {self.kind}"
 
 
-@final
-class Detector:
-    """Looks for secrets in texts: ``Detector(os.environ).shapes("key: AKIA...")``.
-
-    Nothing that it finds is kept, and its repr shows nothing that it knows. What it yields is (kind, offset).
-    """
-
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """Learn the secrets of this process: of resolved references, and of an environment."""
-        own = dict.fromkeys(known_secrets(), "a secret that this process uses")
-        for name, value in (environment or {}).items():
-            found = [each for each in _IN_URL.findall(value) if not _PLACEHOLDER.fullmatch(each)]
-            is_place = _PLACES.search(name) or value.startswith(("/", "~", "./"))
-            if _TELLING.search(name) and not is_place:
-                found.append(value.strip())
-            own |= dict.fromkeys(found, f"the value of the environment variable {name}")
-        self._own = {secret: kind for secret, kind in own.items() if len(secret) >= _SHORTEST}
-
-    def __repr__(self) -> str:
-        return f"Detector({len(self._own)} secrets of this process)"
-
-    def shapes(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield what has the shape of a credential, and what is a secret of this process."""
-        for kind, hints, pattern in _KNOWN:
-            for each in pattern.finditer(text) if any(hint in text for hint in hints) else ():
-                value: str | None = each.groupdict().get("value")
-                if value is None or not (value == HIDDEN or _PLACEHOLDER.fullmatch(value)):
-                    yield kind, each.start()
-        for secret, kind in self._own.items():
-            for form in {secret, json.dumps(secret)[1:-1], quote(secret, safe="")}:
-                if (start := text.find(form)) >= 0:
-                    yield kind, start
-
-    def named(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield values that look random and stand behind names such as token, secret or password."""
-        for found in _NAMED.finditer(text):
-            name = found["name"].rpartition(".")[2].strip("-")  # storage.aws_secret -> aws_secret
-            if CREDENTIAL.search(name) and _is_random(found["value"]):
-                yield f"value of {name!r}", found.start("value")
-
-    def everywhere(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield both."""
-        yield from self.shapes(text)
-        yield from self.named(text)
-
-
 def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[SecretFinding]:
     """Return what looks like a secret in files whose bytes are held, each place and kind once."""
     found: dict[SecretFinding, None] = {}
@@ -298,7 +199,9 @@ def scan_texts(files: Iterable[PublishedFile], detector: Detector) -> list[Secre
             # Their input tables hold version tokens of files, which are hashes: no secrets, though they look random.
             entries = cast("dict[str, Any]", value)
             value = {key: item for key, item in entries.items() if key not in ("inputs", "sha256")}
-        for kind, place in _in_json(value, detector):
+        # Letters may be written as \\u0041 there.
+        has_escapes = is_json and "\\u" in text
+        for kind, place in _in_json(value, detector, has_escapes=has_escapes):
             found[SecretFinding(file.path, place, kind)] = None
     return list(found)
 
@@ -372,30 +275,29 @@ def require_none(findings: list[SecretFinding], what: str) -> None:
     )
 
 
-def _is_random(value: str) -> bool:
-    """Return whether a value may be a generated secret: long, of letters and digits, and of no words."""
-    if len(value) < _LONG_ENOUGH or _HASH.fullmatch(value) or re.search(r"\s", value):
-        return False
-    if not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
-        return False
-    shares = [count / len(value) for count in Counter(value).values()]
-    return -sum(share * math.log2(share) for share in shares) >= _ENTROPY
+def _in_json(
+    value: object, detector: Detector, place: str = "", key: str = "", *, has_escapes: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield (kind, path of keys) of values behind telling names in parsed JSON.
 
-
-def _in_json(value: object, detector: Detector, place: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (kind, path of keys) of values behind telling names in parsed JSON."""
+    Args:
+        has_escapes: Letters are escaped in the file, so that shapes must be looked for in the values, too.
+    """
     if isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
-            yield from _in_json(item, detector, f"{place}.{name}".lstrip("."), name)
+            path = f"{place}.{name}".lstrip(".")
+            yield from _in_json(item, detector, path, name, has_escapes=has_escapes)
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             if isinstance(item, dict | list | str):
-                yield from _in_json(item, detector, f"{place}[{index}]")
-    elif isinstance(value, str) and len(value) >= _LONG_ENOUGH:
-        if CREDENTIAL.search(key) and _is_random(value):
+                yield from _in_json(item, detector, f"{place}[{index}]", has_escapes=has_escapes)
+    elif isinstance(value, str) and len(value) >= LONG_ENOUGH:
+        if CREDENTIAL.search(key) and is_random(value):
             yield f"value of {key!r}", place
         else:
             yield from ((kind, place) for kind, _ in detector.named(value))
+        if has_escapes:
+            yield from ((kind, place) for kind, _ in detector.shapes(value))
 
 
 def _sample(shard: ShardEntry, index: int, number: int) -> tuple[int, int]:

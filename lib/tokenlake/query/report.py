@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tokenlake import numbers
 from tokenlake.arrays import Int64
-from tokenlake.errors import ConfigError, NotFoundError, VersionConflictError
+from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, VersionConflictError
 from tokenlake.loader.dataset import Dataset
 from tokenlake.loader.options import LoaderOptions
 from tokenlake.loader.plan import BatchPlan, host_load
@@ -63,6 +63,7 @@ from tokenlake.store.diff import compare
 from tokenlake.store.layout import QUARANTINE, RUNS, Layout
 from tokenlake.store.ledger import Account
 from tokenlake.store.manifest import Manifest
+from tokenlake.store.outputs import require_outside_stores
 from tokenlake.tokenizers.manager import Decoder
 
 _ROWS: Final = 24  # that are decoded
@@ -296,7 +297,7 @@ def report(
 
     Raises:
         NotFoundError: there is no such version.
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or lies in a store.
         IntegrityError: a file of the version is damaged.
     """
     if isinstance(where, Manifest):
@@ -308,6 +309,7 @@ def report(
         store = open_read_store(place, storage_options=storage_options)
         manifest = Catalog(store).manifest_of(name)
     target = Path(output or f"{manifest.dataset}-v{manifest.version}.html").expanduser()
+    require_outside_stores(target, "output")
     try:
         target.write_text(render_report(manifest, store), encoding="utf-8")
     except OSError as error:
@@ -369,8 +371,8 @@ def _text(catalog: Catalog | None, manifest: Manifest) -> Account:
 def _parent(catalog: Catalog | None, dataset: str, version: int) -> Manifest | None:
     try:
         return None if catalog is None else catalog.manifest(dataset, version)
-    except NotFoundError:
-        return None  # it was removed, or not copied with its child
+    except (NotFoundError, IntegrityError):
+        return None  # it was removed, not copied with its child, or is damaged
 
 
 def _ancestors(catalog: Catalog | None, manifest: Manifest) -> Table:
@@ -390,12 +392,19 @@ def _ancestors(catalog: Catalog | None, manifest: Manifest) -> Table:
 def _versions(catalog: Catalog, manifest: Manifest) -> Html:
     """The versions of the dataset, and what differs between each and the one before it."""
     committed = [info.version for info in catalog.versions(manifest.dataset) if info.committed]
-    found = [catalog.manifest(manifest.dataset, version) for version in committed[-_VERSIONS:]]
+    shown = committed[-_VERSIONS:]
+    unreadable: dict[Layout, IntegrityError] = {}
+    found: list[Manifest] = []
+    for version in shown:
+        other = catalog.readable_manifest(Layout(manifest.dataset, version), unreadable.setdefault)
+        if other is not None:
+            found.append(other)
     rows = [{"version": f"v{each.version}", **asdict(each.totals)} for each in found]
     columns = [number(name) for name in ("rows", "tokens", "documents")]
     table = Table.of((label("version"), *columns, number("bytes", "size", numbers.size)), rows)
-    older = len(committed) - len(found)
+    older = len(committed) - len(shown)
+    damaged = [tag("p", f"v{layout.version} cannot be read: {error}") for layout, error in unreadable.items()]
     note = [tag("p", f"{numbers.plural(older, 'older version')} not listed.", class_="dim")] if older else []
     unlike = [compare(a, b) for a, b in reversed(list(pairwise(found))[-_DIFFERENCES:])]
     told = [folded(sentence_of(each), *map(to_html, difference_tables(each))) for each in unlike]
-    return together([to_html(table), *note, *told])
+    return together([to_html(table), *damaged, *note, *told])

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -31,7 +32,8 @@ from tokenlake.query.tables import (
 from tokenlake.sources.sql import CLOSED, draw_nothing
 from tokenlake.store.address import StoreAddress, open_store
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, OnUnreadable
+from tokenlake.store.layout import Layout
 from tokenlake.tokenizers.manager import Decoder
 
 MEMORY_VARIABLE: Final = "TOKENLAKE_SQL_MEMORY"
@@ -69,6 +71,7 @@ def sql(
     statement: str,
     *,
     on_verified: OnVerified | None = None,
+    on_unreadable: OnUnreadable | None = None,
 ) -> pa.Table:
     """Run one SELECT over a store.
 
@@ -85,6 +88,8 @@ def sql(
         store: a store, its address, or its path or URL.
         statement: one statement that only reads (SELECT, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
         on_verified: called with the size of each file found whole.
+        on_unreadable: called once for each version that the tables about the store leave out, because a file of it is
+            damaged; None: a warning (:class:`UserWarning`).
 
     DuckDB may take a third of this machine's memory, or what the variable ``TOKENLAKE_SQL_MEMORY`` says (``8GB``); what
     does not fit goes to the temporary folder, at most ten times as much.
@@ -104,10 +109,12 @@ def sql(
             "max_temp_directory_size": f"{_SPILLED * memory} bytes",
         }
 
+        unreadable: dict[Layout, IntegrityError] = {}
+
         def run(wanted: Sequence[Relation], files: VerifiedFiles | Path) -> pa.Table:
             """Answer by a DuckDB of its own, which sees the wanted relations and their files alone."""
             with duckdb.connect(":memory:", config=settings) as connection:
-                readable = create(connection, catalog, manifests, wanted, known, files)
+                readable = create(connection, catalog, manifests, wanted, known, files, unreadable.setdefault)
                 _add_decode(connection, catalog, manifests)
                 # From here on: these files, no others, no network, no extensions, and no way to change that.
                 draw_nothing(connection)
@@ -132,6 +139,13 @@ def sql(
             return run(wanted, VerifiedFiles(catalog.store, spill / "copies", on_verified))
         except duckdb.Error as error:
             raise _explained(error, statement, known) from error
+        finally:
+            for layout, error in unreadable.items():
+                (on_unreadable or _warn)(layout, error)
+
+
+def _warn(layout: Layout, error: IntegrityError) -> None:
+    warnings.warn(f"{layout.prefix} is left out: {error}", stacklevel=4)
 
 
 def _result(connection: Any, statement: str, memory: int) -> pa.Table:

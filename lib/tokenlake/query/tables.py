@@ -22,7 +22,7 @@ from tokenlake.columns import id_weights
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError
 from tokenlake.reading.version import REMEDY, require_same, stored_schema
 from tokenlake.store.base import ReadStore
-from tokenlake.store.catalog import Catalog
+from tokenlake.store.catalog import Catalog, OnUnreadable
 from tokenlake.store.layout import Layout
 from tokenlake.store.ledger import MIXED, Account, FileEntry
 from tokenlake.store.local import LocalStore
@@ -65,8 +65,13 @@ SCHEMAS: Final = {
 """Columns of each table."""
 
 
-def build(catalog: Catalog, name: str) -> pa.Table:
-    """Return one of :data:`SCHEMAS`' tables, over every version of the store."""
+def build(catalog: Catalog, name: str, on_unreadable: OnUnreadable) -> pa.Table:
+    """Return one of :data:`SCHEMAS`' tables, over every version of the store.
+
+    Args:
+        on_unreadable: Called for a version whose manifest, or ledger, is damaged: it has no rows in the table, and of
+            `datasets` a row without figures.
+    """
     rows: list[dict[str, Any]] = []
     if name == "datasets":
         for dataset in catalog.datasets():
@@ -76,16 +81,23 @@ def build(catalog: Catalog, name: str) -> pa.Table:
                     "version": info.version,
                     "committed": info.committed,
                 }
+                manifest = None
                 if info.committed:
-                    manifest = catalog.manifest(dataset, info.version)
+                    manifest = catalog.readable_manifest(Layout(dataset, info.version), on_unreadable)
+                if manifest is not None:
                     facts = {key: getattr(manifest, key) for key in ("kind", "seq_length", "fingerprint")}
                     row |= facts | asdict(manifest.totals)
                 rows.append(row)
     else:
         for layout in catalog.committed_versions():
             own = {"dataset": layout.dataset, "version": layout.version}
-            manifest = catalog.manifest(layout.dataset, layout.version)
-            rows += (own | row for row in _rows_of(name, catalog, manifest))
+            manifest = catalog.readable_manifest(layout, on_unreadable)
+            if manifest is None:
+                continue
+            try:
+                rows += [own | row for row in _rows_of(name, catalog, manifest)]
+            except IntegrityError as error:
+                on_unreadable(layout, error)
     return pa.Table.from_pylist(rows, schema=SCHEMAS[name])
 
 
@@ -255,11 +267,13 @@ def create(
     wanted: Sequence[Relation],
     known: dict[str, Relation],
     files: VerifiedFiles | Path,
+    on_unreadable: OnUnreadable,
 ) -> list[str]:
     """Make the wanted relations and what they rest on; return the files that DuckDB may read.
 
     Args:
         files: those of versions; or a folder for a file without rows, for views of rows without their files.
+        on_unreadable: called for a version that a table about the whole store has to leave out.
 
     Raises:
         IntegrityError: a shard is not what its manifest says.
@@ -269,11 +283,15 @@ def create(
         if relation.kind != "table":
             maker.make(relation)
         elif relation.name != "documents":
-            maker.table(relation.name, build(catalog, relation.name))
+            maker.table(relation.name, build(catalog, relation.name, on_unreadable))
         else:  # the provenance of the newest version of every dataset
             newest = [each for each in known.values() if each.kind == "documents" and "@" not in each.name]
-            for each in newest:
-                maker.make(each)
+            for each in list(newest):
+                try:
+                    maker.make(each)
+                except IntegrityError as error:
+                    on_unreadable(Layout(each.dataset, each.version), error)
+                    newest.remove(each)
             selects = [
                 f"select {literal(each.dataset)} as dataset, {each.version} as version, * from {quoted(each.name)}"
                 for each in newest

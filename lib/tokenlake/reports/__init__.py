@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from tokenlake import numbers
-from tokenlake.markup import Html, grid, tag, together
+from tokenlake.markup import Html, grid, markdown_text, tag, together
 
 Writer = Callable[[Any], str]
 
@@ -80,10 +80,10 @@ def listed(lines: Sequence[str], title: str) -> Table:
 
 
 def to_markdown(table: Table) -> str:
-    """The table as GitHub Markdown, ending in a newline; pipes and line breaks in cells are escaped."""
-    heads = [_escape(column.heading) for column in table.columns]
+    """The table as GitHub Markdown, ending in a newline; what would be markup in a cell is escaped."""
+    heads = [markdown_text(column.heading) for column in table.columns]
     rules = ["---:" if column.align == "right" else "---" for column in table.columns]
-    body = [[_escape(cell) for cell in row] for row in table.cells()]
+    body = [[markdown_text(cell) for cell in row] for row in table.cells()]
     lines = ["| " + " | ".join(row) + " |" for row in (heads, rules, *body)]
     title = [f"### {table.title}", ""] if table.title else []
     return "\n".join([*title, *lines]) + "\n"
@@ -94,7 +94,3 @@ def to_html(table: Table) -> Html:
     heads, sides = [column.heading for column in table.columns], [column.align for column in table.columns]
     shown = tag("div", grid(heads, table.cells(), sides), class_="wide")
     return together([tag("h3", table.title), shown]) if table.title else shown
-
-
-def _escape(cell: str) -> str:
-    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")

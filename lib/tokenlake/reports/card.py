@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, final
 
 from tokenlake import numbers
 from tokenlake.columns import IGNORED, columns_for
+from tokenlake.markup import code_span, markdown_text, printable_json
 from tokenlake.reports import Table, dataset, to_markdown
 from tokenlake.reports.dataset import (
     account_table,
@@ -62,7 +63,7 @@ def render_card(manifest: Manifest) -> str:
     """
     split = "train" if "train" in manifest.splits else next(iter(manifest.splits), "train")
     name = f"{manifest.dataset}@v{manifest.version}"
-    notes = "".join(f"- {remark}\n" for remark in remarks(manifest.account))
+    notes = "".join(f"- {markdown_text(remark)}\n" for remark in remarks(manifest.account))
     account = _table(account_table(manifest, None)) + (f"\n{notes}" if notes else "")
     sections = [
         _header(manifest),
@@ -133,7 +134,10 @@ def _header(manifest: Manifest) -> str:
             # quoted: a split called `no` or `1` must stay text
             lines += [f"  - split: {json.dumps(split)}", f"    path: {json.dumps(paths)}"]
     said = manifest.config.get("card", {})
-    lines += [f"{name}: {json.dumps(said[name], ensure_ascii=False)}" for name in _SAID if name in said]
+    for name in _SAID:
+        if name in said:
+            # YAML reads a text of JSON as it is, but for control characters that JSON leaves as they are.
+            lines.append(f"{name}: {printable_json(json.dumps(said[name], ensure_ascii=False))}")
     size = next((name for limit, name in _SIZES if manifest.totals.rows < limit), "n>1T")
     lines += ["tags:", "- tokenlake", "- pretokenized", "size_categories:", f"- {size}", "---", ""]
     return "\n".join(lines)
@@ -147,7 +151,8 @@ def _introduction(manifest: Manifest) -> str:
         rows = f"{many} of {numbers.count(manifest.width)} tokens, {dataset.fill(manifest)} full"
     if manifest.mixture is not None:
         rows = rows or numbers.plural(manifest.totals.rows, "document")
-        return f"{what}, mixed by tokenlake of {sentence(manifest.mixture)}; {rows}; {dataset.stored(manifest)}.\n"
+        sources = markdown_text(sentence(manifest.mixture))
+        return f"{what}, mixed by tokenlake of {sources}; {rows}; {dataset.stored(manifest)}.\n"
     of = "document"
     if manifest.preference is not None:
         method, trainer = manifest.preference
@@ -185,7 +190,7 @@ def _columns(manifest: Manifest) -> str:
 def _further(manifest: Manifest) -> str:
     """The columns that not every dataset of unpacked rows has."""
     build = manifest.config.get("build", {})
-    names = ", ".join(f"`{name}`" for name, _ in build.get("kept", ()))
+    names = ", ".join(code_span(name) for name, _ in build.get("kept", ()))
     kept = f"- {names}: kept from the input.\n" if names else ""
     mask = "- `attention_mask`: 1 for an id of the document, 0 for padding.\n"
     return mask + kept if "attention_mask" in build else kept

@@ -31,6 +31,7 @@ from tokenlake.rowwise.files import DatasetType, create_source
 from tokenlake.rowwise.mixed import MixedShardedSource
 from tokenlake.rowwise.shards import Row, fields_in
 from tokenlake.rowwise.source import ShardedDataSource
+from tokenlake.store.outputs import require_outside_stores
 
 _LOADS: Final = "an AsyncDataLoader prepares batches ahead: AsyncDataLoader(mixture.build(), ...)"
 _READS: Final = "remote files are read in ranges, and failed requests are repeated, without options"
@@ -184,7 +185,8 @@ class DatasetMixture:
         return json.dumps(given, indent=2, default=dict)
 
     def save_mixture(self, json_file_path: str | os.PathLike[str]) -> None:
-        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`."""
+        """Write :meth:`to_json_string` to a file, for :meth:`load_mixture`; ConfigError where it lies in a store."""
+        require_outside_stores(json_file_path, "json_file_path")
         Path(json_file_path).write_text(self.to_json_string(), encoding="utf-8")
 
     @classmethod

@@ -11,18 +11,32 @@ import json
 import os
 import random
 import re
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit
+from urllib.request import getproxies
 
 from tokenlake.config.references import resolve_options, scrub
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, MissingExtraError, SourceError, SourceNotFoundError
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed
+from tokenlake.store import rates
+from tokenlake.store.rates import NoAnswerError, RateFloor
+from tokenlake.store.redirects import (
+    MOST_REDIRECTS,
+    HttpOrigin,
+    RedirectRefusedError,
+    private_kind,
+    require_allowed_addresses,
+)
+from tokenlake.threads import start_thread
 
 PREFIX: Final = "hf://datasets/"
 CONVERTED: Final = "refs/convert/parquet"
@@ -42,6 +56,7 @@ _FIRST_WAIT: Final = 0.25  # seconds; doubles
 _LONGEST_WAIT: Final = 300.0  # seconds; what an answer may ask for, the length of the Hub's own window
 _SPENT: Final = re.compile(r"\br=0;t=(\d+)")  # nothing remaining, and the seconds until there is again
 _TIMEOUT: Final = 30.0  # seconds without a byte
+_KEPT: Final = ("accept", "accept-encoding", "range", "user-agent")  # headers that go along to another host
 _YES: Final = frozenset({"1", "on", "yes", "true"})
 
 
@@ -81,7 +96,8 @@ def parse_id(entry: str) -> HubId:
     """
     repo, at, revision = entry.removeprefix(PREFIX).rstrip("/").partition("@")
     revision = unquote(revision) if entry.startswith(PREFIX) else revision
-    if not _ID.fullmatch(repo) or (at and not revision.strip("/")):
+    is_revision = bool(revision.strip("/")) and ".." not in revision and revision.isprintable()
+    if not _ID.fullmatch(repo) or (at and not is_revision):
         raise ConfigError(
             f"data_files: {entry!r} is not the id of a dataset on the Hub; expected org/name or "
             "org/name@revision. Leave `type` out for files of this machine and for URLs.",
@@ -104,6 +120,8 @@ def parse_url(url: str) -> tuple[HubId, str]:
             got=url,
         )
     repo, at, revision, path = found.groups()
+    if path and any(part in (".", "..") for part in path.split("/")):
+        raise ConfigError(f"data_files: {url!r} has a part '.' or '..'; write the path without it", got=url)
     return parse_id(f"{repo}@{unquote(revision)}" if at else repo), path or ""
 
 
@@ -218,6 +236,8 @@ class HubClient:
                     return answer
             except self._offline as error:
                 raise offline(what) from error
+            except RedirectRefusedError as error:
+                raise SourceError(f"{what}: {error}", endpoint=self.endpoint) from None
             except self._faults as error:
                 # Where storage hosts are, queries are signatures.
                 why = scrub(f"{type(error).__name__}: {error}")
@@ -234,16 +254,25 @@ class HubClient:
         headers = {**self._headers, "accept-encoding": "identity"}
         if span:
             headers["range"] = f"bytes={span[0]}-{span[1] - 1}"
-        with self._session().stream(
-            "GET", self.endpoint + path, headers=headers, timeout=_TIMEOUT, follow_redirects=True
-        ) as response:
-            # What the Hub says of a file comes with its redirect to where the content is.
-            found: dict[str, str] = {}
-            for step in (*response.history, response):
-                found |= {name.lower(): value for name, value in step.headers.items()}
-            # A server that ignores ranges would send the whole file, however large it is.
-            whole = span is not None and response.status_code == 200
-            return Answer(response.status_code, found, b"" if whole else response.read())
+        url = self.endpoint + path
+        found: dict[str, str] = {}
+        for _ in range(MOST_REDIRECTS + 1):
+            request = self._session().stream(
+                "GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=False
+            )
+            with _answering(request) as response:
+                # What the Hub says of a file comes with its redirect to where the content is.
+                found |= {name.lower(): value for name, value in response.headers.items()}
+                if not response.is_redirect:
+                    # A server that ignores ranges would send the whole file, however large it is.
+                    whole = span is not None and response.status_code == 200
+                    return Answer(response.status_code, found, b"" if whole else _body(response))
+            target = urljoin(url, found.pop("location", ""))
+            _require_redirect(url, target)
+            if HttpOrigin.of(target) != HttpOrigin.of(url):
+                headers = {name: value for name, value in headers.items() if name.lower() in _KEPT}
+            url = target
+        raise RedirectRefusedError(f"the server redirects more than {MOST_REDIRECTS} times")
 
     def download(self, dataset: HubId, path: str, cache_dir: str | Path | None) -> Path:
         """Return a file of a dataset in the cache of `huggingface_hub`, downloaded if it is not there yet.
@@ -265,6 +294,71 @@ class HubClient:
                 f"{dataset}: {path} cannot be downloaded ({type(error).__name__}: {scrub(str(error))})",
                 repo=dataset.repo,
             ) from error
+
+
+@contextmanager
+def _answering(request: AbstractContextManager[Any]) -> Generator[Any]:
+    """Send a request and yield its response, whose headers must come within :data:`rates.ANSWER_SECONDS`.
+
+    The HTTP library bounds the time without a byte alone. So a thread waits for the headers, and is left behind with
+    the connection of a server that sends them byte by byte.
+    """
+    response: Future[Any] = Future()
+    given_up = threading.Event()
+
+    def send() -> None:
+        try:
+            answer = request.__enter__()
+        except BaseException as error:
+            response.set_exception(error)
+            return
+        response.set_result(answer)
+        if given_up.is_set():
+            request.__exit__(None, None, None)
+
+    start_thread(send, end=given_up.set, name="hub-headers")
+    try:
+        answer = response.result(rates.ANSWER_SECONDS)
+    except TimeoutError:
+        given_up.set()
+        raise NoAnswerError(rates.ANSWER_SECONDS) from None
+    try:
+        yield answer
+    finally:
+        request.__exit__(None, None, None)
+
+
+def _body(response: Any) -> bytes:
+    """Return the body of an answer; SlowServerError where it comes too slowly."""
+    body = bytearray()
+    floor = RateFloor()
+    begin = time.monotonic()
+    for chunk in response.iter_bytes():
+        end = time.monotonic()
+        floor.add(len(chunk), end - begin)
+        body += chunk
+        begin = end
+    return bytes(body)
+
+
+def _require_redirect(source: str, target: str) -> None:
+    """Refuse a redirect of a public Hub to an address that is not public; one of a private Hub may keep files anywhere.
+
+    The hosts that hold the Hub's files are not in the list of allowed inputs, which names datasets.
+    """
+    before, after = HttpOrigin.of(source), HttpOrigin.of(target)
+    if after.scheme not in ("http", "https") or (before.scheme == "https" and after.scheme == "http"):
+        raise RedirectRefusedError(f"the server redirects from {before.scheme} to {after.scheme}")
+    if before.host == after.host or getproxies():
+        return  # a proxy resolves names itself, and guards its network
+    addresses = {origin: _addresses(origin) for origin in (before, after)}
+    if not any(private_kind(address) for address in addresses[before]):
+        require_allowed_addresses(addresses[before], addresses[after], after)
+
+
+def _addresses(origin: HttpOrigin) -> list[str]:
+    results = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    return [str(result[4][0]) for result in results]
 
 
 def offline(what: str) -> SourceError:

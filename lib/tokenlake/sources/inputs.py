@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAli
 
 from tokenlake.arrays import RandomAccessFile
 from tokenlake.config.values import FORMATS, Format, FormatFacts
-from tokenlake.errors import DamagedFileError, InputChangedError
+from tokenlake.errors import DamagedFileError, InputChangedError, SourceError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, compression_of, format_for
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
+
+
+_LARGEST: Final = 1 << 50  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,16 @@ def planned(
 
     Raises:
         ConfigError: neither the extension nor the source's type says what it holds.
+        SourceError: a storage says that it has more bytes than any file.
     """
+    if size > _LARGEST:
+        # Planning would cut it into as many pieces as that takes.
+        raise SourceError(
+            f"{url}: the storage says that the file has {size} bytes, more than any file has; expected at most "
+            f"{_LARGEST}",
+            file=path,
+            got=size,
+        )
     return InputFile(
         source=source.name,
         path=path,

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self, final
 
 from tokenlake.compact import CompactTuple
 from tokenlake.config.values import SourceType
@@ -20,7 +20,7 @@ from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
 from tokenlake.sources.opening import as_it_begins
-from tokenlake.store.objects import INPUTS, entries_of
+from tokenlake.store.allowed import INPUTS, AllowedPlaces, has_dots_behind_wildcard, inputs_are_bounded_here
 from tokenlake.threads import in_order
 
 if TYPE_CHECKING:
@@ -45,13 +45,21 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     Raises:
         SourceNotFoundError: nothing is there; the message names near matches.
         SourceError: a folder cannot be read.
+        ConfigError: ``..`` stands behind a wildcard.
         NotAvailableError: a URL.
     """
     scheme, separator, rest = entry.partition("://")
     if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
         why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
         raise NotAvailableError(why, got=f"{scheme}://")
-    path = os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
+    named = rest if separator else entry
+    if has_dots_behind_wildcard(named) and not os.path.exists(os.path.expanduser(named)):  # noqa: PTH110, PTH111
+        # Taken out of the text, it would also take out the wildcard before it.
+        raise ConfigError(
+            f"data_files: {entry!r} has '..' behind a wildcard; write the path without it, or a glob for each folder",
+            got=entry,
+        )
+    path = os.path.abspath(os.path.expanduser(named))  # noqa: PTH100, PTH111 (keeps symlinks)
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
@@ -250,15 +258,19 @@ def _list_local(
     hashed: bool,
     enough: Enough | None,
 ) -> Sequence[InputFile]:
-    root, names = _find(source, on_progress)
+    root, names, prefixes = _find(source, on_progress)
     above = root.rstrip(os.sep) + os.sep
+    bounds = _Bounds.of_here(prefixes)
 
     def files() -> Iterator[FoundFile]:
         for name in names:
             path = above + name
             formats.format_for(name, path, source.type)
             try:
-                yield FoundFile(name, path, FileStat.of(path))
+                stat = FileStat.of(path)
+                if bounds is not None:
+                    bounds.require(path, stat)
+                yield FoundFile(name, path, stat)
             except OSError as error:
                 raise SourceNotFoundError(
                     f"{path}: cannot be read ({error.strerror}). Repair or remove the link: no file is left out "
@@ -283,33 +295,59 @@ def _list_local(
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
 
 
-def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
-    """Return the root and the paths below it, sorted."""
+def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str], list[str]]:
+    """Return the root, the paths below it, sorted, and the static prefixes of the entries."""
     meter = ProgressMeter("listing", 0, 0, on_progress)
-    bounds = entries_of(os.environ.get(INPUTS))
-    allowed = [entry for entry in bounds or () if "://" not in entry]
-    allowed = [os.path.realpath(os.path.expanduser(folder)) for folder in allowed]  # noqa: PTH111
     prefixes: list[str] = []
     paths: set[str] = set()
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
         prefixes.append(prefix)
-        inside = [os.path.realpath(prefix), *allowed]
         for path in found:
-            if bounds is not None:
-                _require_inside(path, inside)
             paths.add(path)
             if len(paths) % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
-    return root, sorted(path[skip:] for path in paths)
+    return root, sorted(path[skip:] for path in paths), prefixes
 
 
-def _require_inside(path: str, folders: Iterable[str]) -> None:
-    """Raise SourceError if a link leads a file out of all folders: a worker's owner bounds where inputs may be."""
-    real = os.path.realpath(path)
-    if not any(real == folder or real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders):
+@final
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Folders that files must lie in, links followed: a worker's owner bounds where inputs may be.
+
+    Attributes:
+        folders: With a separator at the end.
+    """
+
+    folders: tuple[str, ...]
+
+    @classmethod
+    def of_here(cls, prefixes: Iterable[str]) -> Self | None:
+        """Return the bounds of this process's environment; None where there are none.
+
+        Args:
+            prefixes: Folders that the user of a command has named, which are allowed to a command.
+        """
+        places = AllowedPlaces.of(os.environ, INPUTS)
+        if not places.is_bounded:
+            return None
+        folders = [str(folder) for folder in places.folders]
+        if not inputs_are_bounded_here():
+            folders += [os.path.realpath(prefix) for prefix in prefixes]
+        return cls(tuple(folder.rstrip(os.sep) + os.sep for folder in folders))
+
+    def require(self, path: str, stat: FileStat) -> None:
+        """Raise SourceError if a link leads a file out of all folders.
+
+        Args:
+            stat: Of the file that will be read: it must be the very file that was found inside.
+        """
+        real = os.path.realpath(path)
+        is_inside = any(f"{real}{os.sep}".startswith(folder) for folder in self.folders)
+        if is_inside and FileStat.of(real)[:2] == stat[:2]:
+            return
         raise SourceError(
             f"{path}: a link leads it to {real!r}, outside what this environment allows ({INPUTS}); remove the "
             "link, or allow that folder",

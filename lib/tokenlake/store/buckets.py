@@ -24,6 +24,7 @@ from tokenlake.errors import NotFoundError
 from tokenlake.store import objects
 from tokenlake.store.client import BucketClient, Failures
 from tokenlake.store.http import REQUEST, require_success, take_range, timeouts, total_size
+from tokenlake.store.rates import answered_in_time
 
 _VERSION: Final = "?versionId="
 _COPIED: Final = 1 << 30  # bytes that are copied at once
@@ -72,7 +73,8 @@ class S3Client(BucketClient):
     async def _fetch(
         self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
     ) -> None:
-        answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
+        async with answered_in_time():
+            answer = await self._send("get_object", url, Range=buffer.header, **_planned(planned))
         with contextlib.closing(answer["Body"]) as body:
             _require_version(answer, url, planned)
             span, _, total = answer.get("ContentRange", "").rpartition("/")
@@ -84,7 +86,8 @@ class S3Client(BucketClient):
     async def _download(
         self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
     ) -> None:
-        answer = await self._send("get_object", url, **({} if planned is None else _planned(planned)))
+        async with answered_in_time():
+            answer = await self._send("get_object", url, **({} if planned is None else _planned(planned)))
         with contextlib.closing(answer["Body"]) as body:
             if planned is not None:
                 _require_version(answer, url, planned)
@@ -456,7 +459,13 @@ class GcsClient(BucketClient):
         self._fs.credentials.apply(headers)
         arguments = {"timeout": timeouts(), **given, "params": asked, "headers": headers}
         # Encoded: %2F in an object's name must stay.
-        async with session.request(method, yarl.URL(place, encoded=True), **arguments) as answer:
+        request = session.request(method, yarl.URL(place, encoded=True), **arguments)
+        if method == "GET":
+            async with answered_in_time():  # the headers; what is sent has patience of its own
+                answer = await request
+        else:
+            answer = await request
+        async with answer:
             yield answer
 
 

@@ -9,9 +9,9 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar, final, overload
+from typing import Any, Final, Self, TypeAlias, TypeVar, final, overload
 
 from tokenlake.errors import ConfigError, IntegrityError, NotFoundError, StoreError, VersionConflictError
 from tokenlake.store import claims
@@ -60,6 +60,9 @@ class Reference:
         return cls(match["name"], None if version is None else int(version), match["tag"])
 
 
+OnUnreadable: TypeAlias = Callable[[Layout, IntegrityError], object]
+"""Called for a version that cannot be read, with the reason, which names the file."""
+
 _SHOWN: Final = 20  # versions that a message names
 _REMEDY: Final = "Run `tokenlake verify` for the whole picture, and restore the file."
 _CLAIM_TRIES: Final = 1000  # each lost race means that another build got a version
@@ -100,6 +103,17 @@ class Catalog:
         if not found:
             raise self._no_dataset(dataset)
         return found
+
+    def readable_manifest(self, layout: Layout, on_unreadable: OnUnreadable) -> Manifest | None:
+        """Return the manifest of a committed version; None, and a word to whoever asked, where it is damaged.
+
+        For what looks at a whole store: one damaged version does not hide the others.
+        """
+        try:
+            return self.manifest(layout.dataset, layout.version)
+        except IntegrityError as error:
+            on_unreadable(layout, error)
+            return None
 
     def committed_versions(self) -> Iterator[Layout]:
         """Yield every committed version of the store."""

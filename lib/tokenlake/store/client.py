@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeVar, final
 from tokenlake.config.references import scrub
 from tokenlake.errors import ConfigError, NotFoundError, StoreError, TokenlakeError
 from tokenlake.store import objects
+from tokenlake.store.rates import SlowServerError, answered_in_time
 from tokenlake.store.writes import ByteTarget
 
 SECONDS_VARIABLE: Final = "TOKENLAKE_RETRY_SECONDS"
@@ -230,8 +231,10 @@ class ObjectClient(ABC):
         credentials: sentences for the message of a refusal: what was tried, and how to give others.
         failures: what errors of this storage are to whoever asks.
         trials: what a trial before the first write has shown, by what was tried.
+        page_seconds: for a page of a listing; None: as for other small answers.
     """
 
+    page_seconds: float | None = None
     pinned: tuple[str, ...] = ()
     credentials: str = ""
 
@@ -261,7 +264,12 @@ class ObjectClient(ABC):
 
     async def stat(self, url: objects.Url) -> objects.RemoteObject:
         """Return what is known of one object; `failures.missing` where there is none."""
-        return await self.ask(url, lambda: self._stat(url))
+
+        async def once() -> objects.RemoteObject:
+            async with answered_in_time():
+                return await self._stat(url)
+
+        return await self.ask(url, once)
 
     async def list(
         self, url: objects.Url, *, flat: bool, limit: int | None = None
@@ -275,8 +283,13 @@ class ObjectClient(ABC):
         """
         found: list[objects.RemoteObject] = []
         mark: str | None = None
+
+        async def page() -> objects.ListPage:
+            async with answered_in_time(self.page_seconds):
+                return await self._page(url, flat, mark)
+
         while True:
-            some, mark = await self.ask(url, lambda mark=mark: self._page(url, flat, mark))
+            some, mark = await self.ask(url, page)
             found += some
             if mark is None or (limit is not None and len(found) >= limit):
                 return found
@@ -349,7 +362,9 @@ class ObjectClient(ABC):
             except Exception as error:
                 if verdict(error) == "changed":
                     raise objects.OtherObjectError("the storage has another version of it now") from None
-                if not await trouble.wait(error, progressed=progress() > before):
+                # A server that is too slow would otherwise be tried again for ever.
+                progressed = progress() > before and not isinstance(error, SlowServerError)
+                if not await trouble.wait(error, progressed=progressed):
                     raise refusal(url, error, trouble.tries, done, self.failures, self.credentials) from None
 
     @abstractmethod

@@ -1,32 +1,30 @@
 """Files of web servers; and answers to requests for ranges, of GCS as well, checked before they are believed.
 
-A redirect of a web server is followed by the HTTP library as if its target had been asked for. Before it does, the
-target is looked at here: it must be HTTP, must not fall back from HTTPS, must not be an address of this machine or its
-network (a cloud's metadata service answers there with credentials) when the first one was not, and must lie in
-``TOKENLAKE_ALLOWED_INPUTS`` where that is set. To another host none of the headers of the storage options go along.
+Which redirects are followed is said in :mod:`tokenlake.store.redirects`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
-import os
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from tokenlake.errors import ConfigError
-from tokenlake.store import objects
+from tokenlake.store import objects, rates
 from tokenlake.store.client import Failures, ObjectClient
+from tokenlake.store.rates import answered_in_time, least_rate
+from tokenlake.store.redirects import MOST_REDIRECTS, PUBLIC_ONLY
 
 REQUEST: Final[Mapping[str, Any]] = {"auto_decompress": False, "read_bufsize": objects.CHUNK}
 """Arguments of each request: bodies come as they are stored, and are read in large pieces."""
 
 _CONTENT_RANGE: Final = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 _SAMPLE: Final = 64 << 10
+_LARGEST: Final = 1 << 50  # bytes of a file
+_DOUBTFUL: Final = 1 << 40  # bytes from which on the last one is asked for
 _NO_HEAD: Final = frozenset({400, 403, 405, 501})  # a URL signed for GET answers 403
 
 
@@ -57,8 +55,9 @@ class HttpClient(ObjectClient):
 
             auth = aiohttp.BasicAuth(str(options.get("username", "")), str(options.get("password", "")))
             given["client_kwargs"] = {**options.get("client_kwargs", {}), "auth": auth}
-        given["client_kwargs"] = guarded(given.get("client_kwargs", {}))
-        return given
+        from tokenlake.store.http_session import open_session  # imports aiohttp
+
+        return {**given, "get_client": open_session}
 
     async def _stat(self, url: objects.Url) -> objects.RemoteObject:
         size = None
@@ -74,10 +73,31 @@ class HttpClient(ObjectClient):
                 f"{url}: the server does not say how large the file is, which reading needs; copy it to a disk.",
                 url=str(url),
             )
+        await self._require_plausible(url, size)
         token = _token(answer.headers) or await self._sampled(url, size)
         encoding = answer.headers.get("Content-Encoding", "").lower()
         packed = "" if encoding == "identity" else encoding
         return objects.RemoteObject(path=url.path, size=size, token=token, packed=packed)
+
+    async def _require_plausible(self, url: objects.Url, size: int) -> None:
+        """Refuse a size that the server cannot mean: planning would cut the file into as many pieces as that takes."""
+        if size <= _DOUBTFUL:
+            return
+        why = f"more than any file has; expected at most {_LARGEST}"
+        if size <= _LARGEST:
+            async with self._request("get", url, {"Range": f"bytes={size - 1}-{size - 1}"}) as answer:
+                has_end = answer.status == 206 and total_size(answer) == size
+                data = await answer.content.read(1) if has_end else b""
+                answer.close()
+            if data:
+                return
+            why = "and does not send the last of them"
+        raise self.failures.failed(
+            f"{url}: the server says that the file has {size} bytes, {why}. Its Content-Length is wrong: check the "
+            "URL, or copy the file to a disk.",
+            url=str(url),
+            got=size,
+        )
 
     async def _page(self, url: objects.Url, flat: bool, mark: str | None) -> objects.ListPage:
         raise NotImplementedError("web servers do not list what they have")
@@ -104,6 +124,7 @@ class HttpClient(ObjectClient):
     async def _request(
         self, method: str, url: objects.Url, headers: Mapping[str, str]
     ) -> AsyncGenerator[Any]:
+        PUBLIC_ONLY.set(False)  # until a redirect leads to another host
         session, target, query = await self.session(), str(url), self._options.get("query")
         if isinstance(query, Mapping):
             path = url.path.partition("?")[0]
@@ -113,8 +134,11 @@ class HttpClient(ObjectClient):
         given = dict(self._fs.kwargs)
         sent = {**given.pop("headers", {}), "Accept-Encoding": "identity", **headers}
         given["timeout"] = timeouts(**({"silence": given["timeout"]} if "timeout" in given else {}))
-        arguments = {"allow_redirects": True, **REQUEST, **given, "headers": sent}
-        async with session.request(method, self._fs.encode_url(target), **arguments) as answer:
+        redirects = {"allow_redirects": True, "max_redirects": MOST_REDIRECTS}
+        arguments = {**redirects, **REQUEST, **given, "headers": sent}
+        async with answered_in_time():  # the headers, redirects included
+            answer = await session.request(method, self._fs.encode_url(target), **arguments)
+        async with answer:
             self.reached = True
             yield answer
 
@@ -210,72 +234,6 @@ def _require_version(answer: Any, planned: objects.RemoteObject) -> None:
         raise objects.OtherObjectError(f"its version is {found}, expected {planned.token}")
 
 
-_KEPT: Final = ("accept", "accept-encoding", "range", "if-match", "if-unmodified-since", "user-agent")
-
-
-class RedirectRefusedError(Exception):
-    """A redirect leads where it may not. It becomes the failure of the request, and is not tried again."""
-
-
-def guarded(client_options: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments for an aiohttp session whose redirects are looked at before they are followed."""
-    import aiohttp  # an optional extra
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_look)
-    return {**client_options, "trace_configs": [*client_options.get("trace_configs", ()), trace]}
-
-
-async def _look(_session: Any, _context: Any, redirect: Any) -> None:
-    answer = redirect.response
-    location = answer.headers.get("Location") or answer.headers.get("URI") or ""
-    try:
-        source, target = answer.url, answer.url.join(type(answer.url)(location, encoded=True))
-    except ValueError:
-        raise RedirectRefusedError("the server redirects to an invalid URL") from None
-    if target.scheme not in ("http", "https") or (source.scheme == "https" and target.scheme == "http"):
-        raise RedirectRefusedError(f"the server redirects from {source.scheme} to {target.scheme}")
-    if target.origin() == source.origin():
-        return
-    for name in [name for name in redirect.headers if name.lower() not in _KEPT]:
-        redirect.headers.popall(name, None)
-    told = f"the server redirects to {target.origin()}"
-    if (allowed := objects.entries_of(os.environ.get(objects.INPUTS))) is not None:
-        if not _is_listed(target, allowed):
-            raise RedirectRefusedError(f"{told}, outside what {objects.INPUTS} allows in this environment")
-        return
-    near = await _addresses(target)
-    if any(address.is_link_local for address in near):
-        raise RedirectRefusedError(f"{told}, a link-local address")
-    if any(map(_is_inner, near)) and not any(map(_is_inner, await _addresses(source))):
-        raise RedirectRefusedError(f"{told}, an address of the private network")
-
-
-def _is_listed(target: Any, allowed: list[str]) -> bool:
-    try:
-        url = objects.parse_url(str(target.with_query(None)))
-        above = [
-            objects.parse_url(entry) for entry in allowed if entry.lower().startswith(("http://", "https://"))
-        ]
-    except ConfigError:
-        return False
-    return not objects.is_odd(url.path) and any(objects.lies_below(url, each) for each in above)
-
-
-async def _addresses(url: Any) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port)
-    except OSError as error:
-        told = f"the server redirects to {url.origin()}, whose name has no address"
-        raise RedirectRefusedError(told) from error
-    parsed = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
-    return [getattr(each, "ipv4_mapped", None) or each for each in parsed]
-
-
-def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    return address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
-
-
 # Kinds of token, the best first, with what file systems call them.
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "generation": ("generation",),
@@ -299,6 +257,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 class FsspecClient(ObjectClient):
     """Calls of an fsspec file system; tokens are what its `info` has of the names above, else ``size:``."""
 
+    page_seconds = float("inf")  # such a file system lists all pages at once
     credentials = (
         "They are given by storage_options, under the names that the file system's documentation has: "
         "{NAME: {env: VARIABLE}}"
@@ -332,7 +291,8 @@ class FsspecClient(ObjectClient):
     async def _fetch(
         self, url: objects.Url, buffer: objects.RangeBuffer, planned: objects.RemoteObject
     ) -> None:
-        data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
+        async with answered_in_time(_seconds_for(buffer.stop - buffer.at)):
+            data = await self._call("cat_file", self._path(url), start=buffer.at, end=buffer.stop)
         pieces = iter([data])
 
         async def read(_: int) -> bytes:
@@ -343,7 +303,8 @@ class FsspecClient(ObjectClient):
     async def _download(
         self, url: objects.Url, write: objects.Write, planned: objects.RemoteObject | None
     ) -> None:
-        data = await self._call("cat_file", self._path(url))
+        async with answered_in_time(_seconds_for(None if planned is None else planned.size)):
+            data = await self._call("cat_file", self._path(url))
         objects.require_size(len(data), planned)
         write(data)
 
@@ -359,6 +320,14 @@ class FsspecClient(ObjectClient):
                 answer = await asyncio.to_thread(getattr(self._fs, name), *args, **options)
         self.reached = True
         return answer
+
+
+def _seconds_for(size: int | None) -> float:
+    """Return how long so many bytes may take, where they come in one piece; None: nobody knows how many."""
+    rate = least_rate()
+    if size is None or not rate:
+        return float("inf")
+    return rates.ANSWER_SECONDS + size / rate
 
 
 def _found(path: str, info: Mapping[str, Any]) -> objects.RemoteObject:

@@ -214,7 +214,7 @@ class Manifest(Sealed):
             mixture=MixtureRecord.read(document, "mixture") if "mixture" in document else None,
         )
         found._check(document)
-        document.end(found._canonical())
+        document.end(found)
         # What unsealing found; computing it again would take as long as all the rest.
         vars(found)["sha256"] = document.get("sha256", Sha256)
         return found

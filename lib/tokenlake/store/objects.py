@@ -2,10 +2,7 @@
 
 URLs hold no secrets. Their schemes are an allow-list, because fsspec opens much that nobody meant: shells on other
 machines, caches that unpickle what lies in a folder, ways round the rules for local paths. What is not on it is refused
-before anything of fsspec is asked. The places that a worker's owner allows for inputs are folders and URLs, separated
-like ``PATH``::
-
-    TOKENLAKE_ALLOWED_INPUTS=/data/raw:s3://corpora/raw:https://data.example.org:8443/sets:hf://datasets/our-org
+before anything of fsspec is asked.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from tokenlake.config.values import did_you_mean
 from tokenlake.errors import SIGNED, ConfigError, StoreError
 from tokenlake.store.layout import check_key
 from tokenlake.store.local import open_regular
+from tokenlake.store.rates import RateFloor
 
 VARIABLE: Final = "TOKENLAKE_ALLOWED_SCHEMES"
 """Environment variable: further schemes that may be opened, separated by commas, such as ``sftp,oss``."""
@@ -160,33 +158,6 @@ def _refuse_signature(url: Url, option: str) -> None:
             "storage_options: {query: {env: VARIABLE}}, or {query: {FILE NAME: {env: VARIABLE}}} where every "
             "file has its own"
         )
-
-
-INPUTS: Final = "TOKENLAKE_ALLOWED_INPUTS"
-"""Environment variable with the list."""
-
-# A colon separates entries, but not a scheme or a host from what follows it.
-_ENTRY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:]*(?::\d+(?=[/:]|$))?[^:]*|[^:]+")
-
-
-def entries_of(allowed: str | None) -> list[str] | None:
-    """Return the entries of a list; None, for everything, where there is none."""
-    return None if allowed is None else _ENTRY.findall(allowed)
-
-
-def lies_below(url: Url, above: Url) -> bool:
-    """Say whether a URL, up to its first wildcard, is `above` or in it."""
-    if url.root.lower() != above.root.lower():
-        return False
-    folder = above.path.strip("/")
-    static = re.split(r"[*?\[]", url.path, maxsplit=1)[0]
-    return not folder or url.path.rstrip("/") == folder or static.startswith(f"{folder}/")
-
-
-def is_odd(path: str) -> bool:
-    """Say whether a server may take the path for another one than it looks like."""
-    plain = unquote(unquote(path)).replace("\\", "/")
-    return any(part in (".", "..") for part in plain.split("/")) or "\\" in unquote(unquote(path))
 
 
 def root_of(address: str) -> Url:
@@ -373,9 +344,11 @@ class RangeBuffer:
 
         Raises:
             ShortBodyError: it ended early.
+            SlowServerError: it comes too slowly.
         """
         stop = self.stop if stop is None else stop
-        while self.at < stop and (chunk := await read(CHUNK)):
+        floor = RateFloor()
+        while self.at < stop and (chunk := await floor.read(read, CHUNK)):
             taken = min(len(chunk), self.stop - self.at)
             self.data[self.got : self.got + taken] = chunk if taken == len(chunk) else chunk[:taken]
             self.got += taken
@@ -391,10 +364,12 @@ async def pour(
     Raises:
         OtherObjectError: it has another length than planned.
         ShortBodyError: it ended early.
+        SlowServerError: it comes too slowly.
     """
     require_size(stated, planned)
     size, got = stated if planned is None else planned.size, 0
-    while chunk := await read(CHUNK):
+    floor = RateFloor()
+    while chunk := await floor.read(read, CHUNK):
         got += len(chunk)
         if size is not None and got > size:
             raise OtherObjectError(f"it has more than the {size} bytes that were expected")

@@ -98,7 +98,7 @@ class Sealed:
     def _read(cls, document: SealedDocument) -> Self:
         found = cls(**document.values(cls))
         found._check(document)
-        document.end(found._canonical())
+        document.end(found)
         return found
 
     def _members(self) -> dict[str, Any]:
@@ -187,18 +187,22 @@ class SealedDocument:
         """Raise the IntegrityError about a member, or what is inside one."""
         self._fail(key, f"is {_short(got)}; expected {expected}. {_DAMAGED}")
 
-    def end(self, members: Mapping[str, bytes]) -> None:
+    def end(self, sealed: Sealed) -> None:
         """Check that the document is what would be written for what was read of it.
 
         Args:
-            members: the canonical form of all members but the seal.
+            sealed: What was read.
         """
+        try:
+            members = sealed._canonical()  # pyright: ignore[reportPrivateUsage] - of this file
+        except ConfigError as error:  # a text that is no UTF-8, or a number that is none
+            raise IntegrityError(f"{self._where}: {error} {_DAMAGED}", file=self._where) from None
         seal = self._members.get("sha256")
         wanted = {**members, **({} if seal is None else {"sha256": bytes(seal)})}
         if joined(wanted) == self._data:
             return
         written = {key: text.decode() for key, text in wanted.items()}
-        there = {key: bytes(raw).decode() for key, raw in self._members.items()}
+        there = {key: bytes(raw).decode("utf-8", "backslashreplace") for key, raw in self._members.items()}
         for key in sorted(written.keys() ^ there.keys()):
             self._fail(key, f"is {'missing' if key in written else 'no known key'}. {_DAMAGED}")
         for key, expected in sorted(written.items()):

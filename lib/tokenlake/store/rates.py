@@ -1,0 +1,120 @@
+"""A floor on the rate at which a server sends: one that sends a byte a second would hold a build for ever.
+
+The time without any byte is bounded by timeouts of sockets. A server that always sends a little runs into none of them.
+So the bytes of each body are counted against the time that was waited for them, in windows of :data:`WINDOW` seconds.
+Where a window had less than the floor, the request fails. The time that the caller takes for the bytes does not count.
+Answers without a body worth counting (the size of a file, a page of a listing, headers) have a time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+from tokenlake.errors import ConfigError
+
+VARIABLE: Final = "TOKENLAKE_MIN_RATE"
+"""Environment variable: bytes a second that a server has to send at least; 1000 by default, 0 for no floor."""
+
+WINDOW: float = 30.0
+"""Seconds of waiting after which the bytes that came meanwhile are judged."""
+
+ANSWER_SECONDS: float = 300.0
+"""Seconds for a whole answer to a small request, redirects included."""
+
+_USUAL: Final = 1000.0
+
+
+class SlowServerError(ConnectionError):
+    """A server sends less than the floor. It is tried again as long as nothing comes, because it may be a passing jam.
+
+    Attributes:
+        rate: Bytes a second that came.
+        floor: Bytes a second that were expected.
+    """
+
+    def __init__(self, rate: float, floor: float, seconds: float) -> None:
+        super().__init__(
+            f"it sent {rate:.3g} bytes a second for {seconds:.3g} seconds, expected at least {floor:.12g} "
+            f"({VARIABLE} sets how few are allowed)"
+        )
+        self.rate = rate
+        self.floor = floor
+
+
+class NoAnswerError(ConnectionError):
+    """A server has not answered a small request within :data:`ANSWER_SECONDS`, though it may have sent something."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it did not answer within {seconds:.3g} seconds, though it sends something")
+
+
+def least_rate() -> float:
+    """Return the bytes a second that the environment asks for; ConfigError for something that is no number."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return _USUAL
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < float("inf"):
+        raise ConfigError(f"{VARIABLE}: got {text!r}, expected a number of bytes a second, 0 or more")
+    return rate
+
+
+@final
+class RateFloor:
+    """Counts the bytes of one body, and the time that was waited for them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: Returns seconds."""
+        self._floor = least_rate()
+        self._clock = clock
+        self._waited = 0.0
+        self._bytes = 0
+
+    async def read(self, read: Callable[[int], Awaitable[bytes]], size: int) -> bytes:
+        """Return the next bytes of a body; SlowServerError where too few came in the last window."""
+        begin = self._clock()
+        data = await read(size)
+        self.add(len(data), self._clock() - begin)
+        return data
+
+    def add(self, size: int, seconds: float) -> None:
+        """Count bytes that were waited for.
+
+        Raises:
+            SlowServerError: Too few came in the last window.
+        """
+        self._bytes += size
+        self._waited += seconds
+        if self._waited < WINDOW:
+            return
+        rate = self._bytes / max(self._waited, 1e-9)
+        if size and rate < self._floor:  # a body that has ended was not too slow to end
+            raise SlowServerError(rate, self._floor, self._waited)
+        self._waited = 0.0
+        self._bytes = 0
+
+
+@asynccontextmanager
+async def answered_in_time(seconds: float | None = None) -> AsyncGenerator[None]:
+    """Bound the time of a small request; NoAnswerError where it takes longer.
+
+    Args:
+        seconds: None: :data:`ANSWER_SECONDS`. Infinity: no limit.
+    """
+    limit = ANSWER_SECONDS if seconds is None else seconds
+    timer = asyncio.timeout(None if limit == float("inf") else limit)
+    try:
+        async with timer:
+            yield
+    except TimeoutError:
+        if not timer.expired():
+            raise  # of a socket, or of what was asked
+        raise NoAnswerError(limit) from None
