@@ -255,9 +255,7 @@ def test_kinds_are_compared_place_by_place(tmp_path: Path):
             save_dataset([{"x": value} for value in values], tmp_path / "wrong")
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, datetime.date(2020, 1, 1), b"a", 2**70]
-)
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, {1, 2}, object()])
 def test_lines_refuse_what_would_read_back_as_something_else(tmp_path: Path, value: object):
     with pytest.raises(BadRecordError, match="row 1"):
         save_dataset([{"x": 1}, {"x": value}], tmp_path / "out", "jsonl")
