@@ -13,7 +13,8 @@ JSON knows null, truth values, numbers, text, arrays and objects. Other values a
 | other decimal | text with all its digits: ``"1.10"`` |
 | bytes | base64 text |
 | integer of more than 64 bits | a number, with all its digits |
-| NaN, infinity | null in columns; refused in Python rows |
+| infinity in a kept field that is stored as JSON text | ``1e999``, which ``json.loads`` reads as infinity |
+| other infinities, NaN | null in columns; refused in Python rows |
 | map | an array of ``[key, value]`` pairs |
 
 Fractions of a second end with their last digit that is not zero.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -41,39 +43,43 @@ _HOUR: Final = 3600
 Default = Callable[[Any], Any]
 
 
-def dump_json(value: Any, default: Default | None = None, option: int = 0) -> bytes:
+def dump_json(
+    value: Any, default: Default | None = None, option: int = 0, *, keeps_infinity: bool = False
+) -> bytes:
     """Return a value as JSON text in UTF-8, integers of any size with all their digits.
 
     Args:
         default: as of ``orjson.dumps``.
         option: as of ``orjson.dumps``.
+        keeps_infinity: write infinities as numbers that are read as infinity again, not as null.
 
     Raises:
         TypeError: JSON has no form for a value, also not by `default`, or it is nested too deeply.
     """
     try:
-        return orjson.dumps(value, default, option)
+        text = orjson.dumps(value, default, option)
+        if not keeps_infinity or b"null" not in text:
+            return text
     except TypeError as error:
         try:
-            exact = _with_large_integers(value)
-            return orjson.dumps(exact, default, option)
-        except (
-            RecursionError,
-            ValueError,
-        ):  # ValueError: more than 4,300 digits, which Python refuses to write
+            return orjson.dumps(_with_fragments(value, keeps_infinity=keeps_infinity), default, option)
+        except (RecursionError, ValueError):  # an integer of more than 4,300 digits is a ValueError
             raise error from None
+    return orjson.dumps(_with_fragments(value, keeps_infinity=True), default, option)
 
 
-def _with_large_integers(value: Any) -> Any:
-    """Return a value in which integers of more than 64 bits are fragments of JSON."""
+def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
+    """Return a value in which numbers that orjson cannot write are fragments of JSON."""
     if isinstance(value, dict):
         members: dict[Any, Any] = value
-        return {key: _with_large_integers(item) for key, item in members.items()}
+        return {key: _with_fragments(item, keeps_infinity=keeps_infinity) for key, item in members.items()}
     if isinstance(value, list | tuple):
         items: list[Any] | tuple[Any, ...] = value
-        return [_with_large_integers(item) for item in items]
+        return [_with_fragments(item, keeps_infinity=keeps_infinity) for item in items]
     if type(value) is int and not _LEAST <= value <= _MOST:
         return orjson.Fragment(str(value))
+    if keeps_infinity and isinstance(value, float) and math.isinf(value):
+        return orjson.Fragment("1e999" if value > 0 else "-1e999")
     return value
 
 

@@ -45,9 +45,10 @@ RECORDS: Final[dict[str, Case]] = {
     "depth 1,000,000 of objects": both(
         b'{"text":"a","x":' + b'{"x":' * DEEP + b"1" + b"}" * DEEP + b"}", "too_deep"
     ),
-    "huge integer": Case(b'{"text":"a","x":' + b"9" * 40 + b"}", None, "number_too_large"),
-    "negative huge integer": Case(b'{"text":"a","x":[-9223372036854775809]}', None, "number_too_large"),
-    "number beyond a double": Case(b'{"text":"a","x":1e999}', None, "number_too_large"),
+    "integer of too many digits": Case(b'{"text":"a","x":' + b"9" * 4301 + b"}", None, "number_too_large"),
+    "too many digits inside": Case(
+        b'{"text":"a","x":[{"y":-1' + b"0" * 4300 + b"}]}", None, "number_too_large"
+    ),
     "two objects": both(b'{"text":"a"}{"text":"b"}', "invalid_json"),
     "two objects apart": both(b'{"text":"a"} {"text":"b"}', "invalid_json"),
     "raw control character": both(b'{"text":"a\x01b"}', "invalid_json"),

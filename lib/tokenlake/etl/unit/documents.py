@@ -19,6 +19,7 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.json_text import dump_json
 from tokenlake.schema import arrow_type, column_type, fits, joined
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
@@ -220,12 +221,12 @@ def as_json(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        return dump_json(value, str, orjson.OPT_NON_STR_KEYS, keeps_infinity=True).decode()
+    except TypeError:  # half of a surrogate pair, or many levels
         pass
     try:
         return json.dumps(value, default=str, separators=(",", ":"))
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: an integer of more than 4,300 digits
         return None
 
 
