@@ -46,7 +46,7 @@ from tokenlake.store.address import absolute_address, open_store
 from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account
 
-_OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
+_OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "field_types", "num_shards")
 """What of a source's identity its signatures do not depend on."""
 
 
