@@ -246,6 +246,26 @@ def test_a_later_value_that_is_exactly_of_the_type_is_taken(tmp_path: Path, firs
     assert back == (later if not isinstance(later, dict) else {"l": None, **later})
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([2**64 - 1, 0], "uint64"),
+        ([2**70, -1, None], "decimal128(38, 0)"),
+        ([[2**64 - 1], []], "large_list<item: uint64>"),
+        ([{"a": 2**70}], "struct<a: decimal128(38, 0)>"),
+    ],
+)
+def test_integers_beyond_64_bits_keep_their_value(tmp_path: Path, values: list[Any], kind: str):
+    for format in READERS:
+        save_dataset([{"x": value} for value in values], tmp_path / format, format)
+        back = [row["x"] for row in read(format, tmp_path / format)]
+        assert back == values
+    stored = ipc.open_file(next((tmp_path / "arrow").glob("*.arrow"))).schema.field("x").type
+    assert str(stored) == kind
+    with pytest.raises(BadRecordError, match="row 0, field 'x'"):
+        save_dataset([{"x": 10**40}], tmp_path / "no")
+
+
 def test_kinds_are_compared_place_by_place(tmp_path: Path):
     rows = [{"x": {"ok": True, "score": 0.5, "raw": b"1", "name": "one"}}]
     save_dataset(rows, tmp_path / "out")

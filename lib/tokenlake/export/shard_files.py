@@ -28,7 +28,7 @@ from tokenlake.errors import BadRecordError, SourceError
 from tokenlake.export.directory import FileFormat, FlatFile, file_mode
 from tokenlake.json_text import dump_json, json_values, text_form
 from tokenlake.schema import arrow_type, column_type, is_list, open_writer
-from tokenlake.sources.rows import Row, names_in
+from tokenlake.sources.rows import Row, column_of, names_in
 from tokenlake.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa
@@ -117,7 +117,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     """Return values as an array of the type `kind`, None for their own; what would become another value is an error."""
     array = _joined(values)
     if array is None:
-        array = _ARROW.array(values)
+        array = _arrow_array(values)
         # As Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text.
         suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
         if suspect and (mixed := _mixed_kinds(array.type, values)):
@@ -132,6 +132,17 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
         raise TypeError("null inside a list that may hold none")
     return array
+
+
+def _arrow_array(values: Sequence[Any]) -> Any:
+    """Return values as an array of the type that Arrow gives them; larger integers than its own are decimals."""
+    try:
+        return _ARROW.array(values)
+    except OverflowError:
+        array = column_of(values)
+        if pa.types.is_large_string(array.type):  # JSON text: no type holds all of them
+            raise
+        return array
 
 
 def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
@@ -158,6 +169,8 @@ def _becomes(kind: Any, wanted: Any) -> bool:
         return _becomes(kind.value_type, wanted.value_type)
     if types.is_dictionary(wanted):
         return _becomes(kind, wanted.value_type)
+    if types.is_decimal(wanted) and types.is_integer(kind):
+        return True
     return any(_is_a(kind, family) and _is_a(wanted, family) for family in _FAMILIES)
 
 
