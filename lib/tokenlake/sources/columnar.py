@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -27,10 +28,10 @@ _COUNTED_ROWS: Final = 1 << 20
 
 def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
     """Raise DamagedFileError unless the columns have different names and all of `wanted` are there."""
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise damaged(file, f"it has several columns of the same name: {', '.join(twice)}")
-    if missing := [name for name in wanted if name not in names]:
+    there = frozenset(names)
+    if missing := [name for name in wanted if name not in there]:
         raise damaged(
             file, f"it has no column {missing[0]!r}; its columns are {', '.join(names)}", column=missing[0]
         )

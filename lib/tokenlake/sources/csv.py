@@ -13,6 +13,7 @@ not checked: all of a block at once, as is done for nearly every block, or, wher
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, final
@@ -130,10 +131,11 @@ def _header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tup
 
     found = _read_cells(pa.py_buffer(whole), ord(delimiter), cells, list(map(str, range(cells))))
     names = tuple(str(cell[0]) for cell in found or ())
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise damaged(file, f"its header names columns twice: {', '.join(map(repr, twice))}", line=line)
+    there = frozenset(names)
     for name in (*want.names(names), *(() if want.text is None else (want.text,))):
-        if name not in names:
+        if name not in there:
             option = " (content_field)" if name == want.text else ""
             told = f"it has no column {name!r}{option}; its columns are {', '.join(map(repr, names[:20]))}"
             if len(names) == 1:
@@ -168,6 +170,9 @@ class _Table:
         self._header, self._stream, self._text = header, stream, want.text
         self._names = None if want.columns == () else want.names(header)
         self._read = (*(self._names or ()), *(() if want.text is None else (want.text,))) or header[:1]
+        # pyarrow knows the columns by their numbers.
+        numbers = {name: str(number) for number, name in enumerate(header)}
+        self._numbers = [numbers[name] for name in self._read]
 
     def parsed(self, block: CsvBlock, row: int) -> Parsed:
         """Return the records of a block, the first of which has the number `row`."""
@@ -202,8 +207,7 @@ class _Table:
         """Return the wanted cells of records whose quotes are right, None if the numbers of cells differ."""
         if not data.size:
             return {name: no_text() for name in self._read}
-        wanted = [str(self._header.index(name)) for name in self._read]
-        found = _read_cells(data, self._stream.delimiter, len(self._header), wanted)
+        found = _read_cells(data, self._stream.delimiter, len(self._header), self._numbers)
         return None if found is None else dict(zip(self._read, found, strict=True))
 
     def _bad(self, block: CsvBlock, faults: dict[int, Fault], row: int) -> tuple[BadLine, ...]:

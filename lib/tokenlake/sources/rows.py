@@ -454,4 +454,7 @@ class Want:
         """Return the columns to read of an input that has those of `there`."""
         if self.columns is None:
             return tuple(there)
-        return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
+        if not self.if_there:
+            return self.columns
+        known = frozenset(there)
+        return tuple(name for name in self.columns if name in known)
