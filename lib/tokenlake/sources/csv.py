@@ -12,6 +12,7 @@ not checked: all of a block at once, as is done for nearly every block, or, wher
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ import pyarrow.csv as arrow_csv
 
 from tokenlake.arrays import Int64s, concat, is_utf8, no_text, text_over
 from tokenlake.errors import ConfigError, DamagedFileError
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.contents import HEAD_BYTES, check_records
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged, no_column, unsuitable
 from tokenlake.sources.lines import BOM
-from tokenlake.sources.opening import ByteStream, check_marks
+from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want
 from tokenlake.sources.where import Predicate
 
@@ -35,8 +37,11 @@ _BLOCK_BYTES: Final = 1 << 22  # what is made of it stays in the processor's cac
 _LEAST_BLOCK: Final = 64 << 10
 _STEP_BYTES: Final = 1 << 20
 _CHUNK: Final = 1 << 17
-_HEAD: Final = 4  # bytes that tell an encoding
 _FRAME: Final = 2  # carriage return and newline are not part of a record
+MOST_COLUMNS: Final = 1 << 17
+"""Columns of a file; each costs some kilobytes of memory for every block that is read."""
+
+_DELIMITERS: Final = (";", "\t", ",", "|")
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 _CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _NUL_BYTE: Final = Fault("nul_byte", "a cell holds a NUL byte")
@@ -105,7 +110,7 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
     headers = ((_header(file, block, want, delimiter), block) for block in blocks)
     header, first = next((found for found in headers if found[0]), ((), None))
     if first is None:
-        raise damaged(file, "it is empty, expected at least a header")
+        raise unsuitable(file, "it is empty, expected at least a header", "write it again")
     table, row = _Table(header, want, stream), 0
 
     def parsed(block: CsvBlock) -> Parsed:
@@ -124,24 +129,43 @@ def _header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tup
         return ()
     record, whole = block.split.records[0], bytes(block.data[: block.split.size])
     line, cells = block.line + 1 + block.data.count(b"\n", 0, record.start), record.cells
+    if cells > MOST_COLUMNS:
+        told = f"its header (line {line}) has {cells} columns, more than {MOST_COLUMNS}"
+        raise unsuitable(file, told, "keep fewer columns, or write a row as JSON", line=line)
     fault = _fault(block.data, record, cells, want.max_record_bytes)
     if fault:
-        hint = "; it looks like UTF-16 or no text at all" if fault is _NUL_BYTE else ""
-        raise damaged(file, f"its header (line {line}) cannot be used: {fault.detail}{hint}", line=line)
+        told = f"its header (line {line}) cannot be used: {fault.detail}"
+        raise unsuitable(file, told, "correct the header", line=line)
 
-    found = _read_cells(pa.py_buffer(whole), ord(delimiter), cells, list(map(str, range(cells))))
-    names = tuple(str(cell[0]) for cell in found or ())
+    read = _read_cells(pa.py_buffer(whole), ord(delimiter), cells, list(map(str, range(cells))))
+    names = tuple(str(cell[0]) for cell in read or ())
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise damaged(file, f"its header names columns twice: {', '.join(map(repr, twice))}", line=line)
+        told = f"its header names columns twice: {', '.join(map(repr, twice))}"
+        raise unsuitable(file, told, "give its columns different names", line=line)
+    if len(names) == 1 and (other := _likely_delimiter(names[0], want.delimiter, delimiter)) is not None:
+        told = f"its header is one column, {names[0]!r}; {other!r} seems to separate its cells, not {delimiter!r}"
+        how = f"set delimiter: {json.dumps(other)} (delimiter: {json.dumps(delimiter)}, if it is one column)"
+        raise unsuitable(file, told, how, line=line)
     there = frozenset(names)
     for name in (*want.names(names), *(() if want.text is None else (want.text,))):
         if name not in there:
-            option = " (content_field)" if name == want.text else ""
-            told = f"it has no column {name!r}{option}; its columns are {', '.join(map(repr, names[:20]))}"
-            if len(names) == 1:
-                told += f" (the delimiter is {delimiter!r}, set `delimiter` if it is another)"
-            raise damaged(file, told, line=line)
+            raise no_column(
+                file, name, list(map(repr, names)), " (content_field)" if name == want.text else ""
+            )
     return names
+
+
+def _likely_delimiter(header: str, declared: str | None, delimiter: str) -> str | None:
+    """Return what separates the cells of a header that is one column, None where it may be one.
+
+    Args:
+        declared: the delimiter that the configuration names, None for none.
+        delimiter: the one that was used.
+    """
+    if declared is not None:
+        return None
+    others = [other for other in _DELIMITERS if other != delimiter and other in header]
+    return max(others, key=header.count, default=None)
 
 
 def _fault(data: bytearray, record: CsvRecord, columns: int, limit: int) -> Fault | None:
@@ -264,8 +288,8 @@ class CsvStream:
         self._cell = re.compile(b'(?:"((?:[^"]++|"")*+)"(' + rest + b')|(?!")' + rest + b")" + end)
         self._within = re.compile(b"()()" + rest + end)
 
-        head = stream.read(_HEAD)
-        check_marks(file, head)
+        head = stream.read(HEAD_BYTES)
+        check_records(file, head)
         self._bom = head.startswith(BOM)
         head = head.removeprefix(BOM)
         # Blocks are read to the same place: fresh memory costs more than what is done to it.

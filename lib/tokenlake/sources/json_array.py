@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.inputs import FileRange, InputBytes, damaged
+from tokenlake.sources.inputs import FileRange, InputBytes, damaged, unsuitable
 from tokenlake.sources.json import parse_long, parse_records
 from tokenlake.sources.lines import BOM, LongLine, RawRecords, parsed_blocks
 from tokenlake.sources.opening import ByteStream
@@ -137,7 +137,7 @@ class ElementReader:
         self._bom = int(data.startswith(BOM))
         text = data[len(BOM) * self._bom :].lstrip(_SPACE)
         if not text.startswith(b"["):
-            raise damaged(self._file, _no_array(text), offset=len(data) - len(text))
+            raise unsuitable(self._file, *_no_array(text), offset=len(data) - len(text))
         self._offset = len(data) - len(text) + 1
         self._scan(text[1:])
         while self._close is None:
@@ -229,10 +229,12 @@ class ElementReader:
         return LongLine(data=data, head=head, size=size, offset=self._index - 1, bytes_read=used)
 
 
-def _no_array(begin: bytes) -> str:
-    """Say what a file holds that begins with `begin` (space left out)."""
+def _no_array(begin: bytes) -> tuple[str, str]:
+    """Return what a file holds that begins with `begin` (space left out), and what to do about it."""
+    how = "write an array of objects, or an object on each line"
     if not begin:
-        return "it is empty, expected a JSON array"
+        return "it is empty, expected a JSON array", how
     if not begin.startswith(b"{"):
-        return f"it begins with {begin[:20]!r}, expected a JSON array (`[`)"
-    return "it begins with a JSON object of several lines, expected an array of objects (`[`), or one on each line"
+        return f"it begins with {begin[:20]!r}, expected a JSON array (`[`)", how
+    told = "it begins with a JSON object of several lines, expected an array of objects (`[`), or one on each line"
+    return told, how
