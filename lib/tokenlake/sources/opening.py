@@ -214,11 +214,10 @@ class ByteStream:
         self._at += len(data)
         stored, most = self._raw.tell(), self._data.max_expansion
         if self._at > FREE_BYTES and self._at > most * stored:
-            raise unsuitable(
+            raise damaged(
                 file,
                 f"{stored} stored bytes unfold to {self._at} and more, more than source.max_expansion = {most} times "
-                "as many, as in a decompression bomb",
-                "raise source.max_expansion, if its content is meant to be so repetitive",
+                "as many (it may be raised, if the content is meant to be so repetitive)",
                 stored=stored,
                 unfolded=self._at,
             )
