@@ -3,7 +3,8 @@
 Every cell stays the text it is: nothing is taken for a number, a date or a null, and an empty cell is the
 empty string. Rows have as many cells as the header; blank lines are passed over, also where there is one
 column (writers quote an empty cell there). A row in which a quote or carriage return stands where none may
-is a bad record, however other readers would repair it: they differ.
+is a bad record, however other readers would repair it: they differ. Where tabs separate cells, a quote inside of a cell
+that does not begin with one is a character like any other.
 
 A file is read as blocks of whole records, in bounded memory, wherever newlines stand in quotes. pyarrow reads the
 cells, but accepts silently what the standard forbids. So it is given nothing whose quotes and carriage returns were
@@ -43,6 +44,7 @@ MOST_COLUMNS: Final = 1 << 17
 
 _DELIMITERS: Final = (";", "\t", ",", "|")
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+_TAB: Final = ord("\t")
 _CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _NUL_BYTE: Final = Fault("nul_byte", "a cell holds a NUL byte")
 _BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline stands outside of quotes")
@@ -273,9 +275,10 @@ class CsvStream:
     """The records of a file in blocks, in order: the header alone, then as many as fit.
 
     Where the quotes of a block are not all right, it is split cell by cell. A quote opens a cell only as its first
-    byte. In an unquoted cell it is stray. After a quote that closes a cell a delimiter or a newline must follow; if
-    anything else does, that quote is stray, and the cell goes on, unquoted. But where such a cell began on an earlier
-    line, nobody knows where records end: its quote counts as unclosed. So does that of a cell over the `limit`.
+    byte. In an unquoted cell it is stray, except between tabs. After a quote that closes a cell a delimiter or a
+    newline must follow; if anything else does, that quote is stray, and the cell goes on, unquoted. But where such a
+    cell began on an earlier line, nobody knows where records end: its quote counts as unclosed. So does that of a cell
+    over the `limit`.
     """
 
     def __init__(
@@ -283,6 +286,8 @@ class CsvStream:
     ) -> None:
         self._file, self._stream, self._block_bytes = file, stream, block_bytes
         self.delimiter, self.limit = delimiter, limit
+        # Cells between tabs need no quotes, so that one inside of a cell is a character like others: 12" vinyl.
+        self._has_literal_quotes = delimiter == _TAB
         stop = re.escape(bytes([delimiter]))
         rest, end = b"[^" + stop + b"\n]*+", b"([" + stop + b"\n]|\\Z)"
         self._cell = re.compile(b'(?:"((?:[^"]++|"")*+)"(' + rest + b')|(?!")' + rest + b")" + end)
@@ -404,7 +409,7 @@ class CsvStream:
             if found is None:
                 break
             at, cells = found.end(), cells + 1
-            wrong = _misplaced(data, found)
+            wrong = self._misplaced(data, found)
             fault = _STRAY_QUOTE if _STRAY_QUOTE in (fault, wrong) else fault or wrong
             if found[3] and found[3] != b"\n":  # a delimiter
                 continue
@@ -437,12 +442,23 @@ class CsvStream:
             self._check_closed(data, found, line)
         return found
 
+    def _misplaced(self, data: bytearray, found: re.Match[bytes]) -> Fault | None:
+        """Return what is wrong with the quotes or carriage returns of a cell."""
+        quoted = found[1] is not None
+        start, stop = found.start(2) if quoted else found.start(), found.start(3)
+        last = stop - (found[3] == b"\n" and stop > start and data[stop - 1] == _RETURN)
+        if quoted and last > start and (found[3] or bytes(data[start:last]) != b"\r"):
+            return _STRAY_QUOTE
+        if not quoted and not self._has_literal_quotes and data.find(b'"', start, last) >= 0:
+            return _STRAY_QUOTE
+        return _BARE_RETURN if data.find(b"\r", start, last) >= 0 else None
+
     def _check_closed(self, data: bytearray, found: re.Match[bytes], line: int) -> None:
         begin, end = found.span(1)
         if end - begin > self.limit:
             why = f"is not closed within max_record_bytes = {self.limit}"
             raise self._unclosed(data, begin - 1, line, why)
-        if _misplaced(data, found) is _STRAY_QUOTE and data.find(b"\n", begin, end) >= 0:
+        if self._misplaced(data, found) is _STRAY_QUOTE and data.find(b"\n", begin, end) >= 0:
             raise self._unclosed(data, begin - 1, line, "is closed on a later line, in the middle of a cell")
 
     def _unclosed(self, data: bytearray, at: int, line: int, why: str) -> DamagedFileError:
@@ -455,18 +471,6 @@ class CsvStream:
             "(`source.max_record_bytes` is the longest cell)",
             line=line,
         )
-
-
-def _misplaced(data: bytearray, found: re.Match[bytes]) -> Fault | None:
-    """Return what is wrong with the quotes or carriage returns of a cell."""
-    quoted = found[1] is not None
-    start, stop = found.start(2) if quoted else found.start(), found.start(3)
-    last = stop - (found[3] == b"\n" and stop > start and data[stop - 1] == _RETURN)
-    if quoted and last > start and (found[3] or bytes(data[start:last]) != b"\r"):
-        return _STRAY_QUOTE
-    if not quoted and data.find(b'"', start, last) >= 0:
-        return _STRAY_QUOTE
-    return _BARE_RETURN if data.find(b"\r", start, last) >= 0 else None
 
 
 def _split_if_strict(data: bytearray, size: int, delimiter: int, *, final: bool) -> CsvSplit | None:
