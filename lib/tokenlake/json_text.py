@@ -32,8 +32,10 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 64) - 1
 _TICKS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -160,7 +162,7 @@ def json_values(column: Any) -> list[Any]:
     if types.is_dictionary(kind):
         return json_values(column.dictionary_decode())
     if types.is_run_end_encoded(kind):
-        return json_values(_ARROW.compute.run_end_decode(column))
+        return json_values(_COMPUTE.run_end_decode(column))
     if types.is_map(kind):
         return _map_values(column)
     if _is_any_list(kind):
@@ -178,7 +180,7 @@ def _is_any_list(kind: Any) -> bool:
 
 def _list_values(column: Any) -> list[Any]:
     """Return lists; the values of all of them are converted at once."""
-    lengths = _ARROW.compute.list_value_length(column).to_pylist()
+    lengths = _COMPUTE.list_value_length(column).to_pylist()
     items = json_values(column.flatten())
     lists: list[Any] = []
     start = 0

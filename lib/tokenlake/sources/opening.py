@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, final
@@ -25,6 +25,7 @@ from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources.contents import HEAD_BYTES, check_records, encoding_of
 from tokenlake.sources.formats import format_of
 from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url, unsuitable
+from tokenlake.sources.json_wrapper import find_wrapper
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
 """Bytes of blocks that are kept, such as 20GB; not set: none."""
@@ -282,7 +283,8 @@ def check_marks(file: InputFile, head: bytes) -> None:
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
     """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is.
 
-    It holds lines where an object stands on the first one, as far as that is seen.
+    It holds lines where an object stands on the first one, as far as that is seen, unless this object is the whole file
+    and is around a list of records.
     """
     if file.format != "json":
         return file
@@ -293,11 +295,31 @@ def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
             while not head and (some := stream.read(_SHORT_LOOK)):
                 if head := some.lstrip(SPACE):
                     head += stream.read(_SHORT_LOOK)
+            is_lines = _begins_with_line(file, head) and not _is_around_records(head, data)
     except TokenlakeError:  # who reads it will say so
         return file
-    lines = format_of(file.path) == "jsonl" and not head.startswith(b"[")
+    return replace(file, format="jsonl") if is_lines else file
+
+
+def _begins_with_line(file: InputFile, head: bytes) -> bool:
+    """Return whether a file of JSON that begins with `head` (no space before it) seems to be one of lines."""
+    if format_of(file.path) == "jsonl" and not head.startswith(b"["):
+        return True
     line, newline, _ = head.partition(b"\n")
-    if not lines and line.startswith(b"{"):
-        with suppress(orjson.JSONDecodeError):
-            lines = not newline or isinstance(orjson.loads(line), dict)
-    return replace(file, format="jsonl") if lines else file
+    if not line.startswith(b"{"):
+        return False
+    if not newline:
+        return True
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _is_around_records(head: bytes, data: InputBytes) -> bool:
+    """Return whether a file that begins with an object is that object alone, around a list of records."""
+    _, _, following = head.partition(b"\n")
+    if not head.startswith(b"{") or following.strip(SPACE):  # a second line
+        return False
+    wrapper = find_wrapper(ByteStream(data))
+    return wrapper is not None and not wrapper.is_record
