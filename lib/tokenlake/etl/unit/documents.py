@@ -19,6 +19,7 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.spelled_values import read_declared
 from tokenlake.json_text import dump_json
 from tokenlake.schema import arrow_type, column_type, fits, joined
@@ -438,7 +439,10 @@ class Recipe:
         keeps = bool(self._keeper.names)
         outcome = chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
-        made = renderer.render(outcome.rows).without(unfit)
+        # JSON and CSV have no bytes.
+        has_bytes = batch.file.facts.layout == "blocks"
+        texts = with_text(outcome.rows, renderer.columns) if has_bytes else outcome.rows
+        made = renderer.render(texts).without(unfit)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
         again = np.zeros(len(row), np.bool_)  # documents that are not their row's first
