@@ -19,7 +19,9 @@ from tests.etl.outputs_support import build_here, settings
 from tokenlake.errors import BadRecordError
 from tokenlake.export.version import export_version
 from tokenlake.json_text import dump_json, json_values, text_form
+from tokenlake.query.sequences import read_sequences
 from tokenlake.rowwise.save import save_dataset
+from tokenlake.store.address import open_store
 
 INSTANT = datetime.datetime(2026, 1, 31, 12, 34, 56, 500000)
 ZONED = INSTANT.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
@@ -94,6 +96,9 @@ def test_every_kept_field_is_exported_in_every_format(tmp_path: Path, tokenizer_
     store = built.folder.parents[1]
     reference = f"{store}/{built.manifest.dataset}"
     stored = built.table()
+    manifest = built.manifest
+    (first, _) = read_sequences(open_store(str(store)), manifest, None, 0, 2)
+    assert set(first.kept) == set(columns)  # `peek` and `report` show all of them
 
     for format, suffix in (("parquet", "parquet"), ("arrow", "arrow"), ("jsonl", "jsonl")):
         export_version(reference, tmp_path / format, format)
