@@ -142,6 +142,13 @@ class DamagedFileError(SourceError):
     """A file as a whole cannot be trusted (cut, corrupted, wrong format); never quarantined."""
 
 
+class UnsuitableFileError(DamagedFileError):
+    """A file is whole, but not what is expected: another format, encoding, column or type; never quarantined.
+
+    It is handled wherever damaged files are.
+    """
+
+
 class BadRecordError(SourceError):
     """One record cannot be used and ``on_bad_record`` is ``fail``."""
 

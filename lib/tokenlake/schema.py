@@ -236,6 +236,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
+_LARGE_INTEGERS: Final = "decimal128(38, 0)"  # of integers beyond 64 bits
 _DECIMAL: Final = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 _ZONED: Final = re.compile(r"timestamp\[(ms|us|ns), tz=(.+)\]")
 _COARSE: Final = {"timestamp[s]": "timestamp[ms]", "time32[s]": "time32[ms]", "date64[ms]": "date32[day]"}
@@ -320,7 +321,9 @@ def _joined_numbers(a: str, b: str) -> str:
     if a in _RANGES and b in _RANGES:
         low, high = (pick(_RANGES[a][at], _RANGES[b][at]) for at, pick in ((0, min), (1, max)))
         fits = [name for name, (least, most) in _RANGES.items() if least <= low and high <= most]
-        return min(fits, key=lambda name: _RANGES[name][1] - _RANGES[name][0]) if fits else JSON
+        return min(fits, key=lambda name: _RANGES[name][1] - _RANGES[name][0]) if fits else _LARGE_INTEGERS
+    if {a, b} <= {*_RANGES, _LARGE_INTEGERS}:
+        return _LARGE_INTEGERS
     numbers = (*_RANGES, *_FLOATS)
     if a in numbers and b in numbers:
         return max(a, b, key=_FLOATS.index) if a in _FLOATS and b in _FLOATS else "double"
@@ -338,6 +341,31 @@ def _is_open(kind: ColumnType) -> bool:
             _is_open(kind["list"]) if "list" in kind else any(_is_open(inner) for _, inner in kind["struct"])
         )
     return kind == NULL
+
+
+def may_become(kind: ColumnType, declared: ColumnType) -> bool:
+    """Return whether values of one type may become those of a type that was declared; some of them may not fit.
+
+    Numbers may become other numbers, text may spell a number or a truth value, and bytes may be text.
+    """
+    if declared == JSON or kind == NULL or joined(kind, declared) == declared:
+        return True
+    if isinstance(kind, dict) and isinstance(declared, dict):
+        if "list" in kind and "list" in declared:
+            return may_become(kind["list"], declared["list"])
+        if "struct" in kind and "struct" in declared:
+            inner: dict[str, ColumnType] = dict(declared["struct"])
+            return all(name in inner and may_become(field, inner[name]) for name, field in kind["struct"])
+        return False
+    if isinstance(kind, str) and isinstance(declared, str):
+        spells = kind == "large_string" and (_is_number(declared) or declared == "bool")
+        is_text = kind == "large_binary" and declared == "large_string"
+        return spells or is_text or (_is_number(kind) and _is_number(declared))
+    return False
+
+
+def _is_number(kind: str) -> bool:
+    return kind in _RANGES or kind in _FLOATS or _DECIMAL.fullmatch(kind) is not None
 
 
 def fits(value: Any, kind: ColumnType) -> bool:
@@ -363,7 +391,7 @@ def fits(value: Any, kind: ColumnType) -> bool:
     expected: dict[str, type[Any]] = {"bool": bool, "large_string": str, "large_binary": bytes}
     if kind in expected:
         return type(value) is expected[kind] and (kind != "large_string" or is_encodable(value))
-    return _survives(value, kind)
+    return type(value) is not bool and _survives(value, kind)
 
 
 def _survives(value: Any, kind: str) -> bool:

@@ -316,6 +316,22 @@ def test_run_builds_then_finds_what_it_built(capsys: Output, config: Path, tmp_p
     assert (done["status"], done["path"]) == ("built", str(elsewhere / "small" / "v1"))
 
 
+def test_printed_commands_name_the_version_of_the_configuration_that_ran(
+    capsys: Output, config: Path, tmp_path: Path
+) -> None:
+    run = ["run", str(config), "--no-prefect", "--workers", "1"]
+    assert main(run) == 0
+    assert main([*run, "--set", "pack.seq_length=32"]) == 0
+    assert "tokenlake peek small --store" in capsys.readouterr().out  # v2, which is the newest
+    assert main(run) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("small v1 exists already")
+    commands = re.findall(r"^tokenlake (\w+) (\S+) --store (\S+)$", shown, re.MULTILINE)
+    assert [(command, name) for command, name, _ in commands] == [
+        (command, "small@v1") for command in ("peek", "report", "verify")
+    ]
+
+
 def _only(text: Path) -> dict[str, object]:
     return {"datasets": [{"name": "web", "data_files": str(text)}]}
 

@@ -120,6 +120,14 @@ def test_what_json_does_not_have_is_an_error(tmp_path: Path):
     assert list(tmp_path.rglob("*.entry")) == []
 
 
+def test_numbers_come_back_as_they_are(tmp_path: Path):
+    numbers = [2**70, -(2**64), 2**63, 1.5, float("inf"), [{"n": 10**40}], "1e999"]
+    rows = [{"input_ids": [1], "x": number} for number in numbers]
+    source = kept_in(tmp_path / "kept", Plain({"a": rows}))
+    assert [row["x"] for row in source] == numbers  # as they come
+    assert [row["x"] for row in source] == numbers  # from the cache
+
+
 # In a pipeline
 
 

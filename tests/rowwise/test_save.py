@@ -246,6 +246,26 @@ def test_a_later_value_that_is_exactly_of_the_type_is_taken(tmp_path: Path, firs
     assert back == (later if not isinstance(later, dict) else {"l": None, **later})
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([2**64 - 1, 0], "uint64"),
+        ([2**70, -1, None], "decimal128(38, 0)"),
+        ([[2**64 - 1], []], "large_list<item: uint64>"),
+        ([{"a": 2**70}], "struct<a: decimal128(38, 0)>"),
+    ],
+)
+def test_integers_beyond_64_bits_keep_their_value(tmp_path: Path, values: list[Any], kind: str):
+    for format in READERS:
+        save_dataset([{"x": value} for value in values], tmp_path / format, format)
+        back = [row["x"] for row in read(format, tmp_path / format)]
+        assert back == values
+    stored = ipc.open_file(next((tmp_path / "arrow").glob("*.arrow"))).schema.field("x").type
+    assert str(stored) == kind
+    with pytest.raises(BadRecordError, match="row 0, field 'x'"):
+        save_dataset([{"x": 10**40}], tmp_path / "no")
+
+
 def test_kinds_are_compared_place_by_place(tmp_path: Path):
     rows = [{"x": {"ok": True, "score": 0.5, "raw": b"1", "name": "one"}}]
     save_dataset(rows, tmp_path / "out")
@@ -255,9 +275,7 @@ def test_kinds_are_compared_place_by_place(tmp_path: Path):
             save_dataset([{"x": value} for value in values], tmp_path / "wrong")
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, datetime.date(2020, 1, 1), b"a", 2**70]
-)
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"k": np.array([math.nan])}, {1, 2}, object()])
 def test_lines_refuse_what_would_read_back_as_something_else(tmp_path: Path, value: object):
     with pytest.raises(BadRecordError, match="row 1"):
         save_dataset([{"x": 1}, {"x": value}], tmp_path / "out", "jsonl")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.sources.support import faults, normalized, positions, read, rows
-from tokenlake.errors import BadRecordError, DamagedFileError
+from tokenlake.errors import BadRecordError, DamagedFileError, UnsuitableFileError
 from tokenlake.sources.rows import RowBatch
 
 
@@ -54,11 +54,18 @@ def check(folder: Path, case: Damage) -> None:
             _judge(case, path, partial(reader, path, on_bad_record=policy, **case.options), policy)
 
 
+def beginning_of(path: Path, error: DamagedFileError) -> str:
+    """Return how the message about a file begins: only of one that is damaged it says so."""
+    says_damaged = not isinstance(error, UnsuitableFileError)
+    assert ("the file is damaged" in str(error)) == says_damaged
+    return f"{path}: the file is damaged: " if says_damaged else f"{path}: "
+
+
 def _judge(case: Damage, path: Path, read: Callable[[], Sequence[RowBatch]], policy: str) -> None:
     if case.policy == "F":
         with pytest.raises(DamagedFileError) as refused:
             read()
-        for told in (f"{path}: the file is damaged: ", case.reason, case.place or ""):
+        for told in (beginning_of(path, refused.value), case.reason, case.place or ""):
             assert told in str(refused.value)
     elif case.policy == "Q" and policy == "fail":
         with pytest.raises(BadRecordError, match=rf"{path.name}.*: {case.reason[0]} at ") as failed:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.sources.csv_reference import Unclosed, rows_of
-from tests.sources.support import PACK, dicts, one, positions, read, rows, texts, written
+from tests.sources.support import PACK, dicts, faults, one, positions, read, rows, texts, written
 from tokenlake.errors import DamagedFileError
 from tokenlake.sources.csv import read_csv
 from tokenlake.sources.opening import opened
@@ -152,3 +152,27 @@ def test_blocks_of_a_big_file_meet_exactly(tmp_path: Path) -> None:
     assert len(batches) > 2
     assert texts(batches) == ['some "text",\n' * (n % 50) + str(n) for n in range(30_000)]
     assert positions(batches) == list(range(30_000))
+
+
+PLAIN_CELL = st.text(st.sampled_from('ab é",;'), min_size=1).filter(lambda cell: cell[0] != '"')
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(PLAIN_CELL, PLAIN_CELL), min_size=1, max_size=6), st.integers(1, 80))
+def test_quotes_inside_of_cells_between_tabs_are_characters(
+    tmp_path_factory: FOLDER, cells: list[tuple[str, str]], block: int
+) -> None:
+    lines = ["\t".join(row) for row in [("id", "text"), *cells]]
+    path = written(tmp_path_factory.mktemp("tabs"), ("\n".join(lines) + "\n").encode(), "in.tsv")
+    blocks = parse(path, Want(text=None, columns=("id", "text"), block_bytes=block))
+    assert not [bad for parsed in blocks for bad in parsed.bad]
+    assert [(row["id"], row["text"]) for row in whole(blocks)] == cells
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_quote_behind_one_that_closes_a_cell_is_stray_everywhere(tmp_path: Path, suffix: str) -> None:
+    separator = "\t" if suffix == "tsv" else ","
+    data = f'id{separator}text\n1{separator}"said" he\n2{separator}fine\n'
+    batches = read(written(tmp_path, data.encode(), f"in.{suffix}"))
+    assert texts(batches) == ["fine"]
+    assert [reason for _, _, reason in faults(batches)] == ["stray_quote"]

@@ -48,7 +48,7 @@ def cases() -> Iterator[Damage]:
             whole, name = compress(body), NAMES[end]
             other = next(each for each in COMPRESS if each != end)
             corrupt = f"its {name} stream is cut or corrupt between bytes "
-            foreign = f"are those of {NAMES[other]}, its name says {name}; "
+            foreign = f"are those of {NAMES[other]}, its name says {name}. "
             broken = {
                 "cut by a byte": (whole[:-1], corrupt),
                 "cut in the middle": (whole[: len(whole) // 2], corrupt),
@@ -57,7 +57,7 @@ def cases() -> Iterator[Damage]:
                 "zeros after the end": (whole + bytes(64), corrupt),
                 "plain text": (
                     body,
-                    f"it is no {name} stream, though its name says so; name it without that",
+                    f"it is no {name} stream, though its name says so. Name it without that",
                 ),
                 "other compression": (COMPRESS[other](body), foreign),
                 "no bytes": (b"", f"it is empty, not even an empty {name} stream"),
@@ -84,8 +84,8 @@ def test_damage(tmp_path: Path, case: Damage) -> None:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (gzip.compress(b"a", mtime=0), r"; name it with \.gz at the end"),
-        (bz2.compress(b"a"), "; bzip2 is not read; decompress it, or"),
+        (gzip.compress(b"a", mtime=0), r"\. Name it with \.gz at the end"),
+        (bz2.compress(b"a"), r"\. Decompress it, or compress it with gzip, zstd or lz4: bzip2 is not read"),
     ],
 )
 def test_the_message_says_how_to_mend_a_name(tmp_path: Path, data: bytes, told: str) -> None:

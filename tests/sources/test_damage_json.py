@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.sources.damage_support import beginning_of
 from tests.sources.support import dicts, faults, normalized, read, rows, texts, written
 from tokenlake.errors import BadRecordError, DamagedFileError
 from tokenlake.sources.rows import RowBatch
@@ -45,9 +46,10 @@ RECORDS: Final[dict[str, Case]] = {
     "depth 1,000,000 of objects": both(
         b'{"text":"a","x":' + b'{"x":' * DEEP + b"1" + b"}" * DEEP + b"}", "too_deep"
     ),
-    "huge integer": Case(b'{"text":"a","x":' + b"9" * 40 + b"}", None, "number_too_large"),
-    "negative huge integer": Case(b'{"text":"a","x":[-9223372036854775809]}', None, "number_too_large"),
-    "number beyond a double": Case(b'{"text":"a","x":1e999}', None, "number_too_large"),
+    "integer of too many digits": Case(b'{"text":"a","x":' + b"9" * 4301 + b"}", None, "number_too_large"),
+    "too many digits inside": Case(
+        b'{"text":"a","x":[{"y":-1' + b"0" * 4300 + b"}]}", None, "number_too_large"
+    ),
     "two objects": both(b'{"text":"a"}{"text":"b"}', "invalid_json"),
     "two objects apart": both(b'{"text":"a"} {"text":"b"}', "invalid_json"),
     "raw control character": both(b'{"text":"a\x01b"}', "invalid_json"),
@@ -188,7 +190,7 @@ WHOLE: Final[dict[str, tuple[bytes, str]]] = {
     "empty": (b"", "it is empty"),
     "an object on several lines": (b'{\n"text":"a"}', "begins with a JSON object of several lines"),
     "a number": (b"12", "expected a JSON array"),
-    "UTF-16": ("[]".encode("utf-16"), "expected a JSON array"),
+    "UTF-16": ("[]".encode("utf-16"), "is encoded in UTF-16, expected UTF-8"),
     "cut in an element": (b"[" + BEFORE + b',{"text":"b', "ends at byte 29"),
     "cut after an element": (b"[" + BEFORE, "ends at byte 18"),
     "cut after a comma": (b"[" + BEFORE + b",", "ends at byte 19"),
@@ -206,8 +208,9 @@ def test_a_broken_array_is_a_damaged_file_whatever_the_policy(tmp_path: Path, na
     data, message = WHOLE[name]
     path = written(tmp_path, data, "in.json")
     for reader in (read, rows):
-        with pytest.raises(DamagedFileError, match=r"in\.json: the file is damaged: ") as caught:
+        with pytest.raises(DamagedFileError) as caught:
             reader(path, on_bad_record=policy)
+        assert str(caught.value).startswith(beginning_of(path, caught.value))
         assert message in str(caught.value)
 
 

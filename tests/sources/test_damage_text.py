@@ -53,11 +53,13 @@ def refused(name: str, data: bytes, told: str) -> list[Damage]:
 
 FILES = [
     *refused(
-        "UTF-16 with mark", PROSE.encode("utf-16"), "begins with ff fe 54 00, the byte order mark of UTF-16"
+        "UTF-16 with mark",
+        PROSE.encode("utf-16"),
+        "begins with ff fe 54 00 and is encoded in UTF-16, expected UTF-8",
     ),
-    *refused("UTF-16 big", b"\xfe\xff" + PROSE.encode("utf-16-be"), "`iconv -f UTF-16 -t UTF-8`"),
-    *refused("UTF-16 bare", PROSE.encode("utf-16-le"), "control characters (1880 of them NUL, as in UTF-16"),
-    *refused("UTF-32", PROSE.encode("utf-32-be"), "it is not text: 5640 of its first 7520 bytes are control"),
+    *refused("UTF-16 big", b"\xfe\xff" + PROSE.encode("utf-16-be"), "`iconv -f UTF-16 -t UTF-8 OLD > NEW`"),
+    *refused("UTF-16 bare", PROSE.encode("utf-16-le"), "is encoded in UTF-16LE, expected UTF-8. Convert it"),
+    *refused("UTF-32", PROSE.encode("utf-32-be"), "is encoded in UTF-32BE, expected UTF-8. Convert it"),
     *refused("a program", bytes(range(256)) * 40, "it is not text: "),
 ]
 DOCUMENTS = [

@@ -236,7 +236,14 @@ COLUMNS: dict[str, tuple[list[Any], str, list[Any]]] = {
     "nothing": ([None, None], "null", [None, None]),
     "booleans": ([True, None], "bool", [True, None]),
     "integers": ([1, -(2**63), 2**63 - 1], "int64", [1, -(2**63), 2**63 - 1]),
-    "large integers": ([1, 2**63], "large_string", ["1", "9223372036854775808"]),
+    "integers without sign": ([1, 2**64 - 1], "uint64", [1, 2**64 - 1]),
+    "integers of 38 digits": ([-1, 10**38 - 1, None], "decimal128(38, 0)", [-1, 10**38 - 1, None]),
+    "integers of both signs": ([-1, 2**63], "decimal128(38, 0)", [-1, 2**63]),
+    "integers of more digits": ([1, 10**38], "large_string", ["1", str(10**38)]),
+    "large integers inside": ([[1, 2**63]], "large_list<item: uint64>", [[1, 2**63]]),
+    "huge integers inside": ([{"a": 2**70}], "struct<a: decimal128(38, 0)>", [{"a": 2**70}]),
+    "infinity": ([1.5, float("inf")], "double", [1.5, float("inf")]),
+    "infinity in several kinds": ([float("inf"), "a", None], "large_string", ["1e999", '"a"', None]),
     "numbers": ([1, 2.5, None], "double", [1.0, 2.5, None]),
     "numbers that a double cannot hold": ([2**53 + 1, 0.5], "large_string", ["9007199254740993", "0.5"]),
     "strings": (["a", "2020-01-01", "007", "NA"], "large_string", ["a", "2020-01-01", "007", "NA"]),
@@ -366,6 +373,42 @@ def test_objects_are_what_was_written_and_pieces_account_for_every_line(
     for some in parsed:
         cast("Any", some.rows).columns.validate(full=True)
         assert cast("Any", some.rows).columns.num_rows == len(some)
+
+
+NUMBERS = st.one_of(
+    st.integers().map(str),
+    st.integers(-(10**60), 10**60).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.decimals(allow_nan=False, allow_infinity=False).map(lambda value: f"{value:e}".replace("e+", "E+")),
+    st.sampled_from(
+        [
+            *("-0", "-0.0", "1e400", "-1E+999", "1e-400", "true", '"1e400"'),
+            *("9223372036854775808", "18446744073709551616", "123456789012345678901234567890.5"),
+            *("1" * 400, "1" * 400 + ".5", "1" * 4300),
+        ]
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(NUMBERS, min_size=1, max_size=4), st.booleans())
+def test_numbers_are_what_the_json_module_reads(numbers: list[str], nested: bool) -> None:
+    value = f'[{{"n": [{", ".join(numbers)}], "é": "\\u00e9"}}]' if nested else numbers[0]
+    line = f'{{"beside": 5, "x": {value}, "last": 1.5}}'
+    for columns in (None, ("x", "beside")):
+        (parsed,) = _parsed(line.encode() + b"\n", Want(text=None, columns=columns))
+        assert not parsed.bad
+        (record,) = cast("Any", parsed.rows).objects
+        assert repr(record) == repr(json.loads(line))
+        (row,) = cast("Any", parsed.rows).columns.to_pylist()
+        stored = row["x"] if not isinstance(row["x"], str) else json.loads(row["x"])
+        assert stored == json.loads(line)["x"]
+
+
+def test_a_number_that_nobody_wants_alters_none_of_those_that_are_wanted() -> None:
+    data = b'{"n": 5, "junk": 1e400}\n{"n": 6, "junk": ' + b"9" * 5000 + b"}\n"
+    (parsed,) = _parsed(data, Want(text=None, columns=("n",)))
+    assert cast("Any", parsed.rows).columns.to_pylist() == [{"n": 5}, {"n": 6}]
 
 
 def test_line_numbers_of_faults_hold_over_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -209,11 +209,34 @@ def test_one_odd_value_changes_the_verdict_on_itself_alone(sql: str) -> None:
     assert Predicate("lang::varchar = 'en'").judge(Rows(objects=objects)).faults == {}
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("i > 5", [1, 2, 3, 4, 6]),
+        ("i < 0", [5, 7]),
+        ("i = 18446744073709551615", [2]),
+        ("i = 1180591620717411303424", [3]),
+        ("i >= 1e39", [4, 6]),
+        ("i % 2 = 1 and i < 1e30", [0, 2]),
+        ("i between 9223372036854775808 and 18446744073709551616", [1, 2]),
+        ("i in (1, 18446744073709551615)", [0, 2]),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_integers_of_json_are_numbers_whatever_their_size(sql: str, expected: list[int], nested: bool):
+    values = [1, 2**63, 2**64 - 1, 2**70, 10**40, -(2**70), 10**400, -(10**400)]
+    objects: list[Row] = [{"i": value} for value in values]
+    if nested:
+        objects = [{"i": {"n": value}} for value in values[:4]]
+        sql, expected = re.sub(r"\bi\b", "i.n", sql), [index for index in expected if index < 4]
+    assert met(sql, Rows(objects=objects)) == expected
+
+
 _SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-3, 3),
-    st.sampled_from([2**53 + 1, 2**63 - 1, 2**63, 2**70]),
+    st.sampled_from([2**53 + 1, 2**63 - 1, 2**63, 2**70, -(2**63) - 1, 10**40]),
     st.sampled_from([0.0, 1.0, 1.5, 1e300]),
     st.sampled_from(["", "a", "en", "1", "\ud800", "[1]"]),
     st.sampled_from([datetime.date(2020, 1, 1), Decimal("1.5"), b"a"]),

@@ -148,8 +148,8 @@ def _steps(tallies: Sequence[RunTally]) -> Table:
 
 def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     manifest, console = result.manifest, stdout()
-    name = (f"{result.dataset} v{result.version}", "bold")
-    console.print(Text.assemble(name, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
+    heading = (f"{result.dataset} v{result.version}", "bold")
+    console.print(Text.assemble(heading, f" {_OUTCOMES.get(result.status, 'committed')}\n"))
     work = ("work", _work(result, tallies[-1]))
     exports = [("export", near(place)) for place in result.exports]
     tables = [facts([*dataset.headline(manifest).rows, work, ("path", near(result.path)), *exports])]
@@ -165,7 +165,9 @@ def _print(result: BuildResult, tallies: Sequence[RunTally]) -> None:
     root = result.path.removesuffix(f"/{result.dataset}/v{result.version}")
     usual = Path(default_store()).expanduser().resolve() == Path(root)
     store = "" if usual else f" --store {shlex.quote(near(root))}"
-    commands = [f"tokenlake {command} {result.dataset}{store}" for command in ("peek", "report", "verify")]
+    # A name without a number is the newest version. A build that was resumed, or was there already, may be older.
+    name = result.dataset if result.status == "built" else f"{result.dataset}@v{result.version}"
+    commands = [f"tokenlake {command} {name}{store}" for command in ("peek", "report", "verify")]
     path = f"{result.path.removesuffix(f'/v{result.version}')}@v{result.version}"
     training = [
         "import tokenlake as tl",

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, field_validator, model_validator
 
 from tokenlake.config import stages, texts
+from tokenlake.config.field_types import FieldType
 from tokenlake.config.section import (
     Character,
     Count,
@@ -163,6 +164,9 @@ class DatasetConfig(Section):
 
     additional_fields: tuple[Text, ...] | None = None
     """Fields to keep beside the tokens of each document, as columns of their own; only where nothing is packed."""
+
+    field_types: dict[Text, FieldType] | None = None
+    """Types of `additional_fields`, such as {score: float64}; null: the file's own, or that of the first records."""
 
     format_callback: texts.Function | None = None
     """Function applied to every row before anything else; in a file as 'package.module:function'."""

@@ -73,6 +73,7 @@ _REUSE: Final = "a build always reuses equal units of its store, after checking 
 _PAIRS: Final = f"{_BUILDS}; PreferenceRows makes rows"
 _STORED: Final = "builds take it; data_files: STORE/NAME/v1/data/*.parquet reads its rows"
 _BY_VALUE: Final = f"{_BUILDS}, and in export_version"
+_TYPED: Final = f"{_BUILDS}; save_dataset(schema=...) gives types to the columns of rows"
 _RETRIES: Final = (
     "requests are tried again, with growing waits, for TOKENLAKE_RETRY_SECONDS without progress (120)"
 )
@@ -95,6 +96,7 @@ REFUSALS: Final = (
     Refusal(
         "datasets.additional_fields", source="a source yields whole rows; `select_fields` selects fields"
     ),
+    Refusal("datasets.field_types", rows=_TYPED, source=_TYPED),
     Refusal("datasets.num_shards", source="a source has the shards that its files make"),
     Refusal("datasets.dataset", rows=_STORED, source=_STORED),
     Refusal("datasets.retokenize", rows=_STORED, source=_STORED),
@@ -278,6 +280,13 @@ def output_problems(
 
 def _kept_problems(config: PipelineConfig, dataset: DatasetConfig, path: str) -> Iterator[str]:
     fields, preference = dataset.additional_fields or (), dataset.preference
+    for name in dataset.field_types or ():
+        if name not in fields:
+            kept = ", ".join(map(repr, fields)) or "none"
+            yield (
+                f"datasets.{dataset.name}.field_types: {name!r} is no kept field (additional_fields: {kept}); add it "
+                "there, or leave it out here"
+            )
     if fields and config.pack.enabled:
         yield (
             f"{path}: {', '.join(map(repr, fields))} cannot be kept beside packed rows, which hold pieces of several "

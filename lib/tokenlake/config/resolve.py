@@ -17,6 +17,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tokenlake.config.dataset import DatasetConfig
+from tokenlake.config.field_types import parse_field_type
 from tokenlake.config.pipeline import CardConfig, CleanConfig, MixStageConfig, PipelineConfig
 from tokenlake.config.refusals import build_problems, raise_problems, refused, store_not_yet, store_problems
 from tokenlake.config.resolved import (
@@ -115,6 +116,9 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),
+        field_types=tuple(
+            (name, parse_field_type(text)) for name, text in sorted((dataset.field_types or {}).items())
+        ),
     )
 
 
@@ -337,6 +341,7 @@ def source_identity(source: ResolvedSource) -> dict[str, Any]:
         "delimiter": source.delimiter,
         "texts": source.texts.identity() or None,
         "additional_fields": [name for name, _ in source.kept] or None,
+        "field_types": [[name, kind] for name, kind in source.field_types] or None,
         "num_shards": source.num_shards,
         "eval": None if source.held_out is None else asdict(source.held_out),
     }

@@ -235,6 +235,7 @@ class ResolvedSource:
         texts: what makes texts of the rows.
         kept: (name, type) of the fields kept beside the tokens, see :mod:`tokenlake.schema`; the type is None
             until the plan looked at the inputs.
+        field_types: (name, type) of those kept fields whose types the configuration declares, sorted.
         num_shards: write exactly so many files for each split, of this source alone; None: see the build's.
         cache_enabled: take equal units over from other versions.
     """
@@ -260,6 +261,7 @@ class ResolvedSource:
     max_expansion: float = 1000.0
     texts: ResolvedTexts = field(default_factory=ResolvedTexts)
     kept: tuple[tuple[str, ColumnType | None], ...] = ()
+    field_types: tuple[tuple[str, ColumnType], ...] = ()
     num_shards: int | None = None
     cache_enabled: bool = True
     held_out: ResolvedHeldOut | None = None

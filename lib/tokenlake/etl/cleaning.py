@@ -48,7 +48,7 @@ from tokenlake.store.base import Store
 from tokenlake.store.ledger import Account
 from tokenlake.store.outputs import require_outside_stores
 
-_OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "num_shards")
+_OTHER_STAGES: Final = ("splits", "tokenizer", "additional_fields", "field_types", "num_shards")
 """What of a source's identity its signatures do not depend on."""
 
 

@@ -1,7 +1,7 @@
 """Rows in files: Arrow batches of Python rows, and the files of a split while they are written.
 
 Files are Parquet, Arrow IPC or JSON Lines, and end at a size or at given rows. Of Python rows the first ones decide the
-schema, or each is a line of JSON.
+schema, or each is a line of JSON. Values that JSON has no type for have the text forms of :mod:`tokenlake.json_text`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -25,8 +26,9 @@ from tokenlake.columns import JSON
 from tokenlake.config.values import expected
 from tokenlake.errors import BadRecordError, SourceError
 from tokenlake.export.directory import FileFormat, FlatFile, file_mode
+from tokenlake.json_text import dump_json, json_values, text_form
 from tokenlake.schema import arrow_type, column_type, is_list, open_writer
-from tokenlake.sources.rows import Row, names_in
+from tokenlake.sources.rows import Row, column_of, names_in
 from tokenlake.store.writes import HashingFile
 
 _ARROW: Final[Any] = pa
@@ -115,7 +117,7 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     """Return values as an array of the type `kind`, None for their own; what would become another value is an error."""
     array = _joined(values)
     if array is None:
-        array = _ARROW.array(values)
+        array = _arrow_array(values)
         # As Arrow sees them, with two of its liberties taken away: True is no 1.0, and bytes are no text.
         suspect = any(word in str(array.type) for word in ("float", "double", "binary"))
         if suspect and (mixed := _mixed_kinds(array.type, values)):
@@ -130,6 +132,17 @@ def _array(values: Sequence[Any], kind: Any) -> Any:
     if is_list(kind) and not kind.value_field.nullable and array.flatten().null_count:
         raise TypeError("null inside a list that may hold none")
     return array
+
+
+def _arrow_array(values: Sequence[Any]) -> Any:
+    """Return values as an array of the type that Arrow gives them; larger integers than its own are decimals."""
+    try:
+        return _ARROW.array(values)
+    except OverflowError:
+        array = column_of(values)
+        if pa.types.is_large_string(array.type):  # JSON text: no type holds all of them
+            raise
+        return array
 
 
 def _mixed_kinds(kind: Any, values: Iterable[Any]) -> set[type[Any]]:
@@ -156,6 +169,8 @@ def _becomes(kind: Any, wanted: Any) -> bool:
         return _becomes(kind.value_type, wanted.value_type)
     if types.is_dictionary(wanted):
         return _becomes(kind, wanted.value_type)
+    if types.is_decimal(wanted) and types.is_integer(kind):
+        return True
     return any(_is_a(kind, family) and _is_a(wanted, family) for family in _FAMILIES)
 
 
@@ -196,14 +211,14 @@ def lines_of(rows: Iterable[Any], first: int = 0) -> pa.RecordBatch:
     """Return rows (dicts), the first of them number `first`, as a batch of :data:`LINES`.
 
     Raises:
-        BadRecordError: JSON has no such value; it would read back as another one.
+        BadRecordError: JSON has no form for a value; names the row and, for NaN and infinities, the field.
     """
     lines = [_line(row, first + place) for place, row in enumerate(rows)]
     return _ARROW.RecordBatch.from_arrays([_ARROW.array(lines, pa.large_binary())], schema=LINES)
 
 
 def text_of(batch: pa.RecordBatch) -> bytes:
-    """Return the lines of a batch, of :data:`LINES` or of columns."""
+    """Return the lines of a batch, of :data:`LINES` or of columns; NaN and infinities in columns become null."""
     if batch.schema.equals(LINES, check_metadata=True):
         lines: Any = batch.column(0)
         return b"".join(lines.to_pylist())
@@ -215,23 +230,39 @@ def text_of(batch: pa.RecordBatch) -> bytes:
             # They stay arrays, so that there is no Python object for each number.
             columns.append(value.values.to_numpy() for value in column)
         else:
-            columns.append(column.to_pylist())
+            columns.append(json_values(column))
     rows = zip(*columns, strict=True) if columns else ((),) * len(batch)
     names: Sequence[str] = batch.schema.names
-    return b"".join(_line(dict(zip(names, row, strict=True)), place) for place, row in enumerate(rows))
+    return b"".join(dump_json(dict(zip(names, row, strict=True)), option=_JSON_OPTIONS) for row in rows)
+
+
+def refuse_non_finite(rows: Iterable[Row], first: int) -> None:
+    """Raise BadRecordError where a row, the first of them number `first`, holds NaN or an infinity."""
+    for number, row in enumerate(rows, first):
+        for name, value in row.items():
+            if _has_nan(value):
+                raise _non_finite(number, name)
+
+
+def _non_finite(row: int, field: object) -> BadRecordError:
+    told = (
+        f"row {row}, field {str(field)!r}: NaN and infinities are no JSON; write None in their place, or format "
+        "'parquet' or 'arrow'"
+    )
+    return BadRecordError(told, row=row, field=str(field))
 
 
 def _line(row: Any, number: int) -> bytes:
     if not isinstance(row, dict):
         raise BadRecordError(f"row {number}: got {type(row).__name__}, expected a dict", row=number)
     try:
-        line = orjson.dumps(row, option=_JSON_OPTIONS)
+        line = dump_json(row, text_form, _JSON_OPTIONS)
     except TypeError as error:
-        raise BadRecordError(f"row {number}: JSON cannot hold it: {error}", row=number) from error
+        why = error.__cause__ or error
+        raise BadRecordError(f"row {number}: JSON cannot hold it: {why}", row=number) from error
     # orjson writes null for what JSON has no number for.
-    if b"null" in line and (odd := [str(name) for name, value in row.items() if _has_nan(value)]):
-        told = f"row {number}, field {odd[0]!r}: NaN and infinities are no JSON"
-        raise BadRecordError(told, row=number, field=odd[0])
+    if b"null" in line and (odd := [name for name, value in row.items() if _has_nan(value)]):
+        raise _non_finite(number, odd[0])
     return line
 
 
@@ -242,6 +273,8 @@ def _has_nan(value: Any) -> bool:
         return any(map(_has_nan, value))
     if hasattr(value, "dtype"):
         return value.dtype.kind == "f" and not bool((value - value == 0).all())
+    if isinstance(value, Decimal):
+        return not value.is_finite()
     return isinstance(value, float) and not math.isfinite(value)
 
 

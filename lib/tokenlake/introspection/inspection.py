@@ -24,7 +24,7 @@ NAMES: dict[Kind, str] = {
     "preference": "preferences",
     "unknown": "no text found",
     "empty": "no records",
-    "damaged": "damaged",
+    "damaged": "not readable",
 }
 
 

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, final
 
@@ -20,9 +21,11 @@ _BOUNDARY: Final = re.compile(
     r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])"
 )
 _SEPARATORS: Final = re.compile(r"[\W_]+")
+_MOST_COMPARED: Final = 1000  # columns up to which names are compared letter by letter
 _WHOLE_WORD: Final = 0.7  # similarity of a name of which the wanted words are a small part
 
 
+@lru_cache(maxsize=1 << 16)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, lower case and singular: ``rawContents`` -> ``("raw", "content")``.
 
@@ -190,7 +193,8 @@ class ColumnMapper:
     Every step looks at all wanted names before the next begins. In a step the most alike pair is taken
     first (see :func:`tokenlake.introspection.mapping.similarity`); of equally alike pairs one that is spelled as
     wanted, then by the order of the wanted names, then the more usual synonym, then the column's name. A
-    column is used once. The order of the columns never counts, and a higher threshold only takes mappings away.
+    column is used once. The order of the columns never counts, and a higher threshold only takes mappings away. Among
+    more than 1,000 columns none is looked for by likeness, which would take minutes.
 
     Where types are known, a column that cannot serve is not taken by its name: `messages` are lists of
     turns and nothing else is, `text`, `instruction` and `output` are strings. By type alone the only list of turns is
@@ -234,7 +238,8 @@ class ColumnMapper:
             "exact", lambda role, column: role == column or normalized(role) == normalized(column) != ""
         )
         search.take("synonym", lambda role, column: role_of(role) == role_of(column) is not None)
-        search.take("fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score))
+        if search.compares_letters:
+            search.take("fuzzy", lambda role, column: _fuzzy(role, column, self.min_fuzzy_score))
         search.take_by_type(lengths or {})
         return search.result()
 
@@ -291,6 +296,11 @@ class _Search:
         self._all = frozenset(self._free)
         self._found: dict[str, MappedColumn] = {}
 
+    @property
+    def compares_letters(self) -> bool:
+        """Whether there are few enough columns to compare each name with all that are wanted."""
+        return len(self._all) <= _MOST_COMPARED
+
     def take_explicit(self, explicit: Mapping[str, str]) -> None:
         """Take what the caller said."""
         for role, column in explicit.items():
@@ -341,7 +351,8 @@ class _Search:
         """Return what was found and what was not."""
         unmapped: list[UnmappedRole] = []
         for role in (role for role in self._wanted if role not in self._found):
-            nearest = sorted((-_best(role, column), column) for column in self._free)[:_CANDIDATES]
+            compared = self._free if self.compares_letters else ()
+            nearest = sorted((-_best(role, column), column) for column in compared)[:_CANDIDATES]
             unmapped.append(UnmappedRole(role, tuple(Candidate(name, -score) for score, name in nearest)))
         mapped = tuple(self._found[role] for role in self._wanted if role in self._found)
         return ColumnMapping(mapped, tuple(unmapped))

@@ -20,8 +20,10 @@ from tokenlake.arrays import STRINGS
 from tokenlake.errors import DamagedFileError
 from tokenlake.schema import is_list
 from tokenlake.sources.columnar import reading
+from tokenlake.sources.contents import check_records
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.opening import SPACE, ByteStream, opened
+from tokenlake.sources.parquet import open_parquet
 from tokenlake.sources.records import reader_of
 from tokenlake.sources.rows import Parsed, Want
 
@@ -121,10 +123,8 @@ def look(
             bounded = BoundedBytes(data)
             try:
                 found = read(file, bounded, delimiter)
-            except DamagedFileError as error:  # its sentence, without what everybody knows by now
-                told = str(error).removeprefix(f"{file.url}: ").removeprefix("the file is damaged: ")
-                damage = told.partition(". Damaged files are never")[0]
-                found = FileSample(file=file, columns={}, damage=damage)
+            except DamagedFileError as error:
+                found = FileSample(file=file, columns={}, damage=error.details["problem"])
             except BoundReached:
                 found = FileSample(
                     file=file, columns={}, remark=f"not looked into: that takes over {_MIB} MiB"
@@ -140,11 +140,7 @@ _MIB: Final = FILE_BYTES >> 20
 def _look_into_parquet(file: InputFile, data: BoundedBytes, _delimiter: str | None) -> FileSample:
     if not file.size:
         raise damaged(file, "it is empty; not even a footer is there")
-    with reading(file, "its footer"):
-        parquet = pq.ParquetFile(
-            data.for_arrow(), page_checksum_verification=True, buffer_size=_BUFFER_BYTES, pre_buffer=False
-        )
-    with parquet:
+    with open_parquet(data) as parquet:
         columns = _columns(parquet.schema_arrow)
         meta = parquet.metadata
         found = FileSample(file=file, columns=columns, stored=file.size, total=meta.num_rows)
@@ -231,6 +227,7 @@ def _look_into_records(file: InputFile, data: BoundedBytes, delimiter: str | Non
     document = file.format == "text" and file.text_mode == "document"
     stream = ByteStream(data)
     head = stream.read(_BLOCK_BYTES if document else _BUFFER_BYTES)
+    check_records(file, head)
     if file.format == "jsonl" and head.lstrip(SPACE).startswith(b"["):
         file = replace(file, format="json")
     if delimiter is None and file.format in {"csv", "tsv"}:

@@ -17,10 +17,12 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
+import pyarrow as pa
 
 from tokenlake.arrays import Int64, offsets_of, values
 from tokenlake.columns import columns_for, id_weights
 from tokenlake.errors import ConfigError, NotFoundError
+from tokenlake.json_text import json_values
 from tokenlake.loader.dataset import Provenance
 from tokenlake.numbers import count, plural
 from tokenlake.reading.version import StoredRows
@@ -140,8 +142,19 @@ def read_sequences(
             shard, index = stored.shard_of(group)
             batch, begin = stored.read(group), stored.row_of(group)
             for row in range(low, high):
-                values = batch.slice(row, 1).to_pylist()[0]
+                values = _values_of(batch.slice(row, 1))
                 yield _sequence(manifest, shard, begin + row, shard.row_groups[index] + row, values, inputs)
+
+
+def _values_of(row: pa.RecordBatch) -> dict[str, Any]:
+    """Return the values of one row; those for which Python has no type, such as the year 33658, as text."""
+    cells: dict[str, Any] = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            cells[name] = column.to_pylist()[0]
+        except (OverflowError, ValueError):
+            cells[name] = json_values(column)[0]
+    return cells
 
 
 def _sequence(

@@ -167,7 +167,12 @@ class DatasetWriter:
 
     def _flush(self) -> None:
         rows, self._waiting, self._waiting_size = self._waiting, [], 0
-        batch = shard_files.lines_of(rows, self._rows) if self._lines else self._converter.batch(rows)
+        if self._lines:
+            batch = shard_files.lines_of(rows, self._rows)
+        else:
+            batch = self._converter.batch(rows)
+            if self._form.format == "jsonl":
+                shard_files.refuse_non_finite(rows, self._rows)
         self._rows += len(rows)
         if self._num_shards is None or self._edges is not None:
             self._shards(batch.schema).add(batch)

@@ -5,7 +5,9 @@ And the rows of tokens that a stage keeps while they are drawn for the first tim
 
 from __future__ import annotations
 
+import json
 import posixpath
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from tokenlake.errors import ConfigError, InputChangedError, NotAvailableError
 from tokenlake.etl.job import produced_by
 from tokenlake.export.directory import Origin
 from tokenlake.fingerprint import fingerprint
+from tokenlake.json_text import dump_json
 from tokenlake.rowwise.loader import AsyncDataLoader
 from tokenlake.rowwise.save import SavedShardedSource
 from tokenlake.rowwise.shards import Numbered, Row, RowMeter
@@ -289,6 +292,7 @@ _FORMAT: Final = 2
 _TOKENS: Final = {"input_ids": np.int32, "attention_mask": np.int32, "loss_mask": np.bool_}
 _NUMBER, _REST, _INPUT, _ONES = "number", "rest", "input_ids", "attention_mask"
 _CHUNK_TOKENS, _CHUNK_ROWS = 1 << 20, 4096
+_LARGE_NUMBER: Final = re.compile("[0-9]{19}|1e999")
 _EXACT: Final = (
     orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
@@ -432,7 +436,9 @@ def _read(table: pa.Table) -> Numbered:
     tokens = {name: _arrays(columns, name) for name in names}
     rows = zip(columns[_NUMBER].to_pylist(), columns[_REST].to_pylist(), strict=True)
     for at, (number, rest) in enumerate(rows):
-        yield number, orjson.loads(rest) | {name: arrays(at) for name, arrays in tokens.items()}
+        # orjson makes doubles of integers beyond 64 bits.
+        others = json.loads(rest) if _LARGE_NUMBER.search(rest) else orjson.loads(rest)
+        yield number, others | {name: arrays(at) for name, arrays in tokens.items()}
 
 
 def _arrays(table: Any, name: str) -> Callable[[int], Any]:
@@ -475,7 +481,7 @@ def _table(held: Sequence[tuple[int, Row]]) -> pa.Table:
     columns: dict[str, Any] = {_NUMBER: pa.array([number for number, _ in held], pa.int64())}
     try:
         others = [{name: value for name, value in row.items() if name not in _TOKENS} for _, row in held]
-        columns[_REST] = [orjson.dumps(rest, option=_EXACT).decode() for rest in others]
+        columns[_REST] = [dump_json(rest, option=_EXACT, keeps_infinity=True).decode() for rest in others]
     except TypeError as error:
         why = f"a kept field holds what JSON does not have ({error}); do not keep it, or leave cache_tokenized out"
         raise ConfigError(f"tokenize.cache_tokenized: {why}") from error

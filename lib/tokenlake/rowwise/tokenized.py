@@ -19,6 +19,7 @@ from tokenlake.config.stages import TokenizerConfig
 from tokenlake.config.values import expected, whole_number
 from tokenlake.errors import ConfigError
 from tokenlake.etl.plan.source import settle
+from tokenlake.etl.unit.decoded_rows import with_text
 from tokenlake.etl.unit.encoding import DocumentEncoder, Finish
 from tokenlake.packing.segments import LOSS, learned, plain
 from tokenlake.rowwise.combine import IterableShardedSource
@@ -240,7 +241,7 @@ class RowTokens:
         if (chat := source.texts.chat) is not None and not is_json():
             fields = {chat.messages_field, chat.tools_field}
             objects = [row | {key: without_nulls(row[key]) for key in row.keys() & fields} for row in objects]
-        rendered = renderer.render(Rows(objects=objects))
+        rendered = renderer.render(with_text(Rows(objects=objects), renderer.columns))
         loss = source.texts.masked if self.loss is None else self.loss
         documents, origin, bad = self._encoded(source, rendered, renderer, marks=loss)
         bad |= self._missing(objects) | dict(rendered.bad)

@@ -309,6 +309,8 @@ class WantedColumns:
             columnar.text_path(file, schema, want.text) if want.text is not None else ()
         )
         self._schema = schema
+        self._stored = 0  # bytes of the wanted part of messages
+        self._unfolded = 0  # bytes of the rows that they made
         self._included = [at for at, name in enumerate(names) if name in (*self.names, *self.text[:1])]
         self.options = _IPC.IpcReadOptions(included_fields=self._included, use_threads=False)
         fields = [schema.field(at) for at in self._included]
@@ -331,6 +333,7 @@ class WantedColumns:
                 "write the file with fewer rows in a batch"
             )
         check_unfolded(8 * message.rows, message.body)
+        self._stored += size
 
     def sliceable(self, message: Message) -> bool:
         """Say whether nothing but a large column of plain strings is wanted of a batch that is not compressed."""
@@ -347,8 +350,14 @@ class WantedColumns:
         return ((None, text) for text in _sliced_texts(sent.read, buffers, sent.message.rows, large=large))
 
     def rows(self, batch: pa.RecordBatch) -> _Pieces:
-        """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB."""
+        """Yield (wanted columns, text), each if it is wanted, in pieces of about 16 MB.
+
+        Raises:
+            Bomb: with those before they are much more than the messages can account for.
+        """
         for piece in columnar.unfolded(batch, self._plain):
+            self._unfolded += columnar.unfolded_bytes(piece)
+            check_unfolded(self._unfolded, self._stored)
             text = columnar.as_text(columnar.pick(piece, self.text)) if self.text else None
             yield piece.select(list(self.names)) if self.names else None, text
 

@@ -15,10 +15,12 @@ import pyarrow as pa
 
 from tokenlake.arrays import Pread
 from tokenlake.sources.columnar import reading
-from tokenlake.sources.inputs import InputBytes, InputFile, damaged
+from tokenlake.sources.contents import wrong_magic
+from tokenlake.sources.inputs import InputBytes, InputFile, damaged, unsuitable
 from tokenlake.sources.opening import opened
 
 MAGIC: Final = b"ARROW1"
+STREAM_MARK: Final = b"\xff\xff\xff\xff"
 FEATHER_V1: Final = b"FEA1"
 CONTINUATION: Final = b"\xff\xff\xff\xff"
 FILE_START: Final = 8  # the magic and two bytes of padding
@@ -259,7 +261,11 @@ def is_file(data: InputBytes) -> bool:
         return False
     head = data.pread(len(MAGIC), 0)
     if head.startswith(FEATHER_V1):
-        raise damaged(data.file, "it is a Feather file of version 1; write it anew with pyarrow.feather")
+        raise unsuitable(
+            data.file, "it is a Feather file of version 1", "write it again with pyarrow.feather"
+        )
+    if head != MAGIC and (error := wrong_magic(data, STREAM_MARK, "Arrow file or stream")) is not None:
+        raise error
     return head == MAGIC
 
 

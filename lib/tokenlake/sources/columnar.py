@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,31 +21,28 @@ from tokenlake.arrays import (
     select,
     string_buffers,
     text_over,
-    values,
 )
 from tokenlake.reading.pages import UNFOLDED_BYTES, Bomb
 from tokenlake.schema import is_list
-from tokenlake.sources.inputs import InputFile, damaged
+from tokenlake.sources.inputs import InputFile, damaged, no_column, unsuitable
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows
 
 _COMPUTE: Final[Any] = pc
 _ARROW: Final[Any] = pa  # the stubs do not know what from_buffers returns
 _EXTENSION: Final = b"ARROW:extension:name"
 _BYTES: Final = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
-_VIEWS: Final = frozenset({pa.string_view(), pa.binary_view()})
 _STEP_BYTES: Final = 16 << 20
 _COUNTED_ROWS: Final = 1 << 20
 
 
 def check_names(file: InputFile, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
     """Raise DamagedFileError unless the columns have different names and all of `wanted` are there."""
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise damaged(file, f"it has several columns of the same name: {', '.join(twice)}")
-    if missing := [name for name in wanted if name not in names]:
-        raise damaged(
-            file, f"it has no column {missing[0]!r}; its columns are {', '.join(names)}", column=missing[0]
-        )
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        told = f"it has several columns of the same name: {', '.join(twice)}"
+        raise unsuitable(file, told, "write it again with different names")
+    there = frozenset(names)
+    if missing := [name for name in wanted if name not in there]:
+        raise no_column(file, missing[0], names)
 
 
 def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]:
@@ -58,19 +56,24 @@ def text_path(file: InputFile, schema: pa.Schema, field: str) -> tuple[str, ...]
     names: list[str] = schema.names
     found = _find(list(schema), field)
     if not found:
-        raise damaged(
-            file,
-            f"it has no column {field!r} (content_field); its columns are {', '.join(names)}",
-            column=field,
-        )
+        raise no_column(file, field, names, " (content_field)")
     kind: Any = found[-1].type
-    inner: Any = kind.value_type if pa.types.is_dictionary(kind) else kind
+    folded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+    inner: Any = kind.value_type if folded else kind
     metadata: dict[bytes, bytes] = found[-1].metadata or {}
     name = metadata.get(_EXTENSION)
     shown = f"the extension type {name.decode(errors='replace')}" if name else str(kind)
-    if name or inner not in STRINGS:
-        raise damaged(file, f"column {field!r} holds {shown}, expected strings", column=field)
+    if name or not _may_be_text(inner):
+        told = f"column {field!r} holds {shown}, expected strings, or bytes that are UTF-8"
+        raise unsuitable(file, told, "name a column of strings as content_field", column=field)
     return tuple(part.name for part in found)
+
+
+def _may_be_text(kind: Any) -> bool:
+    """Return whether values of a type are strings, or bytes that may be text: Parquet's strings without annotation."""
+    types = pa.types
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return kind in STRINGS or is_binary or types.is_fixed_size_binary(kind)
 
 
 def _find(fields: list[Any], path: str) -> list[Any]:
@@ -94,7 +97,9 @@ def pick(batch: pa.RecordBatch, path: tuple[str, ...]) -> Any:
 
 
 def as_text(column: Any) -> pa.LargeStringArray:
-    """Return strings of any kind as large_string with offset 0 over their own bytes alone; not validated."""
+    """Return strings or bytes of any kind as large_string with offset 0 over their own bytes alone; not validated."""
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.large_binary())
     text = column.cast(pa.large_string(), safe=False)
     if not len(text):
         return no_text()
@@ -227,10 +232,18 @@ def _undecodable(rows: pa.RecordBatch) -> dict[int, str]:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the type of a column as it is handed over: dictionaries unfolded, extensions as their storage."""
+    """Return the type of a column as it is handed over.
+
+    Dictionaries and runs are unfolded, extensions are their storage, and views are strings, of which rows can be taken.
+    """
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
-    return plain_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    folded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
+    return plain_type(kind.value_type) if folded else kind
 
 
 def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -239,7 +252,7 @@ def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
     Raises:
         Bomb: one row alone unfolds to more than 1 GiB.
     """
-    size = sum(_unfolded_bytes(column) for column in batch.columns)
+    size = unfolded_bytes(batch)
     if size <= _STEP_BYTES:
         yield _cast(batch, schema)
     elif batch.num_rows > 1:
@@ -252,6 +265,11 @@ def unfolded(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
         yield _cast(batch, schema)
 
 
+def unfolded_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes that rows take with each value written out."""
+    return sum(_unfolded_bytes(column) for column in batch.columns)
+
+
 def sizes_unfolded(column: Any) -> Int64s:
     """Return the bytes of every row of a dictionary-encoded column of strings; 0 where it is null."""
     sizes = _COMPUTE.binary_length(column.dictionary).cast(pa.int64()).fill_null(0)
@@ -259,10 +277,16 @@ def sizes_unfolded(column: Any) -> Int64s:
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    plain = (each.storage if isinstance(each, pa.ExtensionArray) else each for each in batch.columns)
-    pairs = zip(plain, schema.types, strict=True)
+    pairs = zip(map(_without_runs, batch.columns), schema.types, strict=True)
     columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _without_runs(column: Any) -> Any:
+    """Return a column as its storage, with each value of a run."""
+    if isinstance(column, pa.ExtensionArray):
+        return _without_runs(column.storage)
+    return _COMPUTE.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
 
 
 def _unfolded_bytes(column: Any) -> int:
@@ -276,8 +300,12 @@ def _unfolded_bytes(column: Any) -> int:
         return _unfolded_bytes(column.view(pa.list_(entries)))
     if is_list(kind):
         return _unfolded_bytes(column.flatten())
-    if kind in _VIEWS:
-        return int(np.sum(_view_lengths(column)))
+    if pa.types.is_run_end_encoded(kind):
+        return _run_bytes(column)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return _view_bytes(column)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return _list_view_bytes(column)
     if not pa.types.is_dictionary(kind):
         return column.nbytes
     if kind.value_type not in _BYTES:
@@ -285,19 +313,41 @@ def _unfolded_bytes(column: Any) -> int:
     return int(np.sum(sizes_unfolded(column)))
 
 
-def _view_lengths(column: Any) -> npt.NDArray[np.int32]:
-    """Return the bytes of every row of a column of string or binary views; 0 where it is null.
+def _run_bytes(column: Any) -> int:
+    """Return the bytes of a column of runs with each value written out; only their lengths are."""
+    values = column.values
+    if not isinstance(values, pa.ExtensionArray) and values.type not in _BYTES:
+        return 8 * len(column)
+    lengths = _COMPUTE.binary_length(values).cast(pa.int64()).fill_null(0)
+    runs = _ARROW.RunEndEncodedArray.from_arrays(column.run_ends, lengths)
+    decoded = _COMPUTE.run_end_decode(runs.slice(column.offset, len(column)))
+    return 8 * len(column) + (_COMPUTE.sum(decoded).as_py() or 0)
 
-    Views may share bytes, so that the size of the buffers bounds nothing. A view has 16 bytes, of which the first
-    four are its length.
+
+def _view_bytes(column: Any) -> int:
+    """Return the bytes of strings that may share them, each with bytes of its own.
+
+    A view has 16 bytes, and its first four are the length.
     """
-    if not len(column):
-        return np.zeros(0, np.int32)
-    _, views, *_ = column.buffers()
-    lengths = np.frombuffer(views, np.int32, 4 * len(column), 16 * column.offset)[::4]
-    if not column.null_count:
-        return lengths
-    return np.where(values(column.is_valid()), lengths, np.int32(0))
+    validity, views = column.buffers()[:2]
+    if views is None:
+        return 0
+    lengths = np.frombuffer(views, "<i4")[::4][column.offset : column.offset + len(column)]
+    if validity is not None:
+        lengths = lengths[column.is_valid().to_numpy(zero_copy_only=False)]
+    return 8 * len(column) + int(lengths.sum(dtype=np.int64))
+
+
+def _list_view_bytes(column: Any) -> int:
+    """Return the bytes of lists that may share values, each with values of its own."""
+    count = _COMPUTE.sum(_COMPUTE.list_value_length(column)).as_py() or 0
+    values = column.values
+    largest = 8
+    if values.type in _BYTES:
+        largest = _COMPUTE.max(_COMPUTE.binary_length(values)).as_py() or 0
+    elif len(values):
+        largest = values.nbytes // len(values) + 1
+    return 8 * len(column) + count * largest
 
 
 def check_offsets(column: Any) -> None:

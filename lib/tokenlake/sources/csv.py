@@ -3,7 +3,8 @@
 Every cell stays the text it is: nothing is taken for a number, a date or a null, and an empty cell is the
 empty string. Rows have as many cells as the header; blank lines are passed over, also where there is one
 column (writers quote an empty cell there). A row in which a quote or carriage return stands where none may
-is a bad record, however other readers would repair it: they differ.
+is a bad record, however other readers would repair it: they differ. Where tabs separate cells, a quote inside of a cell
+that does not begin with one is a character like any other.
 
 A file is read as blocks of whole records, in bounded memory, wherever newlines stand in quotes. pyarrow reads the
 cells, but accepts silently what the standard forbids. So it is given nothing whose quotes and carriage returns were
@@ -12,7 +13,9 @@ not checked: all of a block at once, as is done for nearly every block, or, wher
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, final
@@ -24,9 +27,10 @@ import pyarrow.csv as arrow_csv
 
 from tokenlake.arrays import Int64s, concat, is_utf8, no_text, text_over
 from tokenlake.errors import ConfigError, DamagedFileError
-from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
+from tokenlake.sources.contents import HEAD_BYTES, check_records
+from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged, no_column, unsuitable
 from tokenlake.sources.lines import BOM
-from tokenlake.sources.opening import ByteStream, check_marks
+from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want
 from tokenlake.sources.where import Predicate
 
@@ -34,9 +38,13 @@ _BLOCK_BYTES: Final = 1 << 22  # what is made of it stays in the processor's cac
 _LEAST_BLOCK: Final = 64 << 10
 _STEP_BYTES: Final = 1 << 20
 _CHUNK: Final = 1 << 17
-_HEAD: Final = 4  # bytes that tell an encoding
 _FRAME: Final = 2  # carriage return and newline are not part of a record
+MOST_COLUMNS: Final = 1 << 17
+"""Columns of a file; each costs some kilobytes of memory for every block that is read."""
+
+_DELIMITERS: Final = (";", "\t", ",", "|")
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+_TAB: Final = ord("\t")
 _CONTENT: Final = re.compile(rb'(?:[^"]++|"")*+')
 _NUL_BYTE: Final = Fault("nul_byte", "a cell holds a NUL byte")
 _BARE_RETURN: Final = Fault("bare_return", "a carriage return without a newline stands outside of quotes")
@@ -104,7 +112,7 @@ def read_csv(part: FileRange, data: InputBytes, want: Want, predicate: Predicate
     headers = ((_header(file, block, want, delimiter), block) for block in blocks)
     header, first = next((found for found in headers if found[0]), ((), None))
     if first is None:
-        raise damaged(file, "it is empty, expected at least a header")
+        raise unsuitable(file, "it is empty, expected at least a header", "write it again")
     table, row = _Table(header, want, stream), 0
 
     def parsed(block: CsvBlock) -> Parsed:
@@ -123,23 +131,43 @@ def _header(file: InputFile, block: CsvBlock, want: Want, delimiter: str) -> tup
         return ()
     record, whole = block.split.records[0], bytes(block.data[: block.split.size])
     line, cells = block.line + 1 + block.data.count(b"\n", 0, record.start), record.cells
+    if cells > MOST_COLUMNS:
+        told = f"its header (line {line}) has {cells} columns, more than {MOST_COLUMNS}"
+        raise unsuitable(file, told, "keep fewer columns, or write a row as JSON", line=line)
     fault = _fault(block.data, record, cells, want.max_record_bytes)
     if fault:
-        hint = "; it looks like UTF-16 or no text at all" if fault is _NUL_BYTE else ""
-        raise damaged(file, f"its header (line {line}) cannot be used: {fault.detail}{hint}", line=line)
+        told = f"its header (line {line}) cannot be used: {fault.detail}"
+        raise unsuitable(file, told, "correct the header", line=line)
 
-    found = _read_cells(pa.py_buffer(whole), ord(delimiter), cells, list(map(str, range(cells))))
-    names = tuple(str(cell[0]) for cell in found or ())
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise damaged(file, f"its header names columns twice: {', '.join(map(repr, twice))}", line=line)
+    read = _read_cells(pa.py_buffer(whole), ord(delimiter), cells, list(map(str, range(cells))))
+    names = tuple(str(cell[0]) for cell in read or ())
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        told = f"its header names columns twice: {', '.join(map(repr, twice))}"
+        raise unsuitable(file, told, "give its columns different names", line=line)
+    if len(names) == 1 and (other := _likely_delimiter(names[0], want.delimiter, delimiter)) is not None:
+        told = f"its header is one column, {names[0]!r}; {other!r} seems to separate its cells, not {delimiter!r}"
+        how = f"set delimiter: {json.dumps(other)} (delimiter: {json.dumps(delimiter)}, if it is one column)"
+        raise unsuitable(file, told, how, line=line)
+    there = frozenset(names)
     for name in (*want.names(names), *(() if want.text is None else (want.text,))):
-        if name not in names:
-            option = " (content_field)" if name == want.text else ""
-            told = f"it has no column {name!r}{option}; its columns are {', '.join(map(repr, names[:20]))}"
-            if len(names) == 1:
-                told += f" (the delimiter is {delimiter!r}, set `delimiter` if it is another)"
-            raise damaged(file, told, line=line)
+        if name not in there:
+            raise no_column(
+                file, name, list(map(repr, names)), " (content_field)" if name == want.text else ""
+            )
     return names
+
+
+def _likely_delimiter(header: str, declared: str | None, delimiter: str) -> str | None:
+    """Return what separates the cells of a header that is one column, None where it may be one.
+
+    Args:
+        declared: the delimiter that the configuration names, None for none.
+        delimiter: the one that was used.
+    """
+    if declared is not None:
+        return None
+    others = [other for other in _DELIMITERS if other != delimiter and other in header]
+    return max(others, key=header.count, default=None)
 
 
 def _fault(data: bytearray, record: CsvRecord, columns: int, limit: int) -> Fault | None:
@@ -168,6 +196,9 @@ class _Table:
         self._header, self._stream, self._text = header, stream, want.text
         self._names = None if want.columns == () else want.names(header)
         self._read = (*(self._names or ()), *(() if want.text is None else (want.text,))) or header[:1]
+        # pyarrow knows the columns by their numbers.
+        numbers = {name: str(number) for number, name in enumerate(header)}
+        self._numbers = [numbers[name] for name in self._read]
 
     def parsed(self, block: CsvBlock, row: int) -> Parsed:
         """Return the records of a block, the first of which has the number `row`."""
@@ -202,8 +233,7 @@ class _Table:
         """Return the wanted cells of records whose quotes are right, None if the numbers of cells differ."""
         if not data.size:
             return {name: no_text() for name in self._read}
-        wanted = [str(self._header.index(name)) for name in self._read]
-        found = _read_cells(data, self._stream.delimiter, len(self._header), wanted)
+        found = _read_cells(data, self._stream.delimiter, len(self._header), self._numbers)
         return None if found is None else dict(zip(self._read, found, strict=True))
 
     def _bad(self, block: CsvBlock, faults: dict[int, Fault], row: int) -> tuple[BadLine, ...]:
@@ -245,9 +275,10 @@ class CsvStream:
     """The records of a file in blocks, in order: the header alone, then as many as fit.
 
     Where the quotes of a block are not all right, it is split cell by cell. A quote opens a cell only as its first
-    byte. In an unquoted cell it is stray. After a quote that closes a cell a delimiter or a newline must follow; if
-    anything else does, that quote is stray, and the cell goes on, unquoted. But where such a cell began on an earlier
-    line, nobody knows where records end: its quote counts as unclosed. So does that of a cell over the `limit`.
+    byte. In an unquoted cell it is stray, except between tabs. After a quote that closes a cell a delimiter or a
+    newline must follow; if anything else does, that quote is stray, and the cell goes on, unquoted. But where such a
+    cell began on an earlier line, nobody knows where records end: its quote counts as unclosed. So does that of a cell
+    over the `limit`.
     """
 
     def __init__(
@@ -255,13 +286,15 @@ class CsvStream:
     ) -> None:
         self._file, self._stream, self._block_bytes = file, stream, block_bytes
         self.delimiter, self.limit = delimiter, limit
+        # Cells between tabs need no quotes, so that one inside of a cell is a character like others: 12" vinyl.
+        self._has_literal_quotes = delimiter == _TAB
         stop = re.escape(bytes([delimiter]))
         rest, end = b"[^" + stop + b"\n]*+", b"([" + stop + b"\n]|\\Z)"
         self._cell = re.compile(b'(?:"((?:[^"]++|"")*+)"(' + rest + b')|(?!")' + rest + b")" + end)
         self._within = re.compile(b"()()" + rest + end)
 
-        head = stream.read(_HEAD)
-        check_marks(file, head)
+        head = stream.read(HEAD_BYTES)
+        check_records(file, head)
         self._bom = head.startswith(BOM)
         head = head.removeprefix(BOM)
         # Blocks are read to the same place: fresh memory costs more than what is done to it.
@@ -376,7 +409,7 @@ class CsvStream:
             if found is None:
                 break
             at, cells = found.end(), cells + 1
-            wrong = _misplaced(data, found)
+            wrong = self._misplaced(data, found)
             fault = _STRAY_QUOTE if _STRAY_QUOTE in (fault, wrong) else fault or wrong
             if found[3] and found[3] != b"\n":  # a delimiter
                 continue
@@ -409,12 +442,23 @@ class CsvStream:
             self._check_closed(data, found, line)
         return found
 
+    def _misplaced(self, data: bytearray, found: re.Match[bytes]) -> Fault | None:
+        """Return what is wrong with the quotes or carriage returns of a cell."""
+        quoted = found[1] is not None
+        start, stop = found.start(2) if quoted else found.start(), found.start(3)
+        last = stop - (found[3] == b"\n" and stop > start and data[stop - 1] == _RETURN)
+        if quoted and last > start and (found[3] or bytes(data[start:last]) != b"\r"):
+            return _STRAY_QUOTE
+        if not quoted and not self._has_literal_quotes and data.find(b'"', start, last) >= 0:
+            return _STRAY_QUOTE
+        return _BARE_RETURN if data.find(b"\r", start, last) >= 0 else None
+
     def _check_closed(self, data: bytearray, found: re.Match[bytes], line: int) -> None:
         begin, end = found.span(1)
         if end - begin > self.limit:
             why = f"is not closed within max_record_bytes = {self.limit}"
             raise self._unclosed(data, begin - 1, line, why)
-        if _misplaced(data, found) is _STRAY_QUOTE and data.find(b"\n", begin, end) >= 0:
+        if self._misplaced(data, found) is _STRAY_QUOTE and data.find(b"\n", begin, end) >= 0:
             raise self._unclosed(data, begin - 1, line, "is closed on a later line, in the middle of a cell")
 
     def _unclosed(self, data: bytearray, at: int, line: int, why: str) -> DamagedFileError:
@@ -427,18 +471,6 @@ class CsvStream:
             "(`source.max_record_bytes` is the longest cell)",
             line=line,
         )
-
-
-def _misplaced(data: bytearray, found: re.Match[bytes]) -> Fault | None:
-    """Return what is wrong with the quotes or carriage returns of a cell."""
-    quoted = found[1] is not None
-    start, stop = found.start(2) if quoted else found.start(), found.start(3)
-    last = stop - (found[3] == b"\n" and stop > start and data[stop - 1] == _RETURN)
-    if quoted and last > start and (found[3] or bytes(data[start:last]) != b"\r"):
-        return _STRAY_QUOTE
-    if not quoted and data.find(b'"', start, last) >= 0:
-        return _STRAY_QUOTE
-    return _BARE_RETURN if data.find(b"\r", start, last) >= 0 else None
 
 
 def _split_if_strict(data: bytearray, size: int, delimiter: int, *, final: bool) -> CsvSplit | None:

@@ -10,19 +10,21 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, final
 
 from tokenlake.arrays import RandomAccessFile
 from tokenlake.config.values import FORMATS, Format, FormatFacts
-from tokenlake.errors import DamagedFileError, InputChangedError, SourceError
+from tokenlake.errors import DamagedFileError, InputChangedError, SourceError, UnsuitableFileError
 from tokenlake.fingerprint import file_id
 from tokenlake.sources.formats import Compression, compression_of, format_for
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
+
+_SHOWN_NAMES: Final = 20  # columns of a file in a message
 
 
 _LARGEST: Final = 1 << 50  # bytes
@@ -153,8 +155,36 @@ def damaged(file: InputFile, what: str, **details: object) -> DamagedFileError:
         f"{file.url}: the file is damaged: {what}. Damaged files are never read in part: replace it, "
         "or leave it out of data_files.",
         file=file.path,
+        problem=what,
         **details,
     )
+
+
+def unsuitable(file: InputFile, what: str, how: str, **details: object) -> UnsuitableFileError:
+    """Return the error for a file that is whole, but not what is expected.
+
+    Args:
+        what: what it is, and what was expected.
+        how: what to do about it, as an imperative.
+    """
+    return UnsuitableFileError(
+        f"{file.url}: {what}. {how[:1].upper()}{how[1:]}, or leave the file out of data_files.",
+        file=file.path,
+        problem=f"{what}; {how}",
+        **details,
+    )
+
+
+def no_column(file: InputFile, name: str, names: Sequence[str], option: str = "") -> UnsuitableFileError:
+    """Return the error of a file that has no column `name`.
+
+    Args:
+        names: the columns that it has.
+        option: the option that names it, as it is shown.
+    """
+    shown = ", ".join(names[:_SHOWN_NAMES]) + (" ..." if len(names) > _SHOWN_NAMES else "")
+    told = f"it has no column {name!r}{option}; its columns are {shown or 'none'}"
+    return unsuitable(file, told, "name one of them", column=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,19 @@
 
 A record is read strictly. RFC 8259 as orjson reads it: valid UTF-8, no NaN, no lone surrogates, at most 1024 levels,
 one object and nothing else. Where texts alone are wanted, the content field must be there once and hold a string. Of
-rows, each wanted field must be there at most once and hold no number beyond 64 bits and a double, which would be
-altered. Fields that nobody wants are only checked for being JSON.
+rows, each wanted field must be there at most once. Its numbers are those that Python's ``json.loads`` reads: an integer
+has all its digits, and a number with a point or an exponent is the nearest double, infinity where that is nearest.
+orjson makes doubles of integers beyond 64 bits, so that a record with one is read a second time. Fields that nobody
+wants are only checked for being JSON.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
-from math import isfinite
-from typing import Any, Final, NamedTuple, cast
+from math import isinf
+from typing import Any, Final, NamedTuple, cast, final
 
 import numpy as np
 import orjson
@@ -71,6 +73,7 @@ _KEY_END: Final = re.compile(rb'"[ \t\r\n]*:')
 _INT64_MIN: Final = -(1 << 63)
 _UINT64_MAX: Final = (1 << 64) - 1
 _UINT64_DIGITS: Final = 20
+_MOST_DIGITS: Final = 4300  # of an integer that Python converts by default
 _MISSING: Final = object()
 _ARROW: Final[Any] = pa
 _COMPUTE: Final[Any] = pc
@@ -249,8 +252,12 @@ def _judge_row(line: bytes, want: Want) -> Judged | Fault:
             if member.repeats and _is_wanted(want, member.path[0]):
                 name = ".".join(key for key in member.path if key is not None)
                 return Fault("duplicate_key", f"the field {name!r} is given more than once")
-    fault = _too_large(line, want) if _LARGE_BYTES.search(line) else None
-    return fault or Judged(record, None if want.text is None else _text_of(record, line, want.text))
+    if _LARGE_BYTES.search(line):
+        exact = _read_exactly(line, record, want)
+        if isinstance(exact, Fault):
+            return exact
+        record = exact
+    return Judged(record, None if want.text is None else _text_of(record, line, want.text))
 
 
 def _judge_quickly(line: bytes, key_ends: int, want: Want) -> Judged | None:
@@ -377,23 +384,65 @@ def _count_members(record: Record) -> int:
     return total
 
 
-def _too_large(line: bytes, want: Want) -> Fault | None:
-    """Return the fault of a record with a number in a wanted field that neither 64 bits nor a double hold."""
-    fields = [(member.value, member.path[0]) for member in _members_of(line) if len(member.path) == 1]
-    starts = [start for start, _ in fields]
-    for token in _STRING_OR_NUMBER.finditer(line):
-        number = token[0]
-        if number.startswith(b'"'):
-            continue
-        if number.strip(b"-0123456789"):
-            held = isfinite(float(number))
-        else:
-            held = len(number) <= _UINT64_DIGITS and _INT64_MIN <= int(number) <= _UINT64_MAX
-        name = None if held else fields[bisect_right(starts, token.start()) - 1][1]
-        if not held and _is_wanted(want, name):
-            shown = number[:40].decode() + ("..." if len(number) > 40 else "")
-            told = f"the field {name!r} holds {shown}, which neither 64 bits nor a double can hold"
+@final
+class _UnreadInteger:
+    """An integer of more digits than Python converts.
+
+    Attributes:
+        shown: its first digits.
+    """
+
+    __slots__ = ("shown",)
+
+    def __init__(self, digits: str) -> None:
+        self.shown = f"{digits[:40]}..."
+
+
+def _integer(digits: str) -> int | _UnreadInteger:
+    return int(digits) if len(digits.lstrip("-")) <= _MOST_DIGITS else _UnreadInteger(digits)
+
+
+def _read_exactly(line: bytes, record: Record, want: Want) -> Record | Fault:
+    """Return the record on the valid JSON `line` with its numbers as ``json.loads`` reads them.
+
+    Args:
+        record: it as orjson reads it, where integers beyond 64 bits are doubles.
+    """
+    if not any(map(_is_altered, _STRING_OR_NUMBER.finditer(line))):
+        return record
+    try:
+        exact: Record = json.loads(line, parse_int=_integer)
+    except RecursionError:
+        return Fault("too_deep", "values beside a number beyond 64 bits are nested too deeply")
+    for name, value in exact.items():
+        if _is_wanted(want, name) and (unread := _unread_integer(value)) is not None:
+            told = f"the field {name!r} holds {unread.shown}, an integer of more than {_MOST_DIGITS} digits"
             return Fault("number_too_large", told)
+    return exact
+
+
+def _is_altered(token: re.Match[bytes]) -> bool:
+    """Return whether a token of JSON is a number that orjson does not read as it is."""
+    number = token[0]
+    if number.startswith(b'"'):
+        return False
+    if number.strip(b"-0123456789"):
+        return isinf(float(number))
+    is_long = len(number) > _UINT64_DIGITS
+    return is_long or not _INT64_MIN <= int(number) <= _UINT64_MAX
+
+
+def _unread_integer(value: Any) -> _UnreadInteger | None:
+    """Return an integer in a value of JSON that was not read, None where all were."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, _UnreadInteger):
+            return item
+        if isinstance(item, dict):
+            pending.extend(cast("Record", item).values())
+        elif isinstance(item, list):
+            pending.extend(cast("list[Any]", item))
     return None
 
 

@@ -1,4 +1,4 @@
-"""A file that is one JSON array of objects, streamed: what is held is a block of whole elements.
+"""A file that is one JSON array of objects, or one object around it, streamed in blocks of whole elements.
 
 An element is what stands between two commas of the array. It is read as a line of JSON Lines is, and known by its
 index. What is wrong inside an element makes a bad record; where the array itself is broken, nothing says what belongs
@@ -9,26 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import numpy as np
 
 from tokenlake.arrays import Int64s
-from tokenlake.sources.inputs import FileRange, InputBytes, damaged
+from tokenlake.sources.inputs import FileRange, InputBytes, damaged, unsuitable
 from tokenlake.sources.json import parse_long, parse_records
+from tokenlake.sources.json_borders import WINDOW_BYTES, BorderScanner
+from tokenlake.sources.json_wrapper import start_of_records
 from tokenlake.sources.lines import BOM, LongLine, RawRecords, parsed_blocks
 from tokenlake.sources.opening import ByteStream
 from tokenlake.sources.rows import RAW_LIMIT, BadLine, Fault, Parsed, Want
 from tokenlake.sources.where import Predicate
 
 _SPACE: Final = b" \t\r\n"
-_QUOTE: Final = ord('"')
-_BACKSLASH: Final = ord("\\")
-_COMMA: Final = ord(",")
-_STEP: Final = np.array(
-    [{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(byte), 0) for byte in range(256)], np.int8
-)
-_WINDOW: Final = 1 << 19  # bytes scanned together: what is made of them stays in the processor's cache
 _CHUNK: Final = 1 << 20
 _SLACK: Final = 1 << 16  # of space around an element
 
@@ -39,7 +34,8 @@ def read_json_array(
     """Read the elements of a file.
 
     Raises:
-        DamagedFileError: it is no array, it is cut, its brackets do not match, or something follows it.
+        DamagedFileError: it is no array, nor one object around an array of objects; it is cut, its brackets do not
+            match, or something follows it.
     """
     reader = ElementReader(data, want.max_record_bytes, want.block_bytes)
     found = parsed_blocks(
@@ -66,57 +62,13 @@ def _as_elements(parsed: Parsed) -> Parsed:
     )
 
 
-class Borders(NamedTuple):
-    """Where the elements in a stretch of an array end.
-
-    Attributes:
-        commas: int64[n], offsets of the commas between elements.
-        close: offset of the bracket that closes the array, or of a brace in its place; None for none.
-    """
-
-    commas: Int64s
-    close: int | None
-
-
-@final
-class BorderScanner:
-    """Goes through the bytes of one array, from behind its opening bracket on, without parsing its elements.
-
-    Only three things matter for their ends: quotes that are not escaped, brackets outside strings, and commas outside
-    strings on the array's own level. Whether an element is valid is another's question.
-    """
-
-    def __init__(self) -> None:
-        self._depth = 1
-        self._inside = 0  # 1 in a string
-        self._escaped = False  # the first of the next bytes
-
-    def feed(self, data: bytes) -> Borders:
-        """Scan the next stretch, of at least a byte; nothing may follow one that has the array's end."""
-        plain = b" " + data[1:] if self._escaped else data
-        plain = plain.replace(rb"\\", b"  ") if rb"\\" in plain else plain
-        self._escaped = plain.endswith(b"\\")
-        view = np.frombuffer(plain, np.uint8)
-        quotes = np.flatnonzero(view == _QUOTE)
-        quotes = quotes[(view[quotes - 1] != _BACKSLASH) | (quotes == 0)]
-        lower = view | 0x20  # makes braces of brackets, and nothing else
-        at = np.flatnonzero((lower == ord("{")) | (lower == ord("}")) | (view == _COMMA))
-        at = at[(np.searchsorted(quotes, at) + self._inside) % 2 == 0]
-        self._inside ^= len(quotes) % 2
-        depth = self._depth + np.cumsum(_STEP[view[at]], dtype=np.int64)
-        closes = np.flatnonzero(depth == 0)
-        end = int(closes[0]) if len(closes) else len(at)
-        self._depth = int(depth[-1]) if len(depth) else self._depth
-        commas = at[:end][(depth[:end] == 1) & (view[at[:end]] == _COMMA)]
-        return Borders(commas, int(at[end]) if len(closes) else None)
-
-
 @final
 class ElementReader:
     """Reads one array from its beginning, as blocks of records in bounded memory, whatever stands in them."""
 
     def __init__(self, data: InputBytes, limit: int, block_bytes: int) -> None:
         """Read a file; elements of more than `limit` bytes are not held."""
+        self._input = data
         self._file, self._stream, self._limit, self._block = data.file, ByteStream(data), limit, block_bytes
         self._scanner = BorderScanner()
         self._data = bytearray()  # what is not yet handed over, or dropped
@@ -136,9 +88,16 @@ class ElementReader:
         data = self._stream.read(self._block)
         self._bom = int(data.startswith(BOM))
         text = data[len(BOM) * self._bom :].lstrip(_SPACE)
+        begin = len(data) - len(text)
+        wrapped = None
+        if text.startswith(b"{"):
+            wrapped = start_of_records(self._file, ByteStream(self._input))
+        if wrapped is not None:
+            text = self._skip_to(wrapped, data)
+            begin = wrapped
         if not text.startswith(b"["):
-            raise damaged(self._file, _no_array(text), offset=len(data) - len(text))
-        self._offset = len(data) - len(text) + 1
+            raise unsuitable(self._file, *_no_array(text), offset=begin)
+        self._offset = begin + 1
         self._scan(text[1:])
         while self._close is None:
             if self._commas:
@@ -163,6 +122,8 @@ class ElementReader:
         if closed_by != ord("]"):
             at = self._offset - 1
             raise damaged(self._file, f"byte {at} is `}}`, which closes nothing", offset=at)
+        if wrapped is not None:  # the object around the array was seen to be whole
+            return
         rest, at = bytes(self._data), self._offset
         while rest:  # read on to the end of the file, past nothing but space
             if found := rest.lstrip(_SPACE):
@@ -171,12 +132,21 @@ class ElementReader:
                 raise damaged(self._file, told, offset=where)
             at, rest = at + len(rest), self._stream.read(_CHUNK)
 
+    def _skip_to(self, offset: int, data: bytes) -> bytes:
+        """Return what was read from an offset on; `data` is the beginning of the file."""
+        while len(data) <= offset:
+            offset -= len(data)
+            data = self._stream.read(self._block)
+            if not data:
+                break
+        return data[offset:]
+
     def _scan(self, data: bytes) -> None:
         """Add `data` to what is held, and the borders in it to those known."""
         base = len(self._data)
         self._data += data
-        for at in range(0, len(data), _WINDOW):
-            found = self._scanner.feed(data[at : at + _WINDOW])
+        for at in range(0, len(data), WINDOW_BYTES):
+            found = self._scanner.feed(data[at : at + WINDOW_BYTES])
             self._commas += (found.commas + (base + at)).tolist()
             if found.close is not None:
                 self._close = base + at + found.close
@@ -229,10 +199,15 @@ class ElementReader:
         return LongLine(data=data, head=head, size=size, offset=self._index - 1, bytes_read=used)
 
 
-def _no_array(begin: bytes) -> str:
-    """Say what a file holds that begins with `begin` (space left out)."""
+def _no_array(begin: bytes) -> tuple[str, str]:
+    """Return what a file holds that begins with `begin` (space left out), and what to do about it."""
+    how = "write an array of objects, or an object on each line"
     if not begin:
-        return "it is empty, expected a JSON array"
+        return "it is empty, expected a JSON array", how
     if not begin.startswith(b"{"):
-        return f"it begins with {begin[:20]!r}, expected a JSON array (`[`)"
-    return "it begins with a JSON object of several lines, expected an array of objects (`[`), or one on each line"
+        return f"it begins with {begin[:20]!r}, expected a JSON array (`[`)", how
+    told = (
+        "it begins with a JSON object of several lines that is around no list of objects, expected an array of "
+        "objects (`[`), one object around it, or one on each line"
+    )
+    return told, how

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenlake.arrays import Int64s, is_utf8, no_text, offsets_of, select, text_over
-from tokenlake.sources.inputs import FileRange, InputBytes, changed, damaged
+from tokenlake.sources.inputs import FileRange, InputBytes, changed, unsuitable
 from tokenlake.sources.opening import ByteStream, check_text
 from tokenlake.sources.rows import BLOCK_BYTES, RAW_LIMIT, BadLine, Fault, Parsed, Rows, Want, too_long
 from tokenlake.sources.where import Predicate
@@ -398,7 +398,7 @@ def read_text(part: FileRange, data: InputBytes, want: Want, predicate: Predicat
     wanted = want.names((want.plain,))
     if others := [name for name in wanted if name != want.plain]:
         told = f"it has no column {others[0]!r}; text files have one column, {want.plain!r}"
-        raise damaged(part.file, told)
+        raise unsuitable(part.file, told, "name that column")
     check_text(data)
     limit = want.max_record_bytes
     if part.file.text_mode == "lines":

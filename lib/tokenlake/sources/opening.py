@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, final
@@ -22,8 +22,10 @@ import pyarrow as pa
 from tokenlake.cache.disk import DiskCache, default_folder
 from tokenlake.config.values import parse_size
 from tokenlake.errors import ConfigError, TokenlakeError
+from tokenlake.sources.contents import HEAD_BYTES, check_records, encoding_of
 from tokenlake.sources.formats import format_of
-from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url
+from tokenlake.sources.inputs import InputBytes, InputFile, LocalBytes, damaged, is_hub_url, unsuitable
+from tokenlake.sources.json_wrapper import find_wrapper
 
 VARIABLE: Final = "TOKENLAKE_REMOTE_CACHE"
 """Bytes of blocks that are kept, such as 20GB; not set: none."""
@@ -48,7 +50,6 @@ _SHORT_LOOK: Final = 4096
 _FEW: Final = 8  # control characters that may stand in any file: its records are judged one by one
 _SHARE: Final = 20  # one in so many: UTF-16 has more, and so has anything compressed or compiled
 _CONTROLS: Final = np.array([byte < 32 and byte not in b"\b\t\n\f\r\x1b" for byte in range(256)])
-_CONVERT: Final = "expected UTF-8; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
 
 
 @contextmanager
@@ -206,9 +207,11 @@ class ByteStream:
                 f"{self._at + size} of the decompressed data ({error})",
                 offset=self._at,
             ) from error
-        if not self._at and file.facts.textual and (kind := kind_of(data)):
-            told = f"what its {file.compression} stream holds is {kind}, its name says {file.format}; decompress it"
-            raise damaged(file, told)
+        if not self._at and file.facts.textual:
+            if kind := kind_of(data):
+                told = f"what its {file.compression} stream holds is {kind}, its name says {file.format}"
+                raise unsuitable(file, told, "decompress it")
+            check_records(file, data)
         self._at += len(data)
         stored, most = self._raw.tell(), self._data.max_expansion
         if self._at > FREE_BYTES and self._at > most * stored:
@@ -228,10 +231,14 @@ def kind_of(head: bytes) -> str | None:
 
 
 def check_plain(data: InputBytes) -> None:
-    """Raise DamagedFileError if a file that is named as uncompressed text is something else."""
+    """Raise UnsuitableFileError if a file that is named as uncompressed text is something else."""
     file = data.file
-    if file.compression is None and file.facts.textual and (kind := kind_of(data.pread(_HEAD, 0))):
+    if file.compression is not None or not file.facts.textual:
+        return
+    head = data.pread(HEAD_BYTES, 0)
+    if kind := kind_of(head):
         raise _misnamed(file, kind, f"uncompressed {file.format}")
+    check_records(file, head)
 
 
 def _check_compressed(file: InputFile, head: bytes) -> None:
@@ -240,45 +247,44 @@ def _check_compressed(file: InputFile, head: bytes) -> None:
     if not head:
         raise damaged(file, f"it is empty, not even an empty {named} stream")
     if kind is None:
-        told = (
-            f"it is no {named} stream, though its name says so; name it without that extension if it is plain"
-        )
-        raise damaged(file, told)
+        told = f"it is no {named} stream, though its name says so"
+        raise unsuitable(file, told, "name it without that extension, if it is plain")
     if kind != named:
         raise _misnamed(file, kind, named)
 
 
 def _misnamed(file: InputFile, kind: str, named: str) -> Exception:
-    advice = f"{kind} is not read; decompress it, or compress it with gzip, zstd or lz4"
+    advice = f"decompress it, or compress it with gzip, zstd or lz4: {kind} is not read"
     if kind in _ENDINGS:
         advice = f"name it with {_ENDINGS[kind]} at the end"
-    return damaged(file, f"its first bytes are those of {kind}, its name says {named}; {advice}")
+    return unsuitable(file, f"its first bytes are those of {kind}, its name says {named}", advice)
 
 
 def check_text(data: InputBytes) -> None:
-    """Raise DamagedFileError if the first 64 KiB of a file are UTF-16 or no text."""
+    """Raise UnsuitableFileError if the first 64 KiB of a file are UTF-16 or no text."""
     head = data.pread(_LOOK, 0) if data.file.compression is None else ByteStream(data).read(_LOOK)
     check_marks(data.file, head)
     controls = int(np.count_nonzero(_CONTROLS[np.frombuffer(head, np.uint8)]))
     if controls >= _FEW and controls * _SHARE >= len(head):
-        raise damaged(
-            data.file,
+        told = (
             f"it is not text: {controls} of its first {len(head)} bytes are control characters "
-            f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), {_CONVERT}",
+            f"({head.count(0)} of them NUL, as in UTF-16 or in binary files), expected UTF-8"
         )
+        raise unsuitable(data.file, told, "convert it, for example with `iconv -f UTF-16 -t UTF-8 OLD > NEW`")
 
 
 def check_marks(file: InputFile, head: bytes) -> None:
-    """Raise DamagedFileError if a file begins with the byte order mark of UTF-16 or UTF-32."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")):
-        told = f"it begins with {head[:4].hex(' ')}, the byte order mark of UTF-16 or UTF-32, {_CONVERT}"
-        raise damaged(file, told)
+    """Raise UnsuitableFileError if a file is encoded in UTF-16 or UTF-32."""
+    if encoding := encoding_of(head[:HEAD_BYTES]):
+        told = f"it begins with {head[:4].hex(' ')} and is encoded in {encoding}, expected UTF-8"
+        raise unsuitable(file, told, f"convert it, for example with `iconv -f {encoding} -t UTF-8 OLD > NEW`")
 
 
 def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
     """Return a file of the format ``json`` as ``jsonl`` where it holds lines; one that cannot be read as it is.
 
-    It holds lines where an object stands on the first one, as far as that is seen.
+    It holds lines where an object stands on the first one, as far as that is seen, unless this object is the whole file
+    and is around a list of records.
     """
     if file.format != "json":
         return file
@@ -289,11 +295,31 @@ def as_it_begins(file: InputFile, options: Mapping[str, Any]) -> InputFile:
             while not head and (some := stream.read(_SHORT_LOOK)):
                 if head := some.lstrip(SPACE):
                     head += stream.read(_SHORT_LOOK)
+            is_lines = _begins_with_line(file, head) and not _is_around_records(head, data)
     except TokenlakeError:  # who reads it will say so
         return file
-    lines = format_of(file.path) == "jsonl" and not head.startswith(b"[")
+    return replace(file, format="jsonl") if is_lines else file
+
+
+def _begins_with_line(file: InputFile, head: bytes) -> bool:
+    """Return whether a file of JSON that begins with `head` (no space before it) seems to be one of lines."""
+    if format_of(file.path) == "jsonl" and not head.startswith(b"["):
+        return True
     line, newline, _ = head.partition(b"\n")
-    if not lines and line.startswith(b"{"):
-        with suppress(orjson.JSONDecodeError):
-            lines = not newline or isinstance(orjson.loads(line), dict)
-    return replace(file, format="jsonl") if lines else file
+    if not line.startswith(b"{"):
+        return False
+    if not newline:
+        return True
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _is_around_records(head: bytes, data: InputBytes) -> bool:
+    """Return whether a file that begins with an object is that object alone, around a list of records."""
+    _, _, following = head.partition(b"\n")
+    if not head.startswith(b"{") or following.strip(SPACE):  # a second line
+        return False
+    wrapper = find_wrapper(ByteStream(data))
+    return wrapper is not None and not wrapper.is_record

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenlake.arrays import concat, no_text
+from tokenlake.errors import DamagedFileError
 from tokenlake.reading.pages import (
     DELTA_BYTE_ARRAY,
     Bomb,
@@ -29,10 +30,12 @@ from tokenlake.reading.pages import (
     walk_pages,
 )
 from tokenlake.sources import columnar
+from tokenlake.sources.contents import wrong_magic
 from tokenlake.sources.inputs import FileRange, InputBytes, InputFile, damaged
 from tokenlake.sources.rows import Parsed, Want
 from tokenlake.sources.where import ColumnRange, Predicate
 
+_MAGIC: Final = b"PAR1"
 _BUFFER_BYTES: Final = 1 << 20  # a column chunk is streamed, never held compressed as a whole
 _COMPUTE: Final[Any] = pc
 STEP_BYTES: Final = 8 << 20  # aimed at
@@ -91,15 +94,21 @@ def open_parquet(
     Raises:
         DamagedFileError: its footer cannot be read.
     """
-    with columnar.reading(data.file, "its footer"):
-        return pq.ParquetFile(
-            data.for_arrow(),
-            metadata=meta,
-            read_dictionary=list(dictionaries),
-            page_checksum_verification=True,
-            buffer_size=_BUFFER_BYTES,
-            pre_buffer=False,
-        )
+    try:
+        with columnar.reading(data.file, "its footer"):
+            return pq.ParquetFile(
+                data.for_arrow(),
+                metadata=meta,
+                read_dictionary=list(dictionaries),
+                page_checksum_verification=True,
+                buffer_size=_BUFFER_BYTES,
+                pre_buffer=False,
+            )
+    except DamagedFileError:
+        # Only where it cannot be read it costs a look at its beginning.
+        if (error := wrong_magic(data, _MAGIC, "Parquet file")) is not None:
+            raise error from None
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,10 +264,18 @@ class RowGroup:
             DamagedFileError: with those before it that is much more than the pages can account for.
         """
         text = columnar.as_text(columnar.pick(batch, self._leaves.text))
-        self._unfolded += text.nbytes
+        self.count_unfolded(text.nbytes)
+        return text
+
+    def count_unfolded(self, size: int) -> None:
+        """Count bytes that were decoded.
+
+        Raises:
+            DamagedFileError: with those before they are much more than the pages can account for.
+        """
+        self._unfolded += size
         with columnar.reading(self._data.file, self._where()):
             check_unfolded(self._unfolded, sum(plan.stored for plan in self._plans))
-        return text
 
     def _where(self) -> str:
         paths = [self._meta.column(index).path_in_schema for index in self._leaves.indices]
@@ -449,7 +466,11 @@ def read_parquet(
 def _rows(group: RowGroup, leaves: Leaves) -> Iterator[tuple[pa.RecordBatch, pa.LargeStringArray | None]]:
     for batch in group.steps():
         for piece in columnar.unfolded(batch, leaves.schema):
-            yield piece.select(list(leaves.names)), group.text(piece) if leaves.text else None
+            group.count_unfolded(columnar.unfolded_bytes(piece))
+            yield (
+                piece.select(list(leaves.names)),
+                columnar.as_text(columnar.pick(piece, leaves.text)) if leaves.text else None,
+            )
 
 
 def _texts(group: RowGroup) -> Iterator[tuple[None, pa.LargeStringArray]]:

@@ -11,13 +11,16 @@ JSON objects become Arrow columns by rules that depend on the values alone:
 | none | null |
 | booleans | bool |
 | integers of 64 bits with sign | int64 |
+| integers of 64 bits without sign | uint64 |
+| integers of at most 38 digits | decimal128(38, 0) |
 | floating-point numbers, or these and integers that are exact as a double | double |
 | strings, dates among them | large_string |
 | arrays or objects whose own values follow these rules | large_list, struct |
 | anything else | large_string, every value as JSON text |
 
-Anything else is: values of several kinds, larger integers, objects without keys or with very many
-different ones, and what nests more than 16 levels deep.
+Anything else is: values of several kinds, integers of more digits, integers beside floating-point numbers where one of
+them is no double, objects without keys or with very many different ones, and what nests more than 16 levels deep. The
+JSON text has all digits of an integer.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from typing import Any, Final, NamedTuple, Self, final
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from tokenlake.arrays import mask_of
 from tokenlake.errors import BadRecordError
+from tokenlake.json_text import dump_json
 from tokenlake.sources.inputs import InputFile
 
 Record = dict[str, Any]
@@ -44,8 +47,12 @@ MAX_CELLS: Final = 4 << 20
 MAX_DEPTH: Final = 16
 """Of nested types."""
 
+LARGE_INTEGERS: Final = pa.decimal128(38, 0)
+"""Type of a column of integers beyond 64 bits; DuckDB, Polars and Arrow read it from Parquet as exact numbers."""
+
 _EXACT: Final = 1 << 53  # integers up to here are exact as a double
 _BITS: Final = 1 << 63
+_DIGITS_38: Final = 10**38
 _ARROW: Final[Any] = pa
 _SCALARS: Final[dict[frozenset[type[Any]], pa.DataType]] = {
     frozenset[type[Any]](): pa.null(),
@@ -83,13 +90,25 @@ def column_of(values: Sequence[Any]) -> Any:
     if kind is None:
         kind = _nested_type(values) if kinds in _NESTED else None
     elif int in kinds:
-        low, high = (-_EXACT, _EXACT) if float in kinds else (-_BITS, _BITS - 1)
-        if not all(low <= value <= high for value in values if type(value) is int):
-            kind = None
+        integers = [value for value in values if type(value) is int]
+        kind = _number_type(min(integers), max(integers), has_floats=float in kinds)
     if kind is None:
-        texts = [None if value is None else orjson.dumps(value).decode() for value in values]
+        texts = [
+            None if value is None else dump_json(value, keeps_infinity=True).decode() for value in values
+        ]
         return _ARROW.array(texts, pa.large_string())
     return _ARROW.array(values, kind)
+
+
+def _number_type(low: int, high: int, *, has_floats: bool) -> pa.DataType | None:
+    """Return the type of integers from `low` to `high`, perhaps with floats beside them; None for no type."""
+    if has_floats:
+        return pa.float64() if low >= -_EXACT and high <= _EXACT else None
+    if low >= -_BITS and high < _BITS:
+        return pa.int64()
+    if low >= 0 and high < 2 * _BITS:
+        return pa.uint64()
+    return LARGE_INTEGERS if low > -_DIGITS_38 and high < _DIGITS_38 else None
 
 
 @dataclass(slots=True)
@@ -97,8 +116,8 @@ class _SeenTypes:
     """What was seen at one place of nested values."""
 
     kinds: set[type[Any]] = field(default_factory=set[type[Any]])
-    inexact: bool = False  # an integer that a double cannot hold
-    large: bool = False  # one that int64 cannot hold
+    low: int = 0  # the least integer, or 0
+    high: int = 0  # the greatest integer, or 0
     items: _SeenTypes | None = None
     fields: dict[str, _SeenTypes] = field(default_factory=dict[str, "_SeenTypes"])
 
@@ -109,8 +128,8 @@ class _SeenTypes:
             return 0
         self.kinds.add(kind)
         if kind is int:
-            self.inexact |= abs(value) > _EXACT
-            self.large |= not -_BITS <= value < _BITS
+            self.low = min(self.low, value)
+            self.high = max(self.high, value)
         elif kind is list or kind is dict:
             return MAX_CELLS if depth == MAX_DEPTH else self._note_inside(value, depth + 1)
         return 0
@@ -136,8 +155,10 @@ class _SeenTypes:
         if self.kinds == {dict} and self.fields:
             types = {name: shape.type() for name, shape in self.fields.items()}
             return None if None in types.values() else _ARROW.struct(list(types.items()))
-        unfit = self.large or (self.inexact and float in self.kinds)
-        return None if unfit else _SCALARS.get(frozenset(self.kinds))
+        kind = _SCALARS.get(frozenset(self.kinds))
+        if kind is not None and int in self.kinds:
+            return _number_type(self.low, self.high, has_floats=float in self.kinds)
+        return kind
 
 
 def _nested_type(values: Sequence[Any]) -> pa.DataType | None:
@@ -433,4 +454,7 @@ class Want:
         """Return the columns to read of an input that has those of `there`."""
         if self.columns is None:
             return tuple(there)
-        return tuple(name for name in self.columns if name in there) if self.if_there else self.columns
+        if not self.if_there:
+            return self.columns
+        known = frozenset(there)
+        return tuple(name for name in self.columns if name in known)

@@ -3,6 +3,8 @@
 Names are those of the data, letter by letter: ``meta.lang`` is a field of the field "meta", and a field whose
 own name has a dot is quoted (``"a.b"``). A type that does not fit is an error; TRY_CAST makes null of it.
 
+Integers of JSON are BIGINT, beyond that UBIGINT, beyond that DECIMAL(38, 0), and of more than 38 digits DOUBLE.
+
 The verdict on a record depends on that record alone. Columns have one type in all records of a file. A column of JSON
 values would not: beside ``5`` the value ``"en"`` would be JSON text. So JSON records are grouped by the types of what
 the predicate looks at, and the columns of a group have the types that each of its records has alone.
@@ -148,7 +150,20 @@ def _columns(
 
 def _array(values: list[Any]) -> Any:
     """Return values of one kind as a column; what columns or functions of a row gave may be no JSON."""
-    return column_of(values) if type(values[0]) in _JSON else _ARROW.array(values)
+    if type(values[0]) not in _JSON:
+        return _ARROW.array(values)
+    array = column_of(values)
+    if type(values[0]) is int and pa.types.is_large_string(array.type):
+        # Integers of more than 38 digits. SQL reads such a literal as a double, and so is the field.
+        return _ARROW.array([_nearest_double(value) for value in values], pa.float64())
+    return array
+
+
+def _nearest_double(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

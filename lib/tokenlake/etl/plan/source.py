@@ -27,7 +27,7 @@ from tokenlake.config.resolved import (
 )
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError, TokenlakeError
-from tokenlake.schema import column_type, joined, settled
+from tokenlake.schema import arrow_type, column_type, joined, may_become, settled
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.records import read_rows
 from tokenlake.sources.rows import Rows, column_of
@@ -304,14 +304,32 @@ def kept_sources(
         ConfigError: no record looked at has a field that is to be kept.
         SourceError: an input cannot be read.
     """
+    declared = _declared_types(sources)
     types: dict[str, ColumnType] = {}
     for source, groups in zip(sources, ranges, strict=True):
         if source.kept:
-            _join_types(types, _types(source, groups))
-    types = {name: settled(kind) for name, kind in types.items()}
+            _join_types(types, _types(source, groups, declared))
+    types = {name: declared.get(name) or settled(kind) for name, kind in types.items()}
     return tuple(
         replace(source, kept=tuple((name, types[name]) for name, _ in source.kept)) for source in sources
     )
+
+
+def _declared_types(sources: Sequence[ResolvedSource]) -> dict[str, ColumnType]:
+    """Return the types that the configuration declares; ConfigError where two sources declare different ones."""
+    declared: dict[str, tuple[str, ColumnType]] = {}
+    for source in sources:
+        for name, kind in source.field_types:
+            other, first = declared.setdefault(name, (source.name, kind))
+            if first != kind:
+                raise ConfigError(
+                    f"datasets.{source.name}.field_types: {name!r} is declared {arrow_type(kind)}, and "
+                    f"{arrow_type(first)} in datasets.{other}.field_types; of one name there is one column: declare "
+                    "the same type, or rename the field in one of them (format_fields)",
+                    source=source.name,
+                    field=name,
+                )
+    return {name: kind for name, (_, kind) in declared.items()}
 
 
 def notes_on_kept(build: ResolvedBuild) -> list[str]:
@@ -323,13 +341,22 @@ def notes_on_kept(build: ResolvedBuild) -> list[str]:
     ]
 
 
-def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dict[str, ColumnType]:
-    """Return the types of the kept fields in the first records of a source."""
+def _types(
+    source: ResolvedSource, groups: Iterable[Iterable[FileRange]], declared: Mapping[str, ColumnType]
+) -> dict[str, ColumnType]:
+    """Return the types of the kept fields in the first records of a source.
+
+    Raises:
+        ConfigError: no record has a field, or columns of a file cannot become the type that is declared for them.
+    """
     types: dict[str, ColumnType] = {}
     seen: dict[str, None] = {}
     firsts = [whole[0] for whole in islice(by_file(groups), _KEPT_FILES)]
     for rows in _first_rows(source, firsts):
-        _join_types(types, _types_of(rows, [name for name, _ in source.kept], seen))
+        of_rows = _types_of(rows, [name for name, _ in source.kept], seen)
+        _join_types(types, of_rows)
+        if not rows.has_objects:
+            _check_declared(source, of_rows, declared)
     missing = [name for name, _ in source.kept if name not in types]
     if missing:
         there = ", ".join(islice(seen, _SHOWN)) or "no fields"
@@ -340,6 +367,26 @@ def _types(source: ResolvedSource, groups: Iterable[Iterable[FileRange]]) -> dic
             field=missing[0],
         )
     return types
+
+
+def _check_declared(
+    source: ResolvedSource, types: Mapping[str, ColumnType], declared: Mapping[str, ColumnType]
+) -> None:
+    """Raise ConfigError where columns of these types cannot become those that are declared."""
+    own = dict(source.field_types)
+    for name, kind in types.items():
+        if name not in declared:
+            continue
+        wanted = declared[name]
+        if may_become(kind, wanted) if name in own else joined(kind, wanted) == wanted:
+            continue
+        held = "JSON text" if kind == JSON else str(arrow_type(kind))
+        raise ConfigError(
+            f"datasets.{source.name}.field_types: {name!r} is declared {arrow_type(wanted)}, but the files hold "
+            f"{held}, which cannot become that; declare another type, or {JSON!r} to store each value as JSON text",
+            source=source.name,
+            field=name,
+        )
 
 
 def _join_types(types: dict[str, ColumnType], more: Mapping[str, ColumnType]) -> None:

@@ -19,6 +19,9 @@ from tokenlake.arrays import Bools, Int64, string_buffers
 from tokenlake.columns import JSON, ColumnType
 from tokenlake.config.resolved import ResolvedSource
 from tokenlake.etl.job import begin
+from tokenlake.etl.unit.decoded_rows import with_text
+from tokenlake.etl.unit.spelled_values import read_declared
+from tokenlake.json_text import dump_json
 from tokenlake.schema import arrow_type, column_type, fits, joined
 from tokenlake.sources.inputs import FileRange, InputFile
 from tokenlake.sources.lines import count_lines
@@ -135,6 +138,7 @@ def taken(kept: pa.RecordBatch | None, rows: Int64) -> pa.RecordBatch | None:
     return None if kept is None else kept.take(_ARROW.array(rows))
 
 
+_DIGITS_38: Final = 10**38
 _SHOWN: Final = 60  # characters of a value in a message
 _NO_FIT: Final = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
 
@@ -149,13 +153,17 @@ class Keeper:
 
     Args:
         fields: (name, type) in the order of the columns.
+        declared: the fields whose types the configuration declares; their text may spell numbers and truth values.
 
     Attributes:
         names: of the fields.
     """
 
-    def __init__(self, fields: Sequence[tuple[str, ColumnType]]) -> None:
+    def __init__(
+        self, fields: Sequence[tuple[str, ColumnType]], declared: frozenset[str] = frozenset()
+    ) -> None:
         self._fields = tuple(fields)
+        self._declared = declared
         self._schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self._fields])
         self.names = tuple(name for name, _ in self._fields)
 
@@ -167,17 +175,24 @@ class Keeper:
         faults: dict[int, Fault] = {}
         arrays: list[Any] = []
         for name, kind in self._fields:
-            array, bad = _column(rows, name, kind)
+            is_declared = name in self._declared
+            array, bad = _column(rows, name, kind, is_declared=is_declared)
             arrays.append(array)
             for index, value in bad:
-                faults.setdefault(index, _fault(name, kind, value))
+                faults.setdefault(index, _fault(name, kind, value, is_declared=is_declared))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema), faults
 
 
-def _column(rows: Rows, name: str, kind: ColumnType) -> tuple[Any, list[tuple[int, Any]]]:
-    """Return a field as a column of type `kind`, and the values, with their rows, that do not fit."""
+def _column(
+    rows: Rows, name: str, kind: ColumnType, *, is_declared: bool
+) -> tuple[Any, list[tuple[int, Any]]]:
+    """Return a field as a column of type `kind`, and the values, with their rows, that do not fit.
+
+    Args:
+        is_declared: whether the configuration declares the type.
+    """
     if rows.has_objects:
-        return _of_values([row.get(name) for row in rows.objects], kind)
+        return _of_values([row.get(name) for row in rows.objects], kind, is_declared=is_declared)
     if name not in rows.columns.schema.names:
         return _ARROW.nulls(len(rows), arrow_type(kind)), []
     array: Any = rows.columns.column(name)
@@ -189,15 +204,19 @@ def _column(rows: Rows, name: str, kind: ColumnType) -> tuple[Any, list[tuple[in
             return array.cast(arrow_type(kind)), []
         except _NO_FIT:
             pass  # some value does not fit: they are looked at one by one
-    return _of_values(array.to_pylist(), kind)
+    return _of_values(array.to_pylist(), kind, is_declared=is_declared)
 
 
-def _of_values(values: list[Any], kind: ColumnType) -> tuple[Any, list[tuple[int, Any]]]:
+def _of_values(
+    values: list[Any], kind: ColumnType, *, is_declared: bool
+) -> tuple[Any, list[tuple[int, Any]]]:
     target = arrow_type(kind)
     if kind == JSON:
         texts = [as_json(value) for value in values]
         unfit = [index for index, text in enumerate(texts) if text is None and values[index] is not None]
         return _ARROW.array(texts, target), [(index, values[index]) for index in unfit]
+    if is_declared:
+        values = [read_declared(value, kind) for value in values]
     direct = _DIRECT.get(kind) if isinstance(kind, str) else None
     if direct is not None and set(map(type, values)) <= {direct, _NOTHING}:
         try:
@@ -220,26 +239,39 @@ def as_json(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # an integer of more than 64 bits, half of a surrogate pair, or many levels
+        return dump_json(value, str, orjson.OPT_NON_STR_KEYS, keeps_infinity=True).decode()
+    except TypeError:  # half of a surrogate pair, or many levels
         pass
     try:
         return json.dumps(value, default=str, separators=(",", ":"))
-    except RecursionError:
+    except (RecursionError, ValueError):  # ValueError: an integer of more than 4,300 digits
         return None
 
 
-def _fault(name: str, kind: ColumnType, value: Any) -> Fault:
+def _fault(name: str, kind: ColumnType, value: Any, *, is_declared: bool) -> Fault:
     try:
         shown = repr(value)
     except RecursionError:
         shown = f"a {type(value).__name__} of very many levels"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
     wanted = kind if isinstance(kind, str) else str(arrow_type(kind))
-    return Fault(
-        "field_type",
-        f"the kept field {name!r} holds {shown}, which its type {wanted}, that of the first records, cannot hold",
-    )
+    if is_declared:
+        told = f"the kept field {name!r} holds {shown}, which its type {wanted} (field_types) cannot hold"
+    else:
+        told = (
+            f"the kept field {name!r} holds {shown}, which its type {wanted}, that of the first records, cannot hold; "
+            f"declare a type that can: field_types: {{{name}: {_wider_type(value)}}}"
+        )
+    return Fault("field_type", told)
+
+
+def _wider_type(value: Any) -> str:
+    """Return the type to propose for a field of which the first records did not say what it holds."""
+    if isinstance(value, float):
+        return "float64"
+    if type(value) is int and abs(value) < _DIGITS_38:
+        return "decimal(38, 0)"
+    return JSON
 
 
 def judged(
@@ -326,7 +358,8 @@ class Recipe:
     def __init__(self, source: ResolvedSource, files: TokenizerFiles) -> None:
         texts, special = source.texts, source.tokenizer.special_tokens_in_text
         self._source = source
-        self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None])
+        declared = frozenset(name for name, _ in source.field_types)
+        self._keeper = Keeper([(name, kind) for name, kind in source.kept if kind is not None], declared)
         self._steps: tuple[ChainedTransform, Renderer] | None = None
         self._columns: tuple[str, ...] | None = ()
         if not texts.is_plain:
@@ -406,7 +439,10 @@ class Recipe:
         keeps = bool(self._keeper.names)
         outcome = chain.on_rows(rows_of(rows) if keeps else rows)
         kept, unfit = self._keeper.take(outcome.rows) if keeps else (None, {})
-        made = renderer.render(outcome.rows).without(unfit)
+        # JSON and CSV have no bytes.
+        has_bytes = batch.file.facts.layout == "blocks"
+        texts = with_text(outcome.rows, renderer.columns) if has_bytes else outcome.rows
+        made = renderer.render(texts).without(unfit)
         row = outcome.origin[made.origin]
         positions = batch.positions[row]
         again = np.zeros(len(row), np.bool_)  # documents that are not their row's first

@@ -1,0 +1,119 @@
+"""Types that a configuration declares for kept fields.
+
+A type is written as Arrow and Hugging Face `datasets` write it: ``int64``, ``float64``, ``string``, ``list<float64>``,
+``struct<score: float64, votes: int64>``, ``decimal(38, 0)``, or ``json`` for values of several types, each of which is
+stored as JSON text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
+
+from pydantic import AfterValidator, Strict, WithJsonSchema
+
+from tokenlake.columns import JSON, ColumnType
+from tokenlake.config.section import problem
+
+_NAMES: Final[dict[str, ColumnType]] = {
+    "bool": "bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")},
+    "float32": "float",
+    "float64": "double",
+    "double": "double",
+    "string": "large_string",
+    "json": JSON,
+}
+_DECIMAL: Final = re.compile(r"decimal\(\s*([1-9]|[12][0-9]|3[0-8])\s*,\s*0\s*\)")
+_TOKEN: Final = re.compile(r"\s*(decimal\([^)]*\)|[A-Za-z_][A-Za-z0-9_]*|[<>:,])\s*")
+_MOST_CHARACTERS: Final = 1000
+FIELD_TYPE_WORDS: Final = (
+    "one of bool, int8 to int64, uint8 to uint64, float32, float64, string, json, decimal(DIGITS, 0), list<TYPE> and "
+    "struct<NAME: TYPE, ...>"
+)
+
+
+def parse_field_type(text: str) -> ColumnType:
+    """Return the column type that a configuration writes as `text`.
+
+    Raises:
+        ValueError: it is no such type.
+    """
+    return _TypeParser(text).parse()
+
+
+@final
+class _TypeParser:
+    """Reads one type from left to right."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"a type of more than {_MOST_CHARACTERS} characters")
+        self._tokens: list[str] = []
+        at = 0
+        while at < len(text):
+            token = _TOKEN.match(text, at)
+            if token is None:
+                raise ValueError(f"unexpected {text[at:]!r}")
+            self._tokens.append(token[1])
+            at = token.end()
+
+    def parse(self) -> ColumnType:
+        kind = self._type()
+        if self._tokens:
+            raise ValueError(f"unexpected {self._tokens[0]!r}")
+        return kind
+
+    def _take(self, expected: str | None = None) -> str:
+        if not self._tokens or (expected is not None and self._tokens[0] != expected):
+            got = repr(self._tokens[0]) if self._tokens else "the end"
+            raise ValueError(f"expected {expected or 'a name'}, got {got}")
+        return self._tokens.pop(0)
+
+    def _type(self) -> ColumnType:
+        name = self._take()
+        if name == "list":
+            self._take("<")
+            items = self._type()
+            self._take(">")
+            return JSON if items == JSON else {"list": items}
+        if name == "struct":
+            return self._struct()
+        if (decimal := _DECIMAL.fullmatch(name)) is not None:
+            return f"decimal128({decimal[1]}, 0)"
+        if name not in _NAMES:
+            raise ValueError(f"no type {name!r}")
+        return _NAMES[name]
+
+    def _struct(self) -> ColumnType:
+        fields: dict[str, ColumnType] = {}
+        self._take("<")
+        while True:
+            name = self._take()
+            self._take(":")
+            if name in fields:
+                raise ValueError(f"the field {name!r} twice")
+            fields[name] = self._type()
+            separator = self._take()
+            if separator not in (",", ">"):
+                raise ValueError(f"expected `,` or `>`, got {separator!r}")
+            if separator == ">":
+                break
+        if JSON in fields.values():
+            return JSON
+        return {"struct": [[name, kind] for name, kind in fields.items()]}
+
+
+def _check(text: str) -> str:
+    try:
+        parse_field_type(text)
+    except (ValueError, RecursionError) as error:
+        raise problem(f"got {text!r} ({error}), must be {FIELD_TYPE_WORDS}") from error
+    return text
+
+
+if TYPE_CHECKING:
+    FieldType = str
+else:
+    _SCHEMA: Final[dict[str, Any]] = {"type": "string"}
+    FieldType = Annotated[str, Strict(), AfterValidator(_check), WithJsonSchema(_SCHEMA)]

@@ -1,0 +1,75 @@
+"""Values of kept fields whose types are declared: text that spells a number, as cells of CSV do, and shorter floats."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any, Final, cast
+
+from tokenlake.columns import ColumnType
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?")
+_TRUTH: Final = {"true": True, "false": False}
+_TEXT: Final = frozenset({"large_string", "large_binary"})
+_FLOATS: Final = frozenset({"float", "double"})
+
+
+def read_declared(value: Any, kind: ColumnType) -> Any:
+    """Return a value as one of the type that is declared for its field, where that is clear; else as it is.
+
+    Text becomes the number or truth value that it spells, and null where it is empty. Bytes of UTF-8 become text. A
+    float becomes the nearest one of 32 bits.
+
+    Args:
+        kind: the declared type.
+    """
+    if isinstance(kind, dict):
+        return _read_nested(value, kind)
+    if isinstance(value, bytes):
+        return _decoded(value) if kind == "large_string" else value
+    if isinstance(value, str) and kind not in _TEXT:
+        value = _read_spelled(value, kind)
+    if isinstance(value, float) and kind == "float":
+        return _shortened(value)
+    return value
+
+
+def _read_nested(value: Any, kind: dict[str, Any]) -> Any:
+    if "list" in kind and isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [read_declared(item, kind["list"]) for item in items]
+    if "struct" in kind and isinstance(value, dict):
+        fields: dict[str, ColumnType] = dict(kind["struct"])
+        members = cast("dict[str, Any]", value)
+        return {
+            name: read_declared(member, fields[name]) if name in fields else member
+            for name, member in members.items()
+        }
+    return value
+
+
+def _read_spelled(text: str, kind: str) -> Any:
+    spelled = text.strip()
+    if not spelled:
+        return None
+    if kind == "bool":
+        return _TRUTH.get(spelled.lower(), text)
+    if kind in _FLOATS:
+        return float(spelled) if _NUMBER.fullmatch(spelled) else text
+    return int(spelled) if _INTEGER.fullmatch(spelled) else text
+
+
+def _shortened(value: float) -> float:
+    try:
+        (shortened,) = struct.unpack("<f", struct.pack("<f", value))
+    except OverflowError:
+        return value
+    return shortened
+
+
+def _decoded(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,276 @@
+"""Values as JSON text, and a text for each value that JSON has no type for.
+
+JSON knows null, truth values, numbers, text, arrays and objects. Other values are written in these forms:
+
+| value | in JSON |
+|---|---|
+| date | ``"2026-01-31"`` (ISO 8601) |
+| time | ``"12:34:56"``, with a fraction of up to nine digits where there is one |
+| timestamp without a time zone | ``"2026-01-31T12:34:56"``, with a fraction where there is one |
+| timestamp with a time zone | the same instant in UTC: ``"2026-01-31T12:34:56Z"`` |
+| duration | ``"PT1.5S"`` (ISO 8601, in seconds) |
+| decimal without a fraction (scale 0 or less) | a number, with all its digits |
+| other decimal | text with all its digits: ``"1.10"`` |
+| bytes | base64 text |
+| integer of more than 64 bits | a number, with all its digits |
+| infinity in a kept field that is stored as JSON text | ``1e999``, which ``json.loads`` reads as infinity |
+| other infinities, NaN | null in columns; refused in Python rows |
+| map | an array of ``[key, value]`` pairs |
+
+Fractions of a second end with their last digit that is not zero.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_ARROW: Final[Any] = pa
+_COMPUTE: Final[Any] = pc
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 64) - 1
+_TICKS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+
+Default = Callable[[Any], Any]
+
+
+def dump_json(
+    value: Any, default: Default | None = None, option: int = 0, *, keeps_infinity: bool = False
+) -> bytes:
+    """Return a value as JSON text in UTF-8, integers of any size with all their digits.
+
+    Args:
+        default: as of ``orjson.dumps``.
+        option: as of ``orjson.dumps``.
+        keeps_infinity: write infinities as numbers that are read as infinity again, not as null.
+
+    Raises:
+        TypeError: JSON has no form for a value, also not by `default`, or it is nested too deeply.
+    """
+    try:
+        text = orjson.dumps(value, default, option)
+        if not keeps_infinity or b"null" not in text:
+            return text
+    except TypeError as error:
+        try:
+            return orjson.dumps(_with_fragments(value, keeps_infinity=keeps_infinity), default, option)
+        except (RecursionError, ValueError):  # an integer of more than 4,300 digits is a ValueError
+            raise error from None
+    return orjson.dumps(_with_fragments(value, keeps_infinity=True), default, option)
+
+
+def _with_fragments(value: Any, *, keeps_infinity: bool) -> Any:
+    """Return a value in which numbers that orjson cannot write are fragments of JSON."""
+    if isinstance(value, dict):
+        members: dict[Any, Any] = value
+        return {key: _with_fragments(item, keeps_infinity=keeps_infinity) for key, item in members.items()}
+    if isinstance(value, list | tuple):
+        items: list[Any] | tuple[Any, ...] = value
+        return [_with_fragments(item, keeps_infinity=keeps_infinity) for item in items]
+    if type(value) is int and not _LEAST <= value <= _MOST:
+        return orjson.Fragment(str(value))
+    if keeps_infinity and isinstance(value, float) and math.isinf(value):
+        return orjson.Fragment("1e999" if value > 0 else "-1e999")
+    return value
+
+
+def text_form(value: Any) -> Any:
+    """Return the form in the table of this module of a Python value that JSON does not know.
+
+    Raises:
+        TypeError: there is none.
+    """
+    match value:
+        case datetime.datetime():
+            return _timestamp_text(value)
+        case datetime.date():
+            return value.isoformat()
+        case datetime.time():
+            return _without_zeros(value.isoformat()) if value.tzinfo is None else value.isoformat()
+        case datetime.timedelta():
+            microseconds = value // datetime.timedelta(microseconds=1)
+            return _duration_text(microseconds, _TICKS["us"])
+        case decimal.Decimal():
+            return _decimal_form(value)
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case np.timedelta64():
+            nanoseconds = value.astype("timedelta64[ns]").astype(np.int64)
+            return _duration_text(int(nanoseconds), _TICKS["ns"])
+        case _:
+            raise TypeError(f"JSON has no form for values of type {type(value).__name__}")
+
+
+def _timestamp_text(value: datetime.datetime) -> str:
+    if value.tzinfo is None:
+        return _without_zeros(value.isoformat())
+    instant = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return _without_zeros(instant.isoformat()) + "Z"
+
+
+def _decimal_form(value: decimal.Decimal) -> Any:
+    if not value.is_finite():
+        return None
+    exponent = value.as_tuple().exponent
+    is_whole = isinstance(exponent, int) and exponent >= 0
+    return orjson.Fragment(f"{value:f}") if is_whole else f"{value:f}"
+
+
+def _without_zeros(text: str) -> str:
+    """Return a time without zeros at the end of its fraction."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _duration_text(count: int, ticks: int) -> str:
+    """Return so many ticks, of which a second has `ticks`, as an ISO 8601 duration."""
+    sign = "-" if count < 0 else ""
+    seconds, fraction = divmod(abs(count), ticks)
+    return f"{sign}PT{seconds}{_fraction(fraction, ticks)}S"
+
+
+def _time_text(count: int, ticks: int) -> str:
+    seconds, fraction = divmod(count, ticks)
+    hours, seconds = divmod(seconds, _HOUR)
+    minutes, seconds = divmod(seconds, _MINUTE)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{_fraction(fraction, ticks)}"
+
+
+def _fraction(count: int, ticks: int) -> str:
+    """Return a fraction of a second with its point, nothing for none."""
+    if not count:
+        return ""
+    digits = len(str(ticks)) - 1
+    return f".{count:0{digits}}".rstrip("0")
+
+
+def json_values(column: Any) -> list[Any]:
+    """Return the values of an Arrow array as Python values that ``orjson.dumps`` writes in the forms of this module."""
+    types, kind = _ARROW.types, column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return json_values(column.storage)
+    if types.is_dictionary(kind):
+        return json_values(column.dictionary_decode())
+    if types.is_run_end_encoded(kind):
+        return json_values(_COMPUTE.run_end_decode(column))
+    if types.is_map(kind):
+        return _map_values(column)
+    if _is_any_list(kind):
+        return _list_values(column)
+    if types.is_struct(kind):
+        return _struct_values(column)
+    return _flat_values(column)
+
+
+def _is_any_list(kind: Any) -> bool:
+    types = _ARROW.types
+    views = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _list_values(column: Any) -> list[Any]:
+    """Return lists; the values of all of them are converted at once."""
+    lengths = _COMPUTE.list_value_length(column).to_pylist()
+    items = json_values(column.flatten())
+    lists: list[Any] = []
+    start = 0
+    for length in lengths:
+        if length is None:
+            lists.append(None)
+            continue
+        lists.append(items[start : start + length])
+        start += length
+    return lists
+
+
+def _map_values(column: Any) -> list[Any]:
+    offsets = column.offsets.to_pylist()
+    first, last = offsets[0], offsets[-1]
+    keys = json_values(column.keys.slice(first, last - first))
+    items = json_values(column.items.slice(first, last - first))
+    pairs = list(zip(keys, items, strict=True))
+    maps: list[Any] = []
+    for start, stop, is_valid in zip(offsets[:-1], offsets[1:], column.is_valid().to_pylist(), strict=True):
+        maps.append(pairs[start - first : stop - first] if is_valid else None)
+    return maps
+
+
+def _struct_values(column: Any) -> list[Any]:
+    names = [column.type.field(index).name for index in range(column.type.num_fields)]
+    fields = [json_values(field) for field in column.flatten()]
+    valid = column.is_valid().to_pylist()
+    if not fields:
+        return [{} if is_valid else None for is_valid in valid]
+    rows = zip(*fields, strict=True)
+    return [
+        dict(zip(names, row, strict=True)) if is_valid else None
+        for row, is_valid in zip(rows, valid, strict=True)
+    ]
+
+
+def _flat_values(column: Any) -> list[Any]:
+    """Return values of a type that holds no others."""
+    types, kind = _ARROW.types, column.type
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return _instants(column)
+    if types.is_time(kind):
+        return [None if count is None else _time_text(count, _TICKS[kind.unit]) for count in _counts(column)]
+    if types.is_duration(kind):
+        return [
+            None if count is None else _duration_text(count, _TICKS[kind.unit]) for count in _counts(column)
+        ]
+    if types.is_decimal(kind):
+        return [None if value is None else _decimal_of(value, kind.scale) for value in column.to_pylist()]
+    if types.is_float16(kind):
+        return column.cast(pa.float32()).to_pylist()
+    if types.is_interval(kind):
+        return [None if value is None else _interval_text(*value) for value in column.to_pylist()]
+    values = column.to_pylist()
+    if any(isinstance(value, bytes) for value in values):
+        return [None if value is None else text_form(value) for value in values]
+    return values
+
+
+def _decimal_of(value: decimal.Decimal, scale: int) -> Any:
+    return orjson.Fragment(f"{value:f}") if scale <= 0 else f"{value:f}"
+
+
+def _interval_text(months: int, days: int, nanoseconds: int) -> str:
+    sign = "-" if nanoseconds < 0 else ""
+    seconds, fraction = divmod(abs(nanoseconds), _TICKS["ns"])
+    return f"P{months}M{days}DT{sign}{seconds}{_fraction(fraction, _TICKS['ns'])}S"
+
+
+def _counts(column: Any) -> list[int | None]:
+    """Return the integers that times and durations are stored as."""
+    width = pa.int32() if column.type.bit_width == pa.int32().bit_width else pa.int64()
+    return column.view(width).to_pylist()
+
+
+def _instants(column: Any) -> list[Any]:
+    """Return dates and timestamps as text; Python's own types end at the year 9999, and at microseconds."""
+    kind = column.type
+    is_date = _ARROW.types.is_date(kind)
+    if _ARROW.types.is_date32(kind):
+        unit = "D"
+        counts = column.view(pa.int32()).fill_null(0).cast(pa.int64())
+    else:
+        unit = "ms" if is_date else kind.unit
+        counts = column.view(pa.int64()).fill_null(0)
+    instants = counts.to_numpy().view(f"datetime64[{unit}]")
+    texts = np.datetime_as_string(instants, unit="D" if is_date else unit, casting="unsafe").tolist()
+    end = "Z" if not is_date and kind.tz is not None else ""
+    valid = column.is_valid().to_pylist()
+    return [
+        _without_zeros(text) + end if is_valid else None for text, is_valid in zip(texts, valid, strict=True)
+    ]
