@@ -36,6 +36,7 @@ class Source:
     remote_cache_bytes: int | None = None
     subset: str | None = None
     split: str = "train"
+    split_from: str = "default"
     delimiter: str | None = None
 
 

@@ -91,12 +91,12 @@ def store_of(config: PipelineConfig, environ: Mapping[str, str] = os.environ) ->
 def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSource:
     """Return a dataset of `config` with all that it inherits worked out; it is not checked."""
     stage, chat = config.source, _chat(dataset)
-    fraction, files = dataset.max_bad_fraction, dataset.data_files
+    fraction = dataset.max_bad_fraction
     return _copied(
         ResolvedSource,
         dataset,
         name=dataset.name or "",
-        data_files=(files,) if isinstance(files, str) else files or (),
+        data_files=dataset.files_to_read,
         type=TYPES[dataset.type] if dataset.type else None,
         on_bad_record=dataset.on_bad_record or stage.on_bad_record,
         max_bad_fraction=stage.max_bad_fraction if fraction is None else fraction,
@@ -107,7 +107,8 @@ def resolve_source(config: PipelineConfig, dataset: DatasetConfig) -> ResolvedSo
         held_out=dataset.eval and ResolvedHeldOut(split=dataset.eval_split, count=dataset.eval),
         storage_options=plain_options(dataset.storage_options or {}),
         remote_cache_bytes=config.cache.remote_cache_bytes,
-        split=dataset.dataset_split_name or dataset.split,
+        split=dataset.split_to_read,
+        split_from=dataset.split_from,
         tokenizer=_resolved_tokenizer(config, dataset, chat),
         texts=_texts(config, dataset, chat),
         kept=tuple((field, None) for field in dict.fromkeys(dataset.additional_fields or ())),

@@ -19,7 +19,9 @@ from tokenlake.errors import ConfigError, NotAvailableError, SourceError, Source
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
+from tokenlake.sources.layout import DESCRIPTIONS, STATE, is_saved, saved_files
 from tokenlake.sources.opening import as_it_begins
+from tokenlake.sources.split_choice import Choice, Entry, choose
 from tokenlake.store.objects import INPUTS, entries_of
 from tokenlake.threads import in_order
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _WILDCARDS: Final = frozenset("*?[")
 _HIDDEN: Final = (".", "_")  # what a search of a directory leaves out
+_DESCRIPTION_BYTES: Final = 16 << 20
 
 
 def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
@@ -47,11 +50,7 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
         SourceError: a folder cannot be read.
         NotAvailableError: a URL.
     """
-    scheme, separator, rest = entry.partition("://")
-    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
-        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
-        raise NotAvailableError(why, got=f"{scheme}://")
-    path = os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111 (keeps symlinks)
+    path = local_path(entry)
     if os.path.isdir(path):  # noqa: PTH112
         return path, _or_raise(
             _walk(path, wanted),
@@ -68,6 +67,15 @@ def expand(entry: str, wanted: SourceType | None) -> tuple[str, Iterator[str]]:
     prefix = "/".join(parts[:first]) or "/"
     missing = Path(path) if not Path(prefix).is_dir() else Path(prefix, rest[-1])
     return prefix, _or_raise(_matches(prefix, rest, ()), lambda: _missing(entry, missing))
+
+
+def local_path(entry: str) -> str:
+    """Return an entry of `data_files` as an absolute path, which keeps symbolic links; NotAvailableError if a URL."""
+    scheme, separator, rest = entry.partition("://")
+    if separator and scheme.lower() != "file":  # only the scheme is repeated: the rest may hold credentials
+        why = f"data_files: got a {scheme} URL, expected a local file, glob or directory"
+        raise NotAvailableError(why, got=f"{scheme}://")
+    return os.path.abspath(os.path.expanduser(rest if separator else entry))  # noqa: PTH100, PTH111
 
 
 def _or_raise(found: Iterator[str], error: Callable[[], SourceNotFoundError]) -> Iterator[str]:
@@ -105,14 +113,35 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
             continue
         seen.add(identity)
         folders: list[str] = []
-        for entry in _entries(folder):
-            if entry.name.startswith(_HIDDEN):
-                continue
+        entries = [entry for entry in _entries(folder) if not entry.name.startswith(_HIDDEN)]
+        rows = _rows_of_saved(folder, entries)
+        for entry in entries:
             if entry.is_dir():
                 folders.append(entry.path)
-            elif formats.belongs(entry.name, wanted) and _is_file(entry):
+            elif rows is not None and entry.name not in rows:
+                continue  # what `datasets` keeps beside the rows that it saved
+            elif entry.name in DESCRIPTIONS or not formats.belongs(entry.name, wanted):
+                continue
+            elif _is_file(entry):
                 yield entry.path
         todo += sorted(folders, reverse=True)
+
+
+def _rows_of_saved(folder: str, entries: Iterable[os.DirEntry[str]]) -> list[str] | None:
+    """Return the names of the files that hold the rows of a folder that `datasets` saved; None for other folders."""
+    if not is_saved(entry.name for entry in entries):
+        return None
+    state = os.path.join(folder, STATE)
+    return saved_files(_text_of(state), state)
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a small file that describes a folder."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - no Path per folder
+            return file.read(_DESCRIPTION_BYTES)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}); make it readable", got=path) from error
 
 
 def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) -> Iterator[str]:
@@ -250,7 +279,7 @@ def _list_local(
     hashed: bool,
     enough: Enough | None,
 ) -> Sequence[InputFile]:
-    root, names = _find(source, on_progress)
+    root, names, note = _find(source, on_progress)
     above = root.rstrip(os.sep) + os.sep
 
     def files() -> Iterator[FoundFile]:
@@ -269,7 +298,7 @@ def _list_local(
     def as_input(file: FoundFile, token: str) -> InputFile:
         size, stat = file.stat.st_size, inputs.state(file.stat)
         return as_it_begins(
-            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat), {}
+            inputs.planned(source, file.name, file.path, size=size, token=token, stat=stat, origin=note), {}
         )
 
     def with_hashes(found: Iterable[FoundFile], threads: int) -> Iterator[InputFile]:
@@ -283,27 +312,76 @@ def _list_local(
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
 
 
-def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str]]:
-    """Return the root and the paths below it, sorted."""
+def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str], str]:
+    """Return the root, the paths below it, sorted, and a note on what was chosen by subset and split."""
     meter = ProgressMeter("listing", 0, 0, on_progress)
     bounds = entries_of(os.environ.get(INPUTS))
     allowed = [entry for entry in bounds or () if "://" not in entry]
     allowed = [os.path.realpath(os.path.expanduser(folder)) for folder in allowed]  # noqa: PTH111
     prefixes: list[str] = []
     paths: set[str] = set()
+    notes: list[str] = []
+    listed = 0
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
         prefixes.append(prefix)
         inside = [os.path.realpath(prefix), *allowed]
+        below: dict[str, None] = {}
         for path in found:
             if bounds is not None:
                 _require_inside(path, inside)
-            paths.add(path)
-            if len(paths) % _REPORT_FILES == 0:
+            below[path] = None
+            listed += 1
+            if listed % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
+        choice = _chosen(entry, prefix, list(below), source)
+        notes += [choice.note] if choice.note else []
+        above = prefix.rstrip(os.sep) + os.sep
+        paths.update(above + name for name in choice.paths)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
-    return root, sorted(path[skip:] for path in paths)
+    names = sorted(path[skip:] for path in _each_once(paths))
+    return root, names, "; ".join(notes)
+
+
+def _chosen(entry: str, prefix: str, paths: Sequence[str], source: ResolvedSource) -> Choice:
+    """Return which of the files that an entry stands for are read; their paths are relative to `prefix`."""
+    skip = len(prefix.rstrip(os.sep)) + 1
+    is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
+
+    def read(name: str) -> str:
+        return _text_of(os.path.join(prefix, name))
+
+    return choose(
+        Entry(
+            written=entry,
+            folder_name=os.path.basename(prefix),  # noqa: PTH119
+            paths=[path[skip:] for path in paths],
+            is_folder=is_folder,
+            names=frozenset(os.listdir(prefix)) if is_folder else frozenset(),  # noqa: PTH208
+            read=read,
+        ),
+        source,
+    )
+
+
+def _each_once(paths: Iterable[str]) -> list[str]:
+    """Return paths without those that symbolic links lead to a file that another path names already.
+
+    The path that comes first wins, folder by folder, as in a search of a folder: of ``latest/a.jsonl`` and
+    ``v3/a.jsonl``, where ``latest`` is a link to ``v3``, that is ``latest/a.jsonl``.
+    """
+    real_folders: dict[str, str] = {}
+    first_of: dict[str, str] = {}
+    # A separator sorts before every character of a name, so that the order is that of folders.
+    for path in sorted(paths, key=lambda path: path.replace(os.sep, "\0")):
+        folder, _, name = path.rpartition(os.sep)
+        if folder not in real_folders:
+            real_folders[folder] = os.path.realpath(folder or os.sep)
+        is_link = os.path.islink(path)  # noqa: PTH114
+        real = os.path.realpath(path) if is_link else f"{real_folders[folder]}{os.sep}{name}"
+        first_of.setdefault(real, path)
+    return list(first_of.values())
 
 
 def _require_inside(path: str, folders: Iterable[str]) -> None:
