@@ -290,11 +290,9 @@ def _data_files(value: object) -> object:
         by_split: dict[str, object] = {}
         for split, entries in cast("Mapping[object, object]", value).items():
             if not isinstance(split, str) or not split:
-                raise problem(f"got the key {shown(split)}, must be the name of a split")
+                raise problem(f"got the key {shown(split)} of a mapping, must be {_FILES_ARE}")
             if isinstance(entries, Mapping):
-                raise problem(
-                    f"{split}: got a mapping, must be a path, glob, directory or URL, or a list of them"
-                )
+                raise problem(f"got a mapping under {split!r}, must be {_FILES_ARE}")
             by_split[split] = _data_files(entries)
         if not by_split:
             raise problem(f"got an empty mapping, must be {_FILES_ARE}")

@@ -445,8 +445,16 @@ def input_changes(
 
 
 #: No stream is longer than so many times its compressed size: deflate's longest match in its shortest code,
-#: and a block of 128 KiB in four bytes.
-_MOST_EXPANSION: Final[dict[Compression | None, int]] = {None: 1, "gzip": 1032, "zstd": 32768}
+#: a zstd block of 128 KiB in four bytes, 255 bytes to a byte of lz4, and 45.9 MB of one value in a bzip2 block of 46
+#: bytes. Of xz 6,800 times were measured, with zeros.
+_MOST_EXPANSION: Final[dict[Compression | None, int]] = {
+    None: 1,
+    "gzip": 1032,
+    "zstd": 32768,
+    "lz4": 256,
+    "bzip2": 1 << 20,
+    "xz": 1 << 15,
+}
 
 #: Where a file does not say how many records it has and bytes tell nothing: an Arrow batch of nulls has none.
 _UNBOUNDED: Final = 1 << 40

@@ -25,7 +25,7 @@ from tokenlake.export.directory import FlatManifest
 from tokenlake.rowwise.file_rows import FileRows, RowIndexes
 from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
-from tokenlake.sources.formats import format_of
+from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.inputs import InputFile, damaged, is_url, state
 from tokenlake.sources.listing import expand, list_inputs, spelled_out
 from tokenlake.sources.where import Predicate
@@ -287,7 +287,7 @@ class FilesShardedSource(FileBacked):
 
 
 _ENDINGS: Final = tuple(
-    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, ".gz", ".zst")
+    end for each in FORMATS.values() for end in (*each.extensions, *each.prose, *COMPRESSION_ENDINGS.values())
 )
 _HUB_ID: Final = re.compile(r"[\w-]+/[\w.-]+(@[\w./-]+)?")
 

@@ -143,6 +143,10 @@ def choose(entry: Entry, source: ResolvedSource) -> Choice:
     if not entry.is_folder and not is_written:
         if source.subset is not None:
             raise _no_subsets(entry, source.subset)
+        named = layout.splits_named(entry.paths, only_known_shards=True)
+        if len(named) > 1 and source.split_from == "default":
+            told = f"all its files are read, of whatever split: {counted(named)}; `split: {split}` reads those of one"
+            return Choice(paths=entry.paths, note=f"{entry.written}: {told}")
         return Choice(paths=entry.paths)
     found = splits_of(entry, source.subset)
     if found.origin == "saved dataset" and not is_written:
@@ -275,7 +279,7 @@ def _no_split(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
 def _partly_named(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
     return ConfigError(
         f"data_files: in {entry.written!r} some names say a split ({counted(found.splits)}), and "
-        f"{files_of(len(found.unnamed))} say none ({_listed(found.unnamed)}), so that it is not clear what to read. "
+        f"{files_of(len(found.unnamed))} in no split ({_listed(found.unnamed)}), so that it is not clear what to read. "
         f"Write `split: {split}` to read the files of that name alone, name the files of each split, as data_files: "
         f"{{train: PATTERN, test: PATTERN}}, or read files whatever their names by a glob: "
         f"{entry.written.rstrip('/')}/**/*.EXTENSION",
