@@ -27,7 +27,8 @@ from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.inputs import InputFile, damaged, is_url, state
-from tokenlake.sources.listing import expand, list_inputs, spelled_out
+from tokenlake.sources.listing import each_once, expand, list_inputs, spelled_out
+from tokenlake.sources.split_choice import Survey
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
 from tokenlake.text.transform import ChainedTransform
@@ -375,11 +376,12 @@ def expand_data_files(data_files: DataFiles, storage_options: Mapping[str, Any] 
     found: dict[str, None] = {}
     for entry in spelled_out(source.data_files):
         if is_url(entry):
-            files = list_inputs(replace(source, data_files=(entry,)), hashed=False)
+            files = list_inputs(replace(source, data_files=(entry,)), hashed=False, select=Survey())
             found.update(dict.fromkeys(file.url for file in files))
         else:
-            found.update(dict.fromkeys(sorted(str(path) for path in expand(entry, None)[1])))
-    return list(found)
+            found.update(dict.fromkeys(sorted(expand(entry, None)[1])))
+    once = set(each_once(path for path in found if not is_url(path)))
+    return [path for path in found if is_url(path) or path in once]
 
 
 def _resolved(

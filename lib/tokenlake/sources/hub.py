@@ -32,7 +32,7 @@ from tokenlake.sources.layout import (
     saved_layout,
     without_descriptions,
 )
-from tokenlake.sources.split_choice import Entry, choose
+from tokenlake.sources.split_choice import Entry, Select, choose
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -184,12 +184,15 @@ def listed(names: Iterable[str], limit: int = 20) -> str:
     return ", ".join(all_of_them[:limit]) + more
 
 
-def list_hub(source: ResolvedSource) -> list[InputFile]:
+def list_hub(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List files of datasets on the Hub, sorted by path, at commits that their URLs name.
 
     Entries of `data_files` are ids (of the type ``hub``), or ``hf://datasets/org/name[@revision]/path`` URLs of
     files, folders and globs. `path` is the path in the repository, with the dataset's id before it where there are
     several.
+
+    Args:
+        select: says which files of a folder, glob or file are listed; ids have a subset and a split anyway.
 
     Raises:
         SourceNotFoundError: no such dataset, revision or files.
@@ -198,7 +201,7 @@ def list_hub(source: ResolvedSource) -> list[InputFile]:
         MissingExtraError: `huggingface_hub` is not installed.
     """
     client = HubClient(source.storage_options)
-    chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client))
+    chosen = list(_of_ids(source, client) if source.type == "hub" else _of_urls(source, client, select))
     several = len({repo.id.repo for repo, _, _ in chosen}) > 1
     found: dict[str, InputFile] = {}
     for repo, files, what in chosen:
@@ -243,7 +246,7 @@ def _of_ids(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
         yield listing.repo, [listing.files[path] for path in paths], what
 
 
-def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
+def _of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Iterator[_Chosen]:
     entries = [parse_url(url) for url in source.data_files]
     for dataset in dict.fromkeys(dataset for dataset, _ in entries):
         repo = HubRepo(client, dataset)
@@ -259,7 +262,7 @@ def _of_urls(source: ResolvedSource, client: HubClient) -> Iterator[_Chosen]:
                     repo=repo.id.repo,
                     got=path,
                 )
-            choice = choose(entry, source)
+            choice = select(entry, source)
             chosen.update(below + name for name in choice.paths)
             notes += [choice.note] if choice.note else []
         what = f"{repo} ({'; '.join(notes)})" if notes else str(repo)
@@ -295,6 +298,7 @@ def _entry_at(
         paths = without_descriptions(paths, inside, read)
     entry = Entry(
         written=repo.id.url(path),
+        base=repo.url(below),
         folder_name=folder.rpartition("/")[2],
         paths=paths,
         is_folder=is_folder,

@@ -426,6 +426,20 @@ def _loaded(text: str, shown: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def describes(name: str, pattern: str) -> bool:
+    """Say whether a file that a glob matches is none that is meant: it describes data, or marks that it is whole.
+
+    Args:
+        name: of the file.
+        pattern: the last part of the glob; it may name such a file by its extension or its beginning.
+    """
+    if name in DESCRIPTIONS:
+        return True
+    if name == CARD:
+        return not pattern.endswith(("md", "]"))
+    return name.startswith("_") and "." not in name and not pattern.startswith(("_", "["))
+
+
 def without_descriptions(paths: Sequence[str], every: Iterable[str], read: ReadText) -> list[str]:
     """Return the paths that are data: not those of files which describe a dataset, nor what is beside saved rows.
 
@@ -451,7 +465,8 @@ def without_descriptions(paths: Sequence[str], every: Iterable[str], read: ReadT
         folder, _, name = path.rpartition("/")
         if folder in rows and name not in rows[folder]:
             continue
-        if name not in DESCRIPTIONS:
+        is_card = name == CARD and front_matter(read(path)) != ""
+        if name not in DESCRIPTIONS and not is_card:
             found.append(path)
     return found
 

@@ -19,9 +19,17 @@ from tokenlake.errors import ConfigError, NotAvailableError, SourceError, Source
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
 from tokenlake.sources.inputs import FileStat, InputFile, OnProgress, ProgressMeter
-from tokenlake.sources.layout import DESCRIPTIONS, STATE, is_saved, saved_files
+from tokenlake.sources.layout import (
+    CARD,
+    DESCRIPTIONS,
+    STATE,
+    describes,
+    front_matter,
+    is_saved,
+    saved_files,
+)
 from tokenlake.sources.opening import as_it_begins
-from tokenlake.sources.split_choice import Choice, Entry, choose
+from tokenlake.sources.split_choice import Entry, Select, choose
 from tokenlake.store.objects import INPUTS, entries_of
 from tokenlake.threads import in_order
 
@@ -122,6 +130,8 @@ def _walk(directory: str, wanted: SourceType | None) -> Iterator[str]:
                 continue  # what `datasets` keeps beside the rows that it saved
             elif entry.name in DESCRIPTIONS or not formats.belongs(entry.name, wanted):
                 continue
+            elif entry.name == CARD and front_matter(_text_of(entry.path)):
+                continue  # a dataset card, where text is asked for
             elif _is_file(entry):
                 yield entry.path
         todo += sorted(folders, reverse=True)
@@ -165,11 +175,14 @@ def _matches(folder: str, parts: list[str], above: tuple[tuple[int, int], ...]) 
             yield path
     else:
         fits, hidden = re.compile(translate(parts[0])).match, parts[0].startswith(".")
-        for entry in _entries(folder):
+        entries = _entries(folder)
+        has_saved = is_saved(entry.name for entry in entries)
+        for entry in entries:
             if not fits(entry.name) or (entry.name.startswith(".") and not hidden):
                 continue
             if len(parts) == 1:
-                if _is_file(entry):
+                is_state = has_saved and entry.name == STATE
+                if not is_state and not describes(entry.name, parts[0]) and _is_file(entry):
                     yield entry.path
             elif entry.is_dir():
                 yield from _matches(entry.path, parts[1:], above)
@@ -197,13 +210,15 @@ def list_inputs(
     on_progress: OnProgress | None = None,
     hashed: bool = True,
     enough: Enough | None = None,
+    select: Select = choose,
 ) -> Sequence[InputFile]:
     """List the files of a source, sorted by path, each with a token of its version.
 
     ``{0..3}`` and ``{a,b}`` in an entry stand for several, each of which must be there.
 
     The root that paths are relative to is the deepest common directory of the static prefixes of
-    all entries. A file matched twice is listed once. A file of JSON that begins with an object on its first line
+    all entries. A file matched twice is listed once, also where symbolic links lead to it: the path that comes first,
+    folder by folder, is its name. A file of JSON that begins with an object on its first line
     has the format ``jsonl``, whatever its name and `type` say.
 
     Args:
@@ -214,10 +229,12 @@ def list_inputs(
         hashed: False leaves local files unread; their tokens then name only size and time of change,
             which is enough to look at them and not to build from them.
         enough: called with each file in order; true ends the listing behind it.
+        select: says which files of an entry are listed: by default those of the source's subset and split.
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
-        ConfigError: a file's extension says nothing and no `type` is set, or entries of several storages.
+        ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, or no such
+            subset or split.
         InputChangedError: a file changed while it was being hashed.
         SourceError: a folder cannot be read, or a storage not be reached.
     """
@@ -227,11 +244,13 @@ def list_inputs(
             source=source.name,
         )
     if source.type == "hub":
-        return _first(_at_urls(source, hub=True), enough)
+        return _first(_at_urls(source, select, hub=True), enough)
     source = replace(source, data_files=tuple(spelled_out(source.data_files)))
     urls = [entry for entry in source.data_files if inputs.is_url(entry)]
     if not urls:
-        return _list_local(source, hash_threads, cache, on_progress, hashed=hashed, enough=enough)
+        return _list_local(
+            source, hash_threads, cache, on_progress, hashed=hashed, enough=enough, select=select
+        )
     if len(urls) < len(source.data_files):
         local = next(entry for entry in source.data_files if not inputs.is_url(entry))
         raise ConfigError(
@@ -240,7 +259,7 @@ def list_inputs(
             f"({local!r}); make them two sources",
             source=source.name,
         )
-    return _first(_at_urls(source, hub=all(map(inputs.is_hub_url, urls))), enough)
+    return _first(_at_urls(source, select, hub=all(map(inputs.is_hub_url, urls))), enough)
 
 
 def spelled_out(entries: Sequence[str]) -> Iterator[str]:
@@ -260,14 +279,16 @@ def _first(files: Iterable[InputFile], enough: Enough | None) -> list[InputFile]
     return found
 
 
-def _at_urls(source: ResolvedSource, *, hub: bool) -> list[InputFile]:
+def _at_urls(source: ResolvedSource, select: Select, *, hub: bool) -> list[InputFile]:
     # What lists URLs takes time to import, and a worker, which lists nothing, needs none of it.
     if hub:
         from tokenlake.sources.hub import list_hub as listed
     else:
         from tokenlake.sources.remote import list_remote as listed
     # Of JSON a look at the beginning; of other formats nothing.
-    return list(in_order(lambda file: as_it_begins(file, source.storage_options), listed(source), _AT_ONCE))
+    return list(
+        in_order(lambda file: as_it_begins(file, source.storage_options), listed(source, select), _AT_ONCE)
+    )
 
 
 def _list_local(
@@ -278,8 +299,9 @@ def _list_local(
     *,
     hashed: bool,
     enough: Enough | None,
+    select: Select,
 ) -> Sequence[InputFile]:
-    root, names, note = _find(source, on_progress)
+    root, names, note = _find(source, select, on_progress)
     above = root.rstrip(os.sep) + os.sep
 
     def files() -> Iterator[FoundFile]:
@@ -312,7 +334,9 @@ def _list_local(
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
 
 
-def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, list[str], str]:
+def _find(
+    source: ResolvedSource, select: Select, on_progress: OnProgress | None
+) -> tuple[str, list[str], str]:
     """Return the root, the paths below it, sorted, and a note on what was chosen by subset and split."""
     meter = ProgressMeter("listing", 0, 0, on_progress)
     bounds = entries_of(os.environ.get(INPUTS))
@@ -334,38 +358,36 @@ def _find(source: ResolvedSource, on_progress: OnProgress | None) -> tuple[str, 
             listed += 1
             if listed % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
-        choice = _chosen(entry, prefix, list(below), source)
+        choice = select(_entry_of(entry, prefix, list(below)), source)
         notes += [choice.note] if choice.note else []
         above = prefix.rstrip(os.sep) + os.sep
         paths.update(above + name for name in choice.paths)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
-    names = sorted(path[skip:] for path in _each_once(paths))
+    names = sorted(path[skip:] for path in each_once(paths))
     return root, names, "; ".join(notes)
 
 
-def _chosen(entry: str, prefix: str, paths: Sequence[str], source: ResolvedSource) -> Choice:
-    """Return which of the files that an entry stands for are read; their paths are relative to `prefix`."""
-    skip = len(prefix.rstrip(os.sep)) + 1
+def _entry_of(entry: str, prefix: str, paths: Sequence[str]) -> Entry:
+    """Return what an entry of `data_files` stands for: `paths`, all below `prefix`."""
+    base = prefix.rstrip(os.sep) + os.sep
     is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
 
     def read(name: str) -> str:
         return _text_of(os.path.join(prefix, name))
 
-    return choose(
-        Entry(
-            written=entry,
-            folder_name=os.path.basename(prefix),  # noqa: PTH119
-            paths=[path[skip:] for path in paths],
-            is_folder=is_folder,
-            names=frozenset(os.listdir(prefix)) if is_folder else frozenset(),  # noqa: PTH208
-            read=read,
-        ),
-        source,
+    return Entry(
+        written=entry,
+        base=base,
+        folder_name=os.path.basename(prefix),  # noqa: PTH119
+        paths=[path[len(base) :] for path in paths],
+        is_folder=is_folder,
+        names=frozenset(os.listdir(prefix)) if is_folder else frozenset(),  # noqa: PTH208
+        read=read,
     )
 
 
-def _each_once(paths: Iterable[str]) -> list[str]:
+def each_once(paths: Iterable[str]) -> list[str]:
     """Return paths without those that symbolic links lead to a file that another path names already.
 
     The path that comes first wins, folder by folder, as in a search of a folder: of ``latest/a.jsonl`` and

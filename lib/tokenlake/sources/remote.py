@@ -22,8 +22,8 @@ from tokenlake.config.values import SourceType
 from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
-from tokenlake.sources.layout import without_descriptions
-from tokenlake.sources.split_choice import Choice, Entry, choose
+from tokenlake.sources.layout import describes, without_descriptions
+from tokenlake.sources.split_choice import Choice, Entry, Select, choose
 from tokenlake.store.client import Failures, ObjectClient
 from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
 from tokenlake.store.remote import client_at, on_loop, spooled
@@ -37,12 +37,16 @@ _DESCRIPTION_BYTES: Final = 16 << 20  # of a file that describes a folder
 _PACKED: Final[dict[str, formats.Compression]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
 
-def list_remote(source: ResolvedSource) -> list[InputFile]:
+def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFile]:
     """List the objects that the URLs of a source stand for, sorted by path.
 
     An entry is an object, a glob, or a folder, which is searched for known extensions below it; names
     that begin with a dot or an underscore are left out there. Paths are relative to the deepest common
     folder of all entries. Each folder or glob costs one listing, never a request per object.
+
+    Args:
+        source: whose `data_files` to list.
+        select: says which files of an entry are listed.
 
     Raises:
         SourceNotFoundError: an entry matches nothing; the message names near matches.
@@ -70,7 +74,7 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
     objects: dict[str, RemoteObject] = {}
     notes: list[str] = []
     for url, each in zip(urls, found, strict=True):
-        choice, chosen = _chosen(url, each, source)
+        choice, chosen = _chosen(url, each, source, select)
         notes += [choice.note] if choice.note else []
         objects.update({one.path: one for one in chosen})
     note = "; ".join(notes)
@@ -83,7 +87,9 @@ def list_remote(source: ResolvedSource) -> list[InputFile]:
     return [as_input(objects[path]) for path in sorted(objects)]
 
 
-def _chosen(url: Url, found: _Found, source: ResolvedSource) -> tuple[Choice, list[RemoteObject]]:
+def _chosen(
+    url: Url, found: _Found, source: ResolvedSource, select: Select
+) -> tuple[Choice, list[RemoteObject]]:
     """Return which objects of an entry are read: those that are data, of one subset and split."""
     below = f"{found.folder}/" if found.folder else ""
     inside = {one.path.removeprefix(below): one for one in found.every}
@@ -99,13 +105,14 @@ def _chosen(url: Url, found: _Found, source: ResolvedSource) -> tuple[Choice, li
             raise formats.nothing_known(f"{str(url)!r}", names, source.type, str(url))
     entry = Entry(
         written=str(url),
+        base=str(Url(url.scheme, url.root, below)),
         folder_name=found.folder.rpartition("/")[2],
         paths=paths,
         is_folder=found.is_folder,
         names=frozenset(inside) if found.is_folder else frozenset(),
         read=read,
     )
-    choice = choose(entry, source)
+    choice = select(entry, source)
     objects = {one.path.removeprefix(below): one for one in found.objects}
     return choice, [objects[path] for path in choice.paths]
 
@@ -191,7 +198,12 @@ class _Finder:
         except ValueError as error:
             raise ConfigError(f"data_files: {url} is not a valid glob ({error})", got=str(url)) from None
         listed = await self._list(url, formats.static_prefix(url.path), flat=formats.is_flat(url.path))
-        found = [one for one in listed if matches(one.path) or one.path == url.path]
+        last = url.path.rpartition("/")[2]
+        found: list[RemoteObject] = []
+        for one in listed:
+            is_match = matches(one.path) and not describes(one.path.rpartition("/")[2], last)
+            if is_match or one.path == url.path:
+                found.append(one)
         if not found:
             raise await self._nothing(url)
         return _Found(folder=formats.static_folder(url.path), objects=found)

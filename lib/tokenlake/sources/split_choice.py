@@ -17,9 +17,9 @@ Hub are treated alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from tokenlake.config.values import did_you_mean
 from tokenlake.errors import ConfigError
@@ -38,6 +38,7 @@ class Entry:
 
     Attributes:
         written: the entry as it was written, for messages; it holds no credentials.
+        base: what stands before a path in the absolute path or URL of its file.
         folder_name: name of the folder that all paths are in.
         paths: files, relative to that folder.
         is_folder: whether the entry names the folder itself, not files by name or glob.
@@ -46,6 +47,7 @@ class Entry:
     """
 
     written: str
+    base: str
     folder_name: str
     paths: Sequence[str]
     is_folder: bool
@@ -86,11 +88,12 @@ class Choice:
     note: str = ""
 
 
-def splits_of(entry: Entry, subset: str | None) -> EntrySplits:
+def splits_of(entry: Entry, subset: str | None, *, takes_first: bool = False) -> EntrySplits:
     """Return the splits of an entry: by its card, as a saved dataset, or by its names.
 
     Args:
         subset: the subset that is asked for, None for the default one.
+        takes_first: where no subset is the default one, take the first one instead of raising.
 
     Raises:
         ConfigError: there is no such subset, or the card is of no use.
@@ -110,6 +113,8 @@ def splits_of(entry: Entry, subset: str | None) -> EntrySplits:
 
     subsets = tuple(found.subsets)
     name = found.default if subset is None else subset
+    if name is None and takes_first:
+        name = subsets[0]
     if found.origin != "card" and subset is not None:
         raise _no_subsets(entry, subset)
     if name is None or name not in found.subsets:
@@ -133,6 +138,43 @@ def splits_of(entry: Entry, subset: str | None) -> EntrySplits:
     )
 
 
+Select: TypeAlias = Callable[[Entry, "ResolvedSource"], Choice]
+"""What says which files of an entry are listed."""
+
+
+@final
+class Survey:
+    """Lists all files of a source, and notes the splits and subsets that they have.
+
+    Attributes:
+        splits: split to absolute paths or URLs; only splits that names or descriptions say.
+        unnamed: files in no split, where other files of their entry are in one.
+        subsets: names of all subsets.
+        subset: the subset that the splits are of: the one asked for, the default one, else the first.
+        has_folder: whether an entry is a folder.
+    """
+
+    def __init__(self) -> None:
+        self.splits: dict[str, list[str]] = {}
+        self.unnamed: list[str] = []
+        self.subsets: tuple[str, ...] = ()
+        self.subset: str | None = None
+        self.has_folder = False
+
+    def __call__(self, entry: Entry, source: ResolvedSource) -> Choice:
+        """Note the splits of an entry; return all its files."""
+        self.has_folder = self.has_folder or entry.is_folder
+        found = splits_of(entry, source.subset, takes_first=True)
+        if found.subset is not None:
+            self.subsets = tuple(found.subsets)
+            self.subset = found.subset
+        if found.origin not in ("none", "saved dataset"):
+            for split, paths in found.splits.items():
+                self.splits.setdefault(split, []).extend(entry.base + path for path in paths)
+            self.unnamed += [entry.base + path for path in found.unnamed]
+        return Choice(paths=entry.paths)
+
+
 def choose(entry: Entry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
@@ -151,7 +193,7 @@ def choose(entry: Entry, source: ResolvedSource) -> Choice:
     found = splits_of(entry, source.subset)
     if found.origin == "saved dataset" and not is_written:
         return Choice(paths=entry.paths)  # a folder of one dataset, whatever split it was taken from
-    if split not in found.splits:
+    if split not in found.splits and layout.split_of_word(split) in found.splits:
         split = layout.split_of_word(split)
 
     # 1. No name says a split: all files are train, unless the folder itself is named after the split.
