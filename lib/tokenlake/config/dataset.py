@@ -404,10 +404,11 @@ class DataModuleDataset(Section):
     """Section `dataset`."""
 
     name: Path
-    """Hub id, or path, glob, directory or URL of files; {split} in it stands for the name of the split."""
+    """Hub id, or path, glob, directory or URL of files; {split} in it stands for the name of the split, and of a
+    directory the names of its files say it."""
 
     config_name: Text | None = None
-    """Configuration (subset) of a Hub dataset."""
+    """Configuration (subset) of a Hub dataset, or of a directory whose README.md has `configs:`."""
 
     streaming: Switch = False
     """Read rows as they are asked for; false: hold them in memory, so that they can be shuffled as a whole."""
@@ -429,10 +430,11 @@ class DataModuleDataset(Section):
         names = [split.name for split in self.splits]
         if not names or len(set(names)) < len(names):
             raise problem(f"splits: got {', '.join(names) or 'none'}, must be at least one, each once")
-        if len(names) > 1 and SPLIT_PLACE not in self.name and not is_hub_id(self.name):
+        are_same = SPLIT_PLACE not in self.name and not is_hub_id(self.name) and not os.path.isdir(self.name)  # noqa: PTH112
+        if len(names) > 1 and are_same:
             raise problem(
                 f"splits: {', '.join(names)} would all be the rows of the same files; write {{split}} where their "
-                "paths differ, such as data/{split}.jsonl"
+                "paths differ, such as data/{split}.jsonl, or name a folder whose names say splits"
             )
         for stage in self.stages:
             if stage in _LATER:
