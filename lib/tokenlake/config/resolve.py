@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -233,6 +233,8 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
             "tokenize.cache_tokenized: False is not available yet where text is mixed; today: the tokens of each "
             "source are kept as {name}.{source}.tokens, from which any other mixture is made without tokenizing again"
         )
+    if config.mixes:
+        _require_train(config, texts)
     usual = SaveStageConfig()
     exports = ("num_shards", "format", "compression", "push_to_hub", "hub_repo_id", "hub_token")
     found: dict[str, PipelineConfig] = {}
@@ -250,6 +252,21 @@ def first_steps(config: PipelineConfig) -> dict[str, PipelineConfig]:
         update["datasets"] = (dataset.model_copy(update=changed),)
         found[dataset.name or ""] = config.model_copy(update=update)
     return found
+
+
+def _require_train(config: PipelineConfig, texts: Iterable[DatasetConfig]) -> None:
+    """Raise ConfigError unless all texts have the split that a mixture takes; it is said before tokens are made."""
+    for dataset in texts:
+        if dataset.retokenize:
+            continue
+        splits = dataset.splits or config.source.splits
+        if _SPLIT not in splits:
+            key = f"datasets.{dataset.name}.splits" if dataset.splits else "source.splits"
+            raise ConfigError(
+                f"{key}: names {', '.join(splits)}, but a mixture takes the split {_SPLIT!r} of each source; call the "
+                f"split to mix {_SPLIT}. A mixture of another split is one of stored datasets: datasets: [{{dataset: "
+                f"{tokens_name(config, dataset)}, split: {next(iter(splits))}}}]"
+            )
 
 
 def last_step(config: PipelineConfig, versions: Mapping[str, int]) -> PipelineConfig:

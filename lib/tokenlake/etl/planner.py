@@ -103,11 +103,15 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
     ranges: list[Groups] = []
     sources: list[ResolvedSource] = []
     notes: list[str] = []
+    left_out: list[str] = []
     wanted = None if again is None else again.inputs
     for source in build.sources:
         files, groups = read_listing(source, build.unit_size, build.hash_threads, on_event, wanted)
-        listed, about = look_at(source, files, build.unit_size)
+        listed, about, origins = look_at(source, files, build.unit_size)
         on_event(listed)
+        notes += origins
+        if source.type != "hub":  # of an id of the Hub the origin says its commit
+            left_out += origins
         source, found = _settled(source, files, tokenizers[source.name])
         inputs.append(files)
         ranges.append(groups)
@@ -152,6 +156,7 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
         tokenizers=tokenizers,
         fingerprint=fingerprint({**config, "units": [unit.fingerprint for unit in units]}),
         notes=tuple(notes),
+        left_out=tuple(left_out),
         config={**config, "sources": {source.name: source_identity(source) for source in build.sources}},
         exclusions=exclusions,
         bad_budgets=_bad_budgets(build, units),
@@ -222,8 +227,10 @@ def _held(group: tuple[FileRange, ...]) -> Sequence[FileRange]:
     return group if len(group) == 1 else CompactTuple(FileRange, group)
 
 
-def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) -> tuple[Listed, list[str]]:
-    """Return what was found, and notes on where files come from, and on those that one worker must read alone."""
+def look_at(
+    source: ResolvedSource, files: Iterable[InputFile], unit_size: int
+) -> tuple[Listed, list[str], list[str]]:
+    """Return what was found, notes on files that one worker must read alone, and notes on where files come from."""
     origins, whole = dict[str, None](), list[InputFile]()
     count = size = 0
     for file in files:
@@ -232,7 +239,7 @@ def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) 
             origins[file.origin] = None
         if file.size > unit_size and not splittable(file):
             whole.append(file)
-    notes = [f"{source.name}: {origin}" for origin in origins]
+    notes: list[str] = []
     whole.sort(key=lambda file: (-file.size, file.path))
     for file in whole[:_NAMED]:
         why, remedy = _why_whole(file)
@@ -248,7 +255,7 @@ def look_at(source: ResolvedSource, files: Iterable[InputFile], unit_size: int) 
         notes.append(
             f"{source.name}: no file of it can be split, so that at most {most} can work on it at a time"
         )
-    return Listed(source.name, count, size), notes
+    return Listed(source.name, count, size), notes, [f"{source.name}: {origin}" for origin in origins]
 
 
 def _why_whole(file: InputFile) -> tuple[str, str]:

@@ -86,7 +86,8 @@ class FileBacked(NumberedSource):
     A shard also opens by the whole path or URL of its file.
 
     All of these take, after the arguments of their own, the keywords of :class:`ReadOptions`. Opening a source lists
-    its files; it reads none.
+    its files; it reads none. Of a folder whose names say splits the files of train are read; a glob names any files,
+    and :func:`create_source` takes `split`.
     """
 
     _kind: str | None = None

@@ -358,7 +358,8 @@ def _find(
             listed += 1
             if listed % _REPORT_FILES == 0:
                 meter.add(_REPORT_FILES, 0)
-        choice = select(_entry_of(entry, prefix, list(below)), source)
+        bound = inside if bounds is not None else None
+        choice = select(_entry_of(entry, prefix, list(below), bound), source)
         notes += [choice.note] if choice.note else []
         above = prefix.rstrip(os.sep) + os.sep
         paths.update(above + name for name in choice.paths)
@@ -368,13 +369,21 @@ def _find(
     return root, names, "; ".join(notes)
 
 
-def _entry_of(entry: str, prefix: str, paths: Sequence[str]) -> Entry:
-    """Return what an entry of `data_files` stands for: `paths`, all below `prefix`."""
+def _entry_of(entry: str, prefix: str, paths: Sequence[str], bound: Sequence[str] | None) -> Entry:
+    """Return what an entry of `data_files` stands for.
+
+    Args:
+        paths: absolute, all below `prefix`.
+        bound: folders that a description of it must be in, None for anywhere.
+    """
     base = prefix.rstrip(os.sep) + os.sep
     is_folder = os.path.isdir(local_path(entry))  # noqa: PTH112
 
     def read(name: str) -> str:
-        return _text_of(os.path.join(prefix, name))
+        path = os.path.join(prefix, name)
+        if bound is not None:
+            _require_inside(path, bound)
+        return _text_of(path)
 
     return Entry(
         written=entry,
