@@ -123,7 +123,7 @@ class SourceStageConfig(Section):
     """Section `source`. A dataset can override `on_bad_record`, `max_bad_fraction` and `splits`."""
 
     unit_size: Size = 128 * MIB
-    """Input bytes of one unit of work, the grain of resuming and of reuse."""
+    """Input bytes of one unit of work of a build, the grain of resuming and of reuse."""
 
     max_record_bytes: Size = 256 * MIB
     """A longer record is a bad record."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tokenlake.compact import CompactTuple
-from tokenlake.config.values import SourceType
+from tokenlake.config.values import Format, SourceType
 from tokenlake.errors import ConfigError, NotAvailableError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats, inputs
 from tokenlake.sources.hash_cache import FoundFile, HashCache, hash_files
@@ -233,8 +233,8 @@ def list_inputs(
 
     Raises:
         SourceNotFoundError: an entry matches nothing.
-        ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, or no such
-            subset or split.
+        ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, no such
+            subset or split, or an option that no file has a use for.
         InputChangedError: a file changed while it was being hashed.
         SourceError: a folder cannot be read, or a storage not be reached.
     """
@@ -286,9 +286,9 @@ def _at_urls(source: ResolvedSource, select: Select, *, hub: bool) -> list[Input
     else:
         from tokenlake.sources.remote import list_remote as listed
     # Of JSON a look at the beginning; of other formats nothing.
-    return list(
-        in_order(lambda file: as_it_begins(file, source.storage_options), listed(source, select), _AT_ONCE)
-    )
+    files = listed(source, select)
+    require_use_of_options(source, (file.format for file in files))
+    return list(in_order(lambda file: as_it_begins(file, source.storage_options), files, _AT_ONCE))
 
 
 def _list_local(
@@ -301,7 +301,15 @@ def _list_local(
     enough: Enough | None,
     select: Select,
 ) -> Sequence[InputFile]:
+    if source.storage_options:
+        options = ", ".join(map(repr, source.storage_options))  # what they hold may be a secret
+        raise ConfigError(
+            f"source {source.name!r}: storage_options: {options} given, but the files are local and take none; leave "
+            "them out",
+            source=source.name,
+        )
     root, names, note = _find(source, select, on_progress)
+    require_use_of_options(source, (formats.format_for(name, name, source.type) for name in names))
     above = root.rstrip(os.sep) + os.sep
 
     def files() -> Iterator[FoundFile]:
@@ -332,6 +340,26 @@ def _list_local(
     if hashed:
         return CompactTuple(InputFile, with_hashes(files(), hash_threads))
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
+
+
+def require_use_of_options(source: ResolvedSource, formats_of_files: Iterable[Format]) -> None:
+    """Raise ConfigError for an option of one format, if no file of a source has that format."""
+    wanted: dict[str, tuple[object, frozenset[Format]]] = {}
+    if source.delimiter is not None:
+        wanted["delimiter"] = (source.delimiter, frozenset({"csv", "tsv"}))
+    if source.text_mode == "lines":
+        wanted["text_mode"] = (source.text_mode, frozenset({"text"}))
+    if not wanted:
+        return
+    found = set(formats_of_files)
+    for option, (value, formats_of_option) in wanted.items():
+        if not found & formats_of_option:
+            kinds = " and ".join(sorted(formats_of_option))
+            raise ConfigError(
+                f"source {source.name!r}: {option}: {value!r} is for files of {kinds}, but its files are of "
+                f"{', '.join(sorted(found))}; leave it out",
+                source=source.name,
+            )
 
 
 def _find(
