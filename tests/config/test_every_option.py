@@ -198,7 +198,7 @@ def write(path: Path, kind: str, rows: list[dict[str, Any]]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif kind == "arrow":
         table = pa.Table.from_pylist(rows)
-        with pa.ipc.new_file(path, table.schema) as writer:
+        with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
     elif kind == "json":
         path.write_text(json.dumps(rows))

@@ -32,7 +32,7 @@ from tokenlake.sources.layout import (
     saved_layout,
     without_descriptions,
 )
-from tokenlake.sources.split_choice import Entry, Select, choose
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 
 if TYPE_CHECKING:
     from tokenlake.config.resolved import ResolvedSource
@@ -252,7 +252,7 @@ def _of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Itera
         repo = HubRepo(client, dataset)
         files = {file.path: file for file in repo.files()}
         chosen: set[str] = set()
-        notes: list[str] = []
+        choices: list[Choice] = []
         for path in (path.strip("/") for where, path in entries if where == dataset):
             entry, below = _entry_at(repo, files, path, source)
             if not entry.paths:
@@ -264,14 +264,15 @@ def _of_urls(source: ResolvedSource, client: HubClient, select: Select) -> Itera
                 )
             choice = select(entry, source)
             chosen.update(below + name for name in choice.paths)
-            notes += [choice.note] if choice.note else []
-        what = f"{repo} ({'; '.join(notes)})" if notes else str(repo)
+            choices.append(choice)
+        notes = notes_of(choices)
+        what = f"{repo} ({notes})" if notes else str(repo)
         yield repo, [files[path] for path in chosen], what
 
 
 def _entry_at(
     repo: HubRepo, files: Mapping[str, HubFile], path: str, source: ResolvedSource
-) -> tuple[Entry, str]:
+) -> tuple[FilesEntry, str]:
     """Return what a file, glob or folder of a repository stands for, and the folder's path with a slash behind it."""
     is_folder = path not in files and not has_wildcard(path)
     if is_folder:
@@ -296,7 +297,7 @@ def _entry_at(
     paths = [name.removeprefix(below) for name in hits]
     if is_folder:
         paths = without_descriptions(paths, inside, read)
-    entry = Entry(
+    entry = FilesEntry(
         written=repo.id.url(path),
         base=repo.url(below),
         folder_name=folder.rpartition("/")[2],

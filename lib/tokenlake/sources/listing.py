@@ -29,7 +29,7 @@ from tokenlake.sources.layout import (
     saved_files,
 )
 from tokenlake.sources.opening import as_it_begins
-from tokenlake.sources.split_choice import Entry, Select, choose
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.objects import INPUTS, entries_of
 from tokenlake.threads import in_order
 
@@ -372,7 +372,7 @@ def _find(
     allowed = [os.path.realpath(os.path.expanduser(folder)) for folder in allowed]  # noqa: PTH111
     prefixes: list[str] = []
     paths: set[str] = set()
-    notes: list[str] = []
+    choices: list[Choice] = []
     listed = 0
     for entry in source.data_files:
         prefix, found = expand(entry, source.type)
@@ -388,16 +388,16 @@ def _find(
                 meter.add(_REPORT_FILES, 0)
         bound = inside if bounds is not None else None
         choice = select(_entry_of(entry, prefix, list(below), bound), source)
-        notes += [choice.note] if choice.note else []
+        choices.append(choice)
         above = prefix.rstrip(os.sep) + os.sep
         paths.update(above + name for name in choice.paths)
     root = os.path.commonpath(prefixes)
     skip = len(root.rstrip(os.sep)) + 1
     names = sorted(path[skip:] for path in each_once(paths))
-    return root, names, "; ".join(notes)
+    return root, names, notes_of(choices)
 
 
-def _entry_of(entry: str, prefix: str, paths: Sequence[str], bound: Sequence[str] | None) -> Entry:
+def _entry_of(entry: str, prefix: str, paths: Sequence[str], bound: Sequence[str] | None) -> FilesEntry:
     """Return what an entry of `data_files` stands for.
 
     Args:
@@ -413,7 +413,7 @@ def _entry_of(entry: str, prefix: str, paths: Sequence[str], bound: Sequence[str
             _require_inside(path, bound)
         return _text_of(path)
 
-    return Entry(
+    return FilesEntry(
         written=entry,
         base=base,
         folder_name=os.path.basename(prefix),  # noqa: PTH119

@@ -23,7 +23,7 @@ from tokenlake.errors import ConfigError, SourceError, SourceNotFoundError
 from tokenlake.sources import formats
 from tokenlake.sources.inputs import InputFile, ReadAheadBytes, changed, planned
 from tokenlake.sources.layout import describes, without_descriptions
-from tokenlake.sources.split_choice import Choice, Entry, Select, choose
+from tokenlake.sources.split_choice import Choice, FilesEntry, Select, choose, notes_of
 from tokenlake.store.client import Failures, ObjectClient
 from tokenlake.store.objects import NoRangesError, OtherObjectError, RemoteObject, Url, parse_url
 from tokenlake.store.remote import client_at, on_loop, spooled
@@ -72,12 +72,12 @@ def list_remote(source: ResolvedSource, select: Select = choose) -> list[InputFi
 
     # Of each entry the files of one split; a file that several entries name once.
     objects: dict[str, RemoteObject] = {}
-    notes: list[str] = []
+    choices: list[Choice] = []
     for url, each in zip(urls, found, strict=True):
         choice, chosen = _chosen(url, each, source, select)
-        notes += [choice.note] if choice.note else []
+        choices.append(choice)
         objects.update({one.path: one for one in chosen})
-    note = "; ".join(notes)
+    note = notes_of(choices)
 
     def as_input(one: RemoteObject) -> InputFile:
         url, packed = str(Url(urls[0].scheme, urls[0].root, one.path)), _PACKED.get(one.packed)
@@ -103,7 +103,7 @@ def _chosen(
         if not paths:
             names = (one.path for one in found.every)
             raise formats.nothing_known(f"{str(url)!r}", names, source.type, str(url))
-    entry = Entry(
+    entry = FilesEntry(
         written=str(url),
         base=str(Url(url.scheme, url.root, below)),
         folder_name=found.folder.rpartition("/")[2],

@@ -33,7 +33,7 @@ _SHOWN: Final = 3  # names of files in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FilesEntry:
     """What one entry of `data_files` stands for.
 
     Attributes:
@@ -82,13 +82,24 @@ class Choice:
     Attributes:
         paths: the files to read.
         note: what was chosen and what is left out, "" where nothing is.
+        refusal: why nothing is read of files that were named; it is raised where nothing of any entry is.
     """
 
     paths: Sequence[str]
     note: str = ""
+    refusal: ConfigError | None = None
 
 
-def splits_of(entry: Entry, subset: str | None, *, takes_first: bool = False) -> EntrySplits:
+def notes_of(choices: Iterable[Choice]) -> str:
+    """Return the notes on all entries of a source; ConfigError where nothing of any entry is read."""
+    every = list(choices)
+    refusals = [choice.refusal for choice in every if choice.refusal is not None]
+    if refusals and not any(choice.paths for choice in every):
+        raise refusals[0]
+    return "; ".join(choice.note for choice in every if choice.note)
+
+
+def splits_of(entry: FilesEntry, subset: str | None, *, takes_first: bool = False) -> EntrySplits:
     """Return the splits of an entry: by its card, as a saved dataset, or by its names.
 
     Args:
@@ -138,7 +149,7 @@ def splits_of(entry: Entry, subset: str | None, *, takes_first: bool = False) ->
     )
 
 
-Select: TypeAlias = Callable[[Entry, "ResolvedSource"], Choice]
+Select: TypeAlias = Callable[[FilesEntry, "ResolvedSource"], Choice]
 """What says which files of an entry are listed."""
 
 
@@ -161,7 +172,7 @@ class Survey:
         self.subset: str | None = None
         self.has_folder = False
 
-    def __call__(self, entry: Entry, source: ResolvedSource) -> Choice:
+    def __call__(self, entry: FilesEntry, source: ResolvedSource) -> Choice:
         """Note the splits of an entry; return all its files."""
         self.has_folder = self.has_folder or entry.is_folder
         found = splits_of(entry, source.subset, takes_first=True)
@@ -175,7 +186,7 @@ class Survey:
         return Choice(paths=entry.paths)
 
 
-def choose(entry: Entry, source: ResolvedSource) -> Choice:
+def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
     Raises:
@@ -204,7 +215,10 @@ def choose(entry: Entry, source: ResolvedSource) -> Choice:
             return Choice(paths=entry.paths)
         if others:
             return Choice(paths=others, note=_note(entry, split, others, found))
-        raise _nothing_says(entry, split)
+        refusal = _nothing_says(entry, split)
+        if entry.is_folder:
+            raise refusal
+        return Choice(paths=(), note=_note(entry, split, (), found), refusal=refusal)
 
     # 2. A file whose name says two splits belongs to neither for certain.
     if found.origin == "names":
@@ -217,13 +231,16 @@ def choose(entry: Entry, source: ResolvedSource) -> Choice:
     if not paths and found.origin == "names" and is_written:
         paths = layout.paths_of_word(found.unnamed, split)
     if not paths:
-        raise _no_split(entry, split, found)
+        refusal = _no_split(entry, split, found)
+        if entry.is_folder:
+            raise refusal
+        return Choice(paths=(), note=_note(entry, split, (), found), refusal=refusal)
     if entry.is_folder and not is_written and found.origin == "names" and found.unnamed:
         raise _partly_named(entry, split, found)
     return Choice(paths=paths, note=_note(entry, split, paths, found))
 
 
-def _layout_of(entry: Entry) -> layout.FolderLayout | None:
+def _layout_of(entry: FilesEntry) -> layout.FolderLayout | None:
     """Return the layout that a file of the folder describes; None where only names can say it."""
     if not entry.is_folder:
         return None
@@ -251,7 +268,7 @@ def _listed(paths: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + more
 
 
-def _note(entry: Entry, split: str, paths: Sequence[str], found: EntrySplits) -> str:
+def _note(entry: FilesEntry, split: str, paths: Sequence[str], found: EntrySplits) -> str:
     """Return what is read of an entry, and what is left out."""
     chosen = set(paths)
     others: dict[str, list[str]] = {}
@@ -268,7 +285,7 @@ def _note(entry: Entry, split: str, paths: Sequence[str], found: EntrySplits) ->
     return f"{entry.written}: {subset}split {split!r}, {files_of(len(paths))}{rest}"
 
 
-def _no_subsets(entry: Entry, subset: str) -> ConfigError:
+def _no_subsets(entry: FilesEntry, subset: str) -> ConfigError:
     if not entry.is_folder:
         told = "files that are named one by one or by a glob have no subsets"
         remedy = "leave `subset` out, or name the folder whose README.md describes it"
@@ -282,7 +299,7 @@ def _no_subsets(entry: Entry, subset: str) -> ConfigError:
     return ConfigError(f"data_files: {told}; got subset {subset!r}: {remedy}", got=subset)
 
 
-def _nothing_says(entry: Entry, split: str) -> ConfigError:
+def _nothing_says(entry: FilesEntry, split: str) -> ConfigError:
     return ConfigError(
         f"data_files: no name in {entry.written!r} says a split, so that all its files are the split {TRAIN!r}; got "
         f"split {split!r}. Leave `split` out to read them, name the files of each split, as data_files: "
@@ -293,7 +310,7 @@ def _nothing_says(entry: Entry, split: str) -> ConfigError:
     )
 
 
-def _no_split(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
+def _no_split(entry: FilesEntry, split: str, found: EntrySplits) -> ConfigError:
     said_by = {"card": f"by its {CARD}", "names": "by the names of its files"}.get(
         found.origin, "as it was saved"
     )
@@ -318,7 +335,7 @@ def _no_split(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
     )
 
 
-def _partly_named(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
+def _partly_named(entry: FilesEntry, split: str, found: EntrySplits) -> ConfigError:
     return ConfigError(
         f"data_files: in {entry.written!r} some names say a split ({counted(found.splits)}), and "
         f"{files_of(len(found.unnamed))} in no split ({_listed(found.unnamed)}), so that it is not clear what to read. "
@@ -329,7 +346,7 @@ def _partly_named(entry: Entry, split: str, found: EntrySplits) -> ConfigError:
     )
 
 
-def _refuse_ambiguous(entry: Entry, splits: Splits) -> None:
+def _refuse_ambiguous(entry: FilesEntry, splits: Splits) -> None:
     """Raise ConfigError if the name of a file says two splits."""
     split_of: dict[str, str] = {}
     for split, paths in splits.items():
