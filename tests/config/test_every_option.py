@@ -30,7 +30,7 @@ from tokenlake.config.dataset import DatasetConfig
 from tokenlake.config.load import load_config
 from tokenlake.config.section import field_texts
 from tokenlake.config.stages import SourceStageConfig
-from tokenlake.errors import TokenlakeError
+from tokenlake.errors import ConfigError, TokenlakeError
 from tokenlake.sources import hub_repo
 
 plans = lazily("tokenlake.export.plan")
@@ -342,3 +342,30 @@ def test_beside_a_stored_dataset_a_key_is_refused_by_name(key: str) -> None:
         DatasetConfig.model_validate(given)
     for road in ("source", "rows"):  # these read files alone
         assert outcome(road, {"dataset": "stored", "tokenizer": "x"}, {}, Path("none"))[0] == "refused"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("key", "fitting"), [("delimiter", {"csv", "tsv"}), ("text_mode", {"txt"}), ("storage_options", {"hf"})]
+)
+def test_an_option_without_a_use_is_refused_on_every_road(
+    data: Path, tokenizer: Path, kind: str, key: str, fitting: set[str]
+) -> None:
+    """In a build these are a part of the identity, so that the table sees a difference wherever they are set."""
+    here = Surroundings(data, tokenizer, data / "own")
+    value = {"token": False} if key == "storage_options" else DATASET[key].value
+    for road in ROADS:
+        dataset = here.dataset(kind, {key: value, "content_field": "text"})
+        if kind in fitting:
+            run_or_bad_text(road, dataset, here.folder)
+        else:
+            with pytest.raises(ConfigError, match=rf"{key}: .*leave (it|them) out"):
+                ROADS[road](dataset, {}, here.folder)
+
+
+def run_or_bad_text(road: str, dataset: Mapping[str, Any], folder: Path) -> None:
+    """Run a road; where another delimiter joins the columns, no column is the text."""
+    try:
+        ROADS[road](dataset, {}, folder)
+    except TokenlakeError as error:
+        assert "leave it out" not in str(error)

@@ -46,7 +46,7 @@ from tokenlake.schema import FORMAT_VERSION
 from tokenlake.sources.formats import Compression
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
-from tokenlake.sources.listing import list_inputs
+from tokenlake.sources.listing import list_inputs, require_use_of_options
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build, open_store
@@ -215,6 +215,12 @@ def read_listing(
                 source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
             )
             parts = limit.ranges
+    require_use_of_options(
+        source.name,
+        files,
+        delimiter=source.delimiter,
+        text_mode=source.text_mode if source.text_mode == "lines" else None,
+    )
     return files, [_held(group) for group in group_ranges(parts, unit_size)]
 
 

@@ -45,7 +45,7 @@ from tokenlake.sources.formats import belongs, compression_of, format_of
 from tokenlake.sources.hub import list_repo, listed
 from tokenlake.sources.hub_repo import HubClient, parse_id
 from tokenlake.sources.inputs import InputFile, is_url
-from tokenlake.sources.listing import expand, list_inputs
+from tokenlake.sources.listing import expand, list_inputs, require_use_of_options
 from tokenlake.sources.opening import kind_of
 from tokenlake.sources.split_choice import Survey, counted, files_of
 from tokenlake.threads import in_order
@@ -177,6 +177,10 @@ class _Request:
             ConfigError: there is no such split.
         """
         listing, survey = self.listing, self.survey
+        has_lines = self.options.get("text_mode") == "lines"
+        require_use_of_options(
+            _NAME, listing, delimiter=self.source.delimiter, text_mode="lines" if has_lines else None
+        )
         if self.is_hub:
             return _ChosenFiles(listing, None, ())
         if self.source.split_from != "default":

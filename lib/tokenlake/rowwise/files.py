@@ -27,7 +27,13 @@ from tokenlake.rowwise.shards import Numbered, ShardInfo, limited, section
 from tokenlake.rowwise.source import NumberedSource, ShardedDataSource, TransformedShardedSource
 from tokenlake.sources.formats import COMPRESSION_ENDINGS, format_of
 from tokenlake.sources.inputs import InputFile, damaged, is_url, state
-from tokenlake.sources.listing import each_once, expand, list_inputs, spelled_out
+from tokenlake.sources.listing import (
+    each_once,
+    expand,
+    list_inputs,
+    require_use_of_options,
+    spelled_out,
+)
 from tokenlake.sources.split_choice import Survey
 from tokenlake.sources.where import Predicate
 from tokenlake.text.steps import open_chain
@@ -347,6 +353,11 @@ def open_dataset(config: PipelineConfig, dataset: DatasetConfig) -> ShardedDataS
             files = list_inputs(source, hashed=False)
         except SourceError as error:
             raise SourceNotFoundError(f"{missing} Nor is it a dataset that the Hub gives: {error}") from error
+    # The default of `text_mode` is fine beside files of any format.
+    has_lines = dataset.text_mode == "lines" and "text_mode" in dataset.model_fields_set
+    require_use_of_options(
+        source.name, files, delimiter=source.delimiter, text_mode=dataset.text_mode if has_lines else None
+    )
     kinds = {_CLASSES[file.format] for file in files}
     kind = kinds.pop() if len(kinds) == 1 else FilesShardedSource
     if source.type == "hub":

@@ -234,7 +234,7 @@ def list_inputs(
     Raises:
         SourceNotFoundError: an entry matches nothing.
         ConfigError: a file's extension says nothing and no `type` is set, entries of several storages, no such
-            subset or split, or an option that no file has a use for.
+            subset or split, or storage options for local files.
         InputChangedError: a file changed while it was being hashed.
         SourceError: a folder cannot be read, or a storage not be reached.
     """
@@ -287,7 +287,6 @@ def _at_urls(source: ResolvedSource, select: Select, *, hub: bool) -> list[Input
         from tokenlake.sources.remote import list_remote as listed
     # Of JSON a look at the beginning; of other formats nothing.
     files = listed(source, select)
-    require_use_of_options(source, (file.format for file in files))
     return list(in_order(lambda file: as_it_begins(file, source.storage_options), files, _AT_ONCE))
 
 
@@ -309,7 +308,6 @@ def _list_local(
             source=source.name,
         )
     root, names, note = _find(source, select, on_progress)
-    require_use_of_options(source, (formats.format_for(name, name, source.type) for name in names))
     above = root.rstrip(os.sep) + os.sep
 
     def files() -> Iterator[FoundFile]:
@@ -342,23 +340,31 @@ def _list_local(
     return [as_input(file, inputs.stat_token(file.stat)) for file in files()]
 
 
-def require_use_of_options(source: ResolvedSource, formats_of_files: Iterable[Format]) -> None:
-    """Raise ConfigError for an option of one format, if no file of a source has that format."""
-    wanted: dict[str, tuple[object, frozenset[Format]]] = {}
-    if source.delimiter is not None:
-        wanted["delimiter"] = (source.delimiter, frozenset({"csv", "tsv"}))
-    if source.text_mode == "lines":
-        wanted["text_mode"] = (source.text_mode, frozenset({"text"}))
+def require_use_of_options(
+    name: str, files: Iterable[InputFile], *, delimiter: str | None, text_mode: str | None
+) -> None:
+    """Raise ConfigError for an option of one format, if no file of a source has that format.
+
+    Args:
+        name: of the source, for messages.
+        files: all files of the source.
+        delimiter, text_mode: as they are configured; None where they are not.
+    """
+    wanted: dict[str, tuple[str, frozenset[Format]]] = {}
+    if delimiter is not None:
+        wanted["delimiter"] = (delimiter, frozenset({"csv", "tsv"}))
+    if text_mode is not None:
+        wanted["text_mode"] = (text_mode, frozenset({"text"}))
     if not wanted:
         return
-    found = set(formats_of_files)
+    found = {file.format for file in files}
     for option, (value, formats_of_option) in wanted.items():
         if not found & formats_of_option:
             kinds = " and ".join(sorted(formats_of_option))
             raise ConfigError(
-                f"source {source.name!r}: {option}: {value!r} is for files of {kinds}, but its files are of "
+                f"source {name!r}: {option}: {value!r} is for files of {kinds}, but its files are of "
                 f"{', '.join(sorted(found))}; leave it out",
-                source=source.name,
+                source=name,
             )
 
 
