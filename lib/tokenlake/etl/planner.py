@@ -47,6 +47,7 @@ from tokenlake.sources.formats import Compression
 from tokenlake.sources.hash_cache import HashCache
 from tokenlake.sources.inputs import FileRange, InputFile, OnProgress
 from tokenlake.sources.listing import list_inputs, require_use_of_options
+from tokenlake.sources.split_choice import Select, choose
 from tokenlake.sources.splits import RecordLimit, by_file, split_files, splittable
 from tokenlake.sources.where import Predicate
 from tokenlake.store.address import address_of_build, open_store
@@ -199,12 +200,18 @@ def read_listing(
     threads: int,
     on_event: Watcher,
     only: frozenset[tuple[str, str]] | None = None,
+    select: Select = choose,
 ) -> tuple[Sequence[InputFile], Groups]:
-    """List a source's files, as far as `num_rows` needs them, and cut them into the ranges of units."""
+    """List a source's files, as far as `num_rows` needs them, and cut them into the ranges of units.
+
+    Args:
+        only: (source, path) of the files that are taken; None for all.
+        select: says which files of an entry are listed.
+    """
     tell = _teller(source, on_event)
     with HashCache() as cache:
         if source.num_rows is None:
-            files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell)
+            files = list_inputs(source, hash_threads=threads, cache=cache, on_progress=tell, select=select)
             if only is not None:
                 wanted = (file for file in files if (file.source, file.path) in only)
                 files = CompactTuple(InputFile, wanted)
@@ -212,7 +219,12 @@ def read_listing(
         else:
             limit = RecordLimit(source, source.num_rows, unit_size, tell)
             files = list_inputs(
-                source, hash_threads=threads, cache=cache, on_progress=tell, enough=limit.take
+                source,
+                hash_threads=threads,
+                cache=cache,
+                on_progress=tell,
+                enough=limit.take,
+                select=select,
             )
             parts = limit.ranges
     require_use_of_options(

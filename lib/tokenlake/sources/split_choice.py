@@ -186,6 +186,13 @@ class Survey:
         return Choice(paths=entry.paths)
 
 
+def every_file(entry: FilesEntry, source: ResolvedSource) -> Choice:
+    """Return all files of an entry, of whatever split, unless the source names a split or subset."""
+    if source.split_from == "default" and source.subset is None:
+        return Choice(paths=entry.paths)
+    return choose(entry, source)
+
+
 def choose(entry: FilesEntry, source: ResolvedSource) -> Choice:
     """Return the files of an entry that a source reads.
 
