@@ -34,7 +34,14 @@ from tokenlake.etl.events import Watcher, ignore
 from tokenlake.etl.job import Progress, SignJob
 from tokenlake.etl.plan.left_out import match_exclusions, of_unit
 from tokenlake.etl.plan.plan import range_identity
-from tokenlake.etl.planner import Configuration, check_predicates, read_listing, with_code
+from tokenlake.etl.planner import (
+    Configuration,
+    Groups,
+    check_predicates,
+    read_listing,
+    require_use,
+    with_code,
+)
 from tokenlake.etl.pool import Pool
 from tokenlake.etl.runner import run_each
 from tokenlake.etl.unit.documents import Recipe
@@ -314,8 +321,10 @@ def _units(config: PipelineConfig, signing: Signing, output: str, on_event: Watc
         for each in sources
     ]
     stage = config.source
-    found = [read_listing(each, stage.unit_size, stage.hash_threads, on_event)[1] for each in sources]
-    ranges = {each.name: groups for each, groups in zip(sources, found, strict=True)}
+    ranges: dict[str, Groups] = {}
+    for source in sources:
+        files, ranges[source.name] = read_listing(source, stage.unit_size, stage.hash_threads, on_event)
+        require_use(source, files)
     lists = match_exclusions(sources, ranges, stage.hash_threads)
     excluded = {name: files for each in lists for name, files in each.positions.items()}
     for source in sources:

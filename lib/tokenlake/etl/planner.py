@@ -114,6 +114,7 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
         if source.type != "hub":  # of an id of the Hub the origin says its commit
             left_out += origins
         source, found = _settled(source, files, tokenizers[source.name])
+        require_use(source, files)
         inputs.append(files)
         ranges.append(groups)
         sources.append(source)
@@ -162,6 +163,12 @@ def _plan_texts(build: ResolvedBuild, on_event: Watcher, again: Precedent | None
         exclusions=exclusions,
         bad_budgets=_bad_budgets(build, units),
     )
+
+
+def require_use(source: ResolvedSource, files: Iterable[InputFile]) -> None:
+    """Raise ConfigError for an option of a source that none of its files has a use for."""
+    lines = source.text_mode if source.text_mode == "lines" else None
+    require_use_of_options(source.name, files, delimiter=source.delimiter, text_mode=lines)
 
 
 def _settled(
@@ -227,12 +234,6 @@ def read_listing(
                 select=select,
             )
             parts = limit.ranges
-    require_use_of_options(
-        source.name,
-        files,
-        delimiter=source.delimiter,
-        text_mode=source.text_mode if source.text_mode == "lines" else None,
-    )
     return files, [_held(group) for group in group_ranges(parts, unit_size)]
 
 
